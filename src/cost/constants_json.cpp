@@ -30,7 +30,8 @@ NamedConstants parse_constants(std::string_view text, const std::string& source)
   const JsonView json(document, source);
   if (json.at("format").text() != "optimus-constants") json.at("format").refuse("\"optimus-constants\"");
   if (const auto version = json.at("version").integer(); version != kConstantsVersion)
-    throw UserError("{}: version {}, this program reads version {}", source, version, kConstantsVersion);
+    throw UserError("{}: unsupported version {}; this program reads version {}", source, version,
+                    kConstantsVersion);
   static const std::vector<std::string> keys = {"format", "version", "origin", "constants"};
   json.allow_only(keys);
   NamedConstants named{fitted_constants(), fmt::format("{} ({})", source, json.text_or("origin", "by hand"))};

@@ -17,7 +17,8 @@ class Corrector {
   void run() {
     const std::vector<DeviceType>& types = result_.profile.types;
     const bool is_first_shipped = is_as_shipped(types[static_cast<std::size_t>(first_type())]);
-    // Constants are one set. Where all devices are alike layers go there, so that shares of the peak stay those of the real one.
+    // There is one set of constants. If all devices have the same type, the residual of layers goes into the
+    // constants, so that the peak rates stay those of the data sheet.
     if (types.size() == 1 && is_first_shipped) {
       const double slower = factor(ResidualKind::layers, types.front().name);
       result_.constants.compute_residual *= slower, result_.constants.memory_residual *= slower;
@@ -34,7 +35,7 @@ class Corrector {
 
   void correct_constants(const std::string& name) {
     result_.constants.host_residual *= factor(ResidualKind::host, name);
-    // An update's bytes go through the memory whose bandwidth layers have corrected.
+    // An update is limited by the memory bandwidth, which the residual of layers has corrected already.
     const double layers =
         std::clamp(factor_of(residuals_, ResidualKind::layers, name), 1 / kMostCorrection, kMostCorrection);
     if (const Residual* known = find(ResidualKind::optimizer, name))
@@ -100,7 +101,7 @@ Corrected corrected(HardwareProfile profile, const Constants& constants,
 }
 
 std::string text(const Corrected& corrected) {
-  if (corrected.used.empty()) return "history: says nothing of these devices and links";
+  if (corrected.used.empty()) return "history: no runs of these devices and links";
   std::vector<std::string> parts;
   for (const Residual& one : corrected.used)
     parts.push_back(fmt::format("{} on {} x {:.2f} ({:.2f}–{:.2f}, {} run{})", text(one.kind), one.where,

@@ -9,21 +9,21 @@
 namespace optimus {
 namespace {
 
-// The power that a type is usually sold with; a card that is held below it computes more slowly.
+// The nominal power of a type; a device with a lower power limit computes more slowly.
 double usual_watts(Architecture architecture) {
   switch (architecture) {
     case Architecture::ampere:
       return 400;
     case Architecture::hopper:
       return 700;
-    case Architecture::blackwell:  // sold with its own power in each form
+    case Architecture::blackwell:  // nominal power depends on the variant
     case Architecture::other:
       return 0;
   }
   return 0;
 }
 
-// Multiprocessors of a device; 0 where rounds of tiles are not modelled.
+// Number of multiprocessors; 0 if waves of tiles are not modelled.
 double multiprocessors_of(Architecture architecture) {
   switch (architecture) {
     case Architecture::ampere:
@@ -38,7 +38,7 @@ double multiprocessors_of(Architecture architecture) {
   return 0;
 }
 
-// Bytes of an element in memory; narrow ones are cast from 16 bits, which is charged apart.
+// Bytes of an element in memory. Narrow formats are cast from 16 bits, which is charged separately.
 double width_of(NumberFormat format) {
   switch (format) {
     case NumberFormat::fp64:
@@ -55,7 +55,8 @@ double width_of(NumberFormat format) {
   return 2;
 }
 
-// Seconds of a processor for a launch from compiled code: no run of others tells it, ours on one device do.
+// Seconds of host time for a launch from compiled code. Published runs do not determine it; measured on our
+// own runs on one device.
 constexpr double kNativeLaunch = 4e-6;
 
 }  // namespace
@@ -124,21 +125,23 @@ const KernelTimes* DeviceCost::measured(NumberFormat format) const {
     return nullptr;
   };
   if (const KernelTimes* own = find(format)) return own;
-  // Our engine's fp32 is never shortened; bf16 and fp16 are equally wide.
+  // The Optimus engine never replaces fp32 by TF32. bf16 and fp16 have equal size.
   if (format == NumberFormat::tf32) return find(NumberFormat::fp32);
   const bool is_half = format == NumberFormat::fp16 || format == NumberFormat::bf16;
   if (!is_half) return nullptr;
-  // Who measures in fp8 measures bf16, too: not all products are in 8 bits.
+  // Measurements in fp8 include bf16, because some GEMMs stay in 16 bits.
   const KernelTimes* const half = find(NumberFormat::bf16);
   return half != nullptr ? half : find(NumberFormat::fp8);
 }
 
-// Tiles of 128 x 256 elements run side by side, one on each multiprocessor; the last round may leave many of them idle.
+// Tiles of 128 x 256 elements are computed in parallel, one per multiprocessor; the last wave may leave many
+// multiprocessors idle.
 double DeviceCost::filled_rounds(double rows, double columns) const {
   if (multiprocessors_ == 0) return 1;
   const auto rounds = [&](double height, double width) {
     const double tiles = std::ceil(rows / height) * std::ceil(columns / width) / multiprocessors_;
-    return tiles < 1 ? 1 : tiles / std::ceil(tiles);  // what a single round leaves idle is in the curve
+    // the idle part of a single wave is included in the curve
+    return tiles < 1 ? 1 : tiles / std::ceil(tiles);
   };
   return std::pow(std::max(rounds(128, 256), rounds(256, 128)), constants_.wave);
 }
@@ -156,7 +159,8 @@ double DeviceCost::product(double rows, double inner, double columns, ProductFor
   const double work = rows * inner * columns;
   if (work <= 0) return 0;
   const double fastest = peak(format.format), usual = peak(NumberFormat::bf16);
-  // A faster format leaves less time to fill the device with: the same curve, read at the same time under the peak.
+  // A faster format has less time to fill the device: the same curve, read at the size with the same time at
+  // peak rate.
   const double edge = std::cbrt(work * usual / fastest) * size_;
   double reached = type_.product_efficiency.at(edge) * product_;
   if (format.is_narrow()) reached *= constants_.fp8;
@@ -169,7 +173,7 @@ double DeviceCost::product(double rows, double inner, double columns, ProductFor
                   traffic(bytes));
 }
 
-// As fast as one product of all rows, but for rows that fill tiles up, and all weights have to be read.
+// As fast as one GEMM with all rows, except for padding of rows to whole tiles and for reading all weights.
 double DeviceCost::grouped_product(double rows, double inner, double columns, double experts,
                                    ProductFormat format) const {
   if (rows <= 0) return 0;

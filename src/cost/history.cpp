@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// One run's word, with its weight by age.
+// The observation of one run, with its weight by age.
 struct Told {
   double log = 0, variance = 0, age_weight = 1;
 };
@@ -28,13 +28,14 @@ Sums sums_of(const std::vector<Told>& all, double run_variance) {
   return sums;
 }
 
-// Of Student's distribution, 97.5 %: Cornish and Fisher's expansion around the normal quantile; 10 % short at two degrees of freedom.
+// 97.5 % quantile of Student's distribution: Cornish-Fisher expansion around the normal quantile; 10 % too
+// small at two degrees of freedom.
 double quantile(double freedom) { return 1.96 + 2.372 / freedom + 2.823 / (freedom * freedom); }
 
-// How much runs differ beside what steps explain: what is believed beforehand counts as kRunWeight runs.
+// The variance between runs beyond the variation between steps. The prior has the weight of kRunWeight runs.
 double run_variance_of(const std::vector<Told>& all, double num_others) {
   double variance = kRunSpread * kRunSpread;
-  constexpr int kRounds = 3;  // the mean's weights depend on it
+  constexpr int kRounds = 3;  // the mean's weights depend on the variance
   for (int round = 0; round < kRounds; ++round) {
     const double mean = sums_of(all, variance).mean();
     double beyond = 0;
@@ -95,7 +96,7 @@ std::vector<Residual> residuals(const History& history) {
     for (const Evidence& one : run.evidence) told[{one.kind, one.where}].emplace_back(run.when, &one);
   std::vector<Residual> result;
   for (auto& [key, all] : told) {
-    // Sums are made in one order, whatever the order of the runs is.
+    // Sums are computed in a fixed order, independent of the order of the runs.
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
       const auto order = [](const auto& one) {
         return std::tuple(one.first, one.second->log_factor, one.second->doubt, one.second->steps);

@@ -13,14 +13,14 @@ namespace {
 
 constexpr int kHistoryVersion = 1;
 constexpr Bytes kLargestHistory{std::int64_t{4} << 20};
-constexpr double kMostLog = 10;  // e^10: no run is so far from its prediction
+constexpr double kMostLog = 10;  // e^10: no run is that far from its prediction
 constexpr std::int64_t kMostNumber = std::int64_t{1} << 60;
 constexpr std::size_t kLongestName = 100;
 
 ResidualKind kind_of(const JsonView& word) {
   for (std::size_t i = 0; i < kResidualKinds; ++i)
     if (const auto kind = static_cast<ResidualKind>(i); text(kind) == word.text()) return kind;
-  word.refuse("a kind of work, as in \"layers\"");
+  word.refuse("a kind of work, such as \"layers\"");
 }
 
 double number_within(const JsonView& value, double low, double high) {
@@ -52,7 +52,7 @@ Evidence evidence_in(const JsonView& json) {
           .steps = static_cast<int>(json.at("steps").integer(1, INT_MAX))};
 }
 
-// [numbers of PastStrategy]: how the file names them.
+// The members of PastStrategy by their names in the file.
 constexpr std::pair<const char*, int PastStrategy::*> kParts[] = {
     {"pp", &PastStrategy::pp},         {"tp", &PastStrategy::tp},
     {"cp", &PastStrategy::cp},         {"dp", &PastStrategy::dp},
@@ -114,7 +114,7 @@ PastRun run_in(const JsonView& json) {
   run.step_seconds = number_within(json.at("step_seconds"), 1e-9, 1e9);
   run.strategy = strategy_in(json.at("strategy"));
   const std::vector<JsonView> evidence = json.at("evidence").elements();
-  if (evidence.size() > kMostEvidence) json.at("evidence").refuse("at most 64 of them");
+  if (evidence.size() > kMostEvidence) json.at("evidence").refuse("at most 64 entries");
   for (const JsonView& one : evidence) run.evidence.push_back(evidence_in(one));
   return run;
 }
@@ -133,11 +133,12 @@ History parse_history(std::string_view text, const std::string& source) {
   const JsonView json(document, source);
   if (json.at("format").text() != "optimus-history") json.at("format").refuse("\"optimus-history\"");
   if (const auto version = json.at("version").integer(); version != kHistoryVersion)
-    throw UserError("{}: version {}, this program reads version {}", source, version, kHistoryVersion);
+    throw UserError("{}: unsupported version {}; this program reads version {}", source, version,
+                    kHistoryVersion);
   static const std::vector<std::string> keys = {"format", "version", "runs"};
   json.allow_only(keys);
   const std::vector<JsonView> runs = json.at("runs").elements();
-  if (runs.size() > kMostPastRuns) json.at("runs").refuse("at most 256 of them");
+  if (runs.size() > kMostPastRuns) json.at("runs").refuse("at most 256 entries");
   History history;
   for (const JsonView& run : runs) remember(history, run_in(run));
   return history;

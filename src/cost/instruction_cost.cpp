@@ -13,15 +13,18 @@
 namespace optimus {
 namespace {
 
-// Passes of a cheap operation's backward over its counted elements: gradients in, the kept input, gradients out.
+// Traffic of an inexpensive operation's backward relative to its counted elements: output gradients, the
+// saved input, input gradients.
 constexpr double kBackwardTraffic = 1.5;
-// Bytes that a 16-bit element of scores crosses memory, unfused: written by the product; read and written by mask and softmax, and by
-// dropout with its mask; read by the next product. The backward passes the same again, and its own gradient.
+// Bytes of memory traffic per 16-bit element of scores in unfused attention: written by the GEMM; read and
+// written by mask and softmax, and by dropout with its mask; read by the next GEMM. The backward repeats this
+// traffic and adds that of the gradients.
 constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 17;
-// The same with a kernel for each of scale and mask, softmax and dropout; counted in full, nothing of it stays in caches.
+// The same with separate kernels for scale and mask, softmax, and dropout, assuming that nothing stays in
+// caches.
 constexpr double kEagerScoreForward = 17, kEagerScoreBackward = 22.5;
-// Bytes of traffic that an element of optimizer state (12 bytes a parameter) stands for: read and written, the gradient read
-// twice (norm, update) and cleared, the weight written: 38 / 12.
+// Bytes of memory traffic per byte of optimizer state (12 bytes per parameter): state read and written,
+// gradient read twice (norm, update) and cleared, weight written: 38 / 12.
 constexpr double kOptimizerTraffic = 38.0 / 12;
 
 bool is_message(Op op) {
@@ -34,7 +37,7 @@ double kernels_of(const WorkItem& item, const Software& software, bool is_narrow
       return is_narrow ? 4 : 1.5;
     case OperationKind::attention:
       return software.has_flash_attention() ? 1 : software.has_fused_softmax ? 5 : 9;
-    // Scores, the best of them, counts of each expert's tokens, sorting, copies there and back.
+    // Scores, top-k, token counts per expert, sorting, copies in both directions.
     case OperationKind::routing:
       return software.kernels == KernelStyle::eager ? 20 : software.kernels == KernelStyle::fused ? 8 : 4;
     case OperationKind::embedding:
@@ -82,7 +85,7 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
   for (const Buffer& buffer : program_.buffers)
     if (buffer.kind == BufferKind::optimizer_state || buffer.kind == BufferKind::buddy_state)
       state_[buffer.block] += static_cast<double>(buffer.bytes.value);
-  // What may differ between two instructions that cost differently.
+  // The properties on which the cost of an instruction depends.
   using Key = std::tuple<Op, Part, int, const LayerStrategy*, int, int, int, std::int64_t, bool, bool>;
   std::map<Key, int> known;
   const Pipeline& pipeline = setup.plan.pipelines[static_cast<std::size_t>(program_.seat.pipeline)];
@@ -92,7 +95,7 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
     const Instruction& at = program_.instructions[static_cast<std::size_t>(i)];
     const int sequences =
         at.microbatch < 0 ? 0 : pipeline.microbatches[static_cast<std::size_t>(at.microbatch)];
-    // A tied embedding is summed by the last stage too, which does not hold its block.
+    // A tied embedding is also summed by the last stage, which does not have its block.
     const bool has_block = at.block >= 0 && !is_message(at.op) && at.op != Op::sync_gradients;
     const Key key{at.op,
                   at.part,
@@ -139,7 +142,7 @@ double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
       return compute(at, device);
     case Op::send:
     case Op::receive:
-    case Op::send_buddy:  // its time is the receiver's
+    case Op::send_buddy:  // charged to the receiver
       return 0;
     case Op::receive_buddy:
       return links.message(
@@ -189,9 +192,9 @@ double PricedProgram::compute(const Instruction& at, const DeviceCost& device) c
   double seconds = 0, kernels = 0;
   for (const WorkItem& one : work_.patterns[static_cast<std::size_t>(pattern(setup_.model, at.block))]) {
     if ((is_ring ? one.ring_part : one.part) != at.part) continue;
-    // A ring computes attention in cp hops, each with a cp-th of the keys.
+    // A ring computes attention in cp steps, each with 1 / cp of the keys.
     const double hops = at.part == Part::attention_hop ? s.cp : 1;
-    // Our engine does not compute an output again that no layer of the group above asks for.
+    // The Optimus engine does not recompute an output that no later layer of the group reads.
     const bool is_spared = one.ends_layer && at.op == Op::recompute && setup_.software.runs_programs;
     const double times_done = is_spared ? 1 - 1.0 / s.recompute_layers : 1;
     seconds += item(one, at, num_tokens, s, device) * times_done / hops;
@@ -223,7 +226,7 @@ double PricedProgram::item(const WorkItem& one, const Instruction& at, double nu
   const bool is_cut_by_rows = one.cut == CutUnit::none && s.sequence_parallel;
   const double own_tokens = is_cut_by_rows ? num_tokens / s.tp : num_tokens;
   const bool is_weight = op == Op::backward_weight, is_forward = op == Op::forward || op == Op::recompute;
-  double again = 0;  // selective recomputing, with the input gradient
+  double again = 0;  // selective recompute, charged to the input gradient
   if (op == Op::backward_input && s.recompute == RecomputeMode::selective) {
     const SelectiveMeaning meaning = setup_.software.selective;
     const bool is_cheap = one.kind != OperationKind::product && one.kind != OperationKind::attention;
@@ -260,7 +263,7 @@ double PricedProgram::item(const WorkItem& one, const Instruction& at, double nu
     case OperationKind::attention:
       return is_weight ? 0 : attention(one, op, own_tokens, share, device) + forward_again;
     case OperationKind::loss: {
-      // In chunks, logits are turned into their gradient where they lie: written and read once.
+      // With a chunked loss, logits are replaced by their gradient in place: written and read once.
       const double passes = setup_.software.has_chunked_loss ? 1 : device.constants().loss_traffic;
       return is_weight ? 0 : device.traffic(one.moved_elements * width_ * share * own_tokens * 0.5 * passes);
     }
@@ -293,23 +296,23 @@ double PricedProgram::product(const WorkItem& one, Op op, double num_tokens, dou
                               const LayerStrategy& s, const DeviceCost& device) const {
   const double inner = one.inner, outer = one.outer * share;
   const bool is_of_experts = one.part == Part::experts;
-  const double experts = one.experts / (is_of_experts ? s.ep : 1);  // of this device
+  const double experts = one.experts / (is_of_experts ? s.ep : 1);  // on this device
   const double rows = num_tokens * one.passes * (is_of_experts ? imbalance(s, device.constants()) : 1);
-  // The output projection stays in 16 bits everywhere.
+  // The output projection stays in 16 bits in all software.
   const bool is_narrow = setup_.format.is_narrow() && one.cut != CutUnit::vocab;
   const ProductFormat format = setup_.format.is_narrow() && !is_narrow ? ProductFormat{} : setup_.format;
   const double seconds = is_of_experts ? device.grouped_product(rows, inner, outer, experts, format)
                                        : device.product(rows, inner, outer, format);
-  // Scales of the tensor at hand: a pass over it that looks for its maximum.
+  // Current scaling needs an additional pass over the tensor to find its maximum.
   const bool is_measured_first = setup_.plan.fp8.scaling == Fp8Scaling::current;
   double bytes = 0;
   if (op == Op::backward_weight) {
     const double gradients = inner * outer * experts * 2 * setup_.software.gradient_bytes;
     bytes += gradients * device.constants().gradient_traffic;
     if (is_narrow) bytes += rows * (inner * share + outer) * 2 * device.constants().fp8_cast;
-    if (is_narrow && is_measured_first) bytes += rows * inner * share * 2;  // the gradient has its copy
+    if (is_narrow && is_measured_first) bytes += rows * inner * share * 2;  // the gradient is copied
   } else if (is_narrow) {
-    // Read in 16 bits, written in 8; weights too where nobody keeps their 8 bits from one micro-batch to the next.
+    // Read in 16 bits, written in 8. Includes weights unless their fp8 copy is reused by later micro-batches.
     const double casted = op == Op::backward_input ? rows * outer : rows * inner;
     const double weights = setup_.software.kernels == KernelStyle::compiled ? inner * outer * experts : 0;
     bytes += (casted + weights) * 3 * device.constants().fp8_cast;
@@ -324,7 +327,7 @@ double PricedProgram::attention(const WorkItem& one, Op op, double num_tokens, d
   const double flops = (is_backward ? one.backward_flops : one.forward_flops) * share * num_tokens;
   const NumberFormat format = setup_.format.is_narrow() ? NumberFormat::bf16 : setup_.format.format;
   if (setup_.software.has_flash_attention()) return device.flash(flops, work_.head_dim, is_backward, format);
-  // All positions, also those that the mask hides; nothing is computed twice.
+  // All positions, including those that the mask hides; nothing is computed twice.
   const double length = work_.sequence_length;
   const double all = 4 * work_.query_width * length * (is_backward ? 2 : 1) * share * num_tokens;
   const double num_scores = work_.query_width / work_.head_dim * length * share * num_tokens;
@@ -345,7 +348,7 @@ double PricedProgram::collective(const Instruction& at, const DeviceCost& device
     return links.exchange(shape, bytes * imbalance(strategy(at.block), device.constants()),
                           static_cast<double>(setup_.model.mixture.experts_per_token));
   if (at.op == Op::gather_parameters) {
-    // Of our own plans, which name their layers; other software gathers everything so.
+    // Our own plans list their fp8 layers; other software gathers all parameters in one format.
     const bool is_ours = setup_.software.runs_programs;
     const bool is_8_bit = is_ours ? is_narrow(at.block) && strategy(at.block).zero == 3
                                   : setup_.software.gathers_in_fp8 && setup_.format.is_narrow();
@@ -357,7 +360,7 @@ double PricedProgram::collective(const Instruction& at, const DeviceCost& device
   }
   if (at.op == Op::sync_gradients || at.op == Op::step_gate)
     return links.collective(Collective::all_reduce, shape, bytes);
-  // Where whole activations were sent nothing is gathered on arrival.
+  // If whole activations were sent, the receiver gathers nothing.
   const bool is_arrival = at.op == Op::all_gather && !strategy(at.block).sequence_parallel;
   if (is_arrival && !setup_.software.scatters_messages) return 0;
   const Collective kind = at.op == Op::all_gather       ? Collective::gather
@@ -367,8 +370,8 @@ double PricedProgram::collective(const Instruction& at, const DeviceCost& device
   return setup_.software.overlaps_tensor ? seconds * (1 - device.constants().tensor_hidden) : seconds;
 }
 
-// Everybody sends keys on while those at hand are worked on. Our own programs say so; others' are held to be as good in the
-// backward too.
+// Each device sends keys while it processes the current ones. Our own programs specify this overlap; other
+// software is assumed to overlap equally well, including in the backward.
 double PricedProgram::ring(const Instruction& at, const DeviceCost& device, const LinkCost& links) const {
   const double seconds = links.collective(Collective::ring_step, shapes_[static_cast<std::size_t>(at.group)],
                                           static_cast<double>(at.bytes));
@@ -384,7 +387,7 @@ double PricedProgram::optimizer(const Instruction& at, const DeviceCost& device)
   const bool is_offloaded = strategy(at.block).offload;
   double bytes = found == state_.end() ? 0 : found->second;
   if (is_offloaded) {
-    // Gradients go down, weights come up; the host updates meanwhile.
+    // Gradients are copied to the host and weights back, while the host updates.
     const LinkSpec& host = setup_.cluster.group_of(device_).host_link;
     for (const Buffer& buffer : program_.buffers)
       if (buffer.block == at.block && buffer.kind == BufferKind::gradients)

@@ -6,8 +6,9 @@
 namespace optimus {
 namespace {
 
-// In 8 bits, with the casts that its operands need: norms and activation functions write those of q k v, up and down in 8 bits where
-// they come before the product, and so does the activation function's backward with the gradient of up (engine/layer_block.cpp).
+// fp8 GEMM including the casts of its operands. Norms and activation functions write the inputs of q|k|v, up
+// and down in fp8 if they directly precede the GEMM; the backward of the activation function also writes the
+// gradient of up in fp8 (engine/layer_block.cpp).
 double narrow_product_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   const double inner = item.inner, outer = item.outer * task.share, work = 2 * task.rows * inner * outer;
@@ -20,7 +21,7 @@ double narrow_product_seconds(const KernelTimes& times, const MeasuredTask& task
     return times.seconds(name, elements, {elements});
   };
   const double inputs = task.rows * inner, gradients = task.rows * outer;
-  // A pass that looks for the maximum reads two of the three bytes that a cast reads and writes.
+  // A pass that finds the maximum reads two of the three bytes that a cast reads and writes.
   const auto maximum = [&](double elements) {
     return task.is_measured_first ? cheap("cast", elements) * 2 / 3 : 0;
   };
@@ -40,9 +41,10 @@ double narrow_product_seconds(const KernelTimes& times, const MeasuredTask& task
 double product_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   if (task.is_narrow && times.tables.contains("narrow.product")) return narrow_product_seconds(times, task);
-  // Of an output that is cut (heads, ffn, vocabulary) a part is computed; of an input that is cut likewise: same work.
+  // For a cut output (heads, ffn, vocabulary), each part computes its share; for a cut input too, with the
+  // same amount of work.
   const double inner = item.inner, outer = item.outer * task.share;
-  // Logits are made for some tokens at a time.
+  // Logits are computed for a slice of tokens at a time.
   const double rows = item.cut == CutUnit::vocab
                           ? static_cast<double>(logit_rows(static_cast<std::int64_t>(task.rows)))
                           : task.rows;
@@ -73,9 +75,10 @@ double cheap_seconds(const KernelTimes& times, const MeasuredTask& task) {
   switch (item.kind) {
     case OperationKind::embedding:
       return task.op == Op::backward_weight ? backward() : is_forward ? forward() : 0;
-    case OperationKind::loss:  // together with its gradient
+    case OperationKind::loss:  // computed together with its gradient
       return is_forward ? forward() : 0;
-    case OperationKind::residual:  // gradients go through norms, which add; behind the sums they are copied
+    // gradients pass through norms, which add them; after the sums they are copied
+    case OperationKind::residual:
       return is_forward || (task.op == Op::backward_input && task.is_post_norm) ? forward() : 0;
     case OperationKind::rope:
       return task.op == Op::backward_weight ? 0 : forward();

@@ -10,11 +10,11 @@
 namespace optimus {
 namespace {
 
-// Activations of one block and micro-batch on one device.
+// Bytes of the activations of one block and micro-batch on one device.
 struct BlockBytes {
-  double kept = 0;   // from forward to backward
-  double brief = 0;  // while the block is worked on: what is computed again, gradients, logits
-  double again = 0;  // of that: what is computed again
+  double kept = 0;   // saved from forward to backward
+  double brief = 0;  // live while the block is processed: recomputed activations, gradients, logits
+  double again = 0;  // recomputed activations, a part of `brief`
 };
 
 class StageCounter {
@@ -29,7 +29,7 @@ class StageCounter {
             static_cast<int>(stage_.chunks.size())} {}
 
   StageMemory count(const Constants& constants) {
-    // Blocks of one kind and strategy are alike: one is looked at, and counted as often as it is there.
+    // Blocks of one kind and strategy are equal: one is computed and multiplied by their number.
     double weights = 0, gradients = 0, optimizer = 0, kept = 0, most_brief = 0, most_gathered = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs)
@@ -37,11 +37,12 @@ class StageCounter {
           const int same = alike_from(block, run);
           const double elements = elements_of(block);
           const bool is_fully_sharded = run.strategy.zero == 3 && !is_ours_;
-          // FSDP keeps its shards in fp32, and no second copy in 16 bits.
+          // FSDP stores its shards in fp32, without a second copy in 16 bits.
           weights += same * state(block, StateKind::weights) * (is_fully_sharded ? 2 : 1);
           gradients += same * state(block, StateKind::gradients);
           gradients += same * elements * setup_.software.copied_bytes;
-          // In a pipeline FSDP keeps the whole weights, and adds gradients up whole, until the last micro-batch.
+          // In a pipeline, FSDP keeps the whole weights and accumulates whole gradients until the last
+          // micro-batch.
           if (is_fully_sharded && at_.num_stages > 1)
             weights += same * elements * 2, gradients += same * elements * 4;
           if (!run.strategy.offload)
@@ -80,10 +81,10 @@ class StageCounter {
     return same;
   }
 
-  // Layers that are computed again together keep one input, and are all there at a time.
+  // Layers that are recomputed together save one input, and their activations are live at the same time.
   struct LayerGroup {
     int size = 1;
-    double inputs = 1;  // of `same` layers
+    double inputs = 1;  // saved inputs of `same` layers
   };
   LayerGroup group_of(int block, int same, const BlockRun& run) const {
     const int size = run.strategy.recompute_layers;
@@ -95,21 +96,22 @@ class StageCounter {
     return {std::min(size, same), static_cast<double>(starts(before + same) - starts(before))};
   }
 
-  // The most that is there at a time beyond what all micro-batches under way keep; where one of them is done, its part is free.
+  // Peak memory beyond the saved activations of all micro-batches in flight. After the last backward of a
+  // micro-batch its activations are free.
   double beside_kept(double kept, double in_flight, double brief) const {
     const double all = kept * in_flight;
     double most = brief + on_their_way();
     const bool has_end = !setup_.model.is_custom() && (has_embedding() || has_head());
     if (has_end && at_.num_microbatches > 1) {
-      const bool is_full_again = at_.num_microbatches > in_flight;  // a forward comes next
+      const bool is_full_again = at_.num_microbatches > in_flight;  // a forward follows
       most = std::max(most, brief + between_microbatches() - (is_full_again ? 0 : kept));
     }
     if (has_end && has_embedding()) most = std::max(most, beside_embedding() - kept);
     return std::max({most, at_end(kept, brief) - all, with_buddies() - all});
   }
 
-  // Gradients of the shards whose updates are repeated have come, one block's after another, when the last backward is done; the
-  // first block's own are still on their way.
+  // Memory for redundant shard copies: after the last backward, the gradients of the repeated shards have
+  // been received for all blocks, and the gradient of the first block is still being reduced.
   double with_buddies() const {
     double sum = 0;
     for (const Chunk& chunk : stage_.chunks)
@@ -124,7 +126,7 @@ class StageCounter {
     return sum + moved(first).gradient + exchange(first);
   }
 
-  // ZeRO 1 adds gradients up in the last micro-batch alone.
+  // ZeRO 1 reduces gradients only in the last micro-batch.
   double at_end(double kept, double brief) const {
     double most = 0;
     for (const Chunk& chunk : stage_.chunks)
@@ -141,7 +143,8 @@ class StageCounter {
     return static_cast<double>(sizes_.exchange_buffer(block, StateKind::gradients).value);
   }
 
-  // Whole weights and gradients of a block that ZeRO 2 or 3 shards, and shards of all members.
+  // Whole weights and gradients of a block that ZeRO 2 or 3 shards, and the concatenated shards of all
+  // members.
   struct Moved {
     double weights = 0, gradient = 0, exchange = 0;
   };
@@ -154,8 +157,8 @@ class StageCounter {
     return {s.zero == 3 ? whole(StateKind::weights) : 0, whole(StateKind::gradients), exchange(block)};
   }
 
-  // What is gathered or not yet cut into shards when the most is kept. Of layers: two neighbours' weights and gradients, and shards
-  // of one.
+  // Gathered weights and unreduced gradients at the peak of saved activations. For layers: weights and
+  // gradients of two neighbours, and the shards of one.
   double on_their_way() const {
     double most = 0;
     for (const Chunk& chunk : stage_.chunks)
@@ -171,30 +174,31 @@ class StageCounter {
   bool has_embedding() const { return stage_.chunks.front().first() == 0; }
   bool has_head() const { return stage_.chunks.back().end() == setup_.plan.num_blocks; }
 
-  // Without tensor parts the head's gradient comes with its loss: where all forwards are first, each leaves one. So many are there
-  // when `done` micro-batches are done.
+  // With tp 1 the head's gradient is computed together with its loss. If all forwards come first, each leaves
+  // one gradient. Returns their number after `done` micro-batches.
   int num_head_gradients(int done) const {
     const bool comes_with_loss = strategy_of(stage_, setup_.plan.num_blocks - 1).tp == 1;
     return comes_with_loss && setup_.plan.schedule == Schedule::gpipe ? at_.num_microbatches - done : 1;
   }
 
-  // The head's part of a tied embedding's gradient waits for the embedding's own.
+  // The head's part of a tied embedding's gradient stays live until the embedding adds its own part.
   double tied(int done) const {
     const bool waits = setup_.model.is_tied && has_embedding() && has_head();
     return waits ? num_head_gradients(done) * moved(0).gradient : 0;
   }
 
-  // An embedding's gradient is made while the one of the layer behind it goes to the shards, then goes there itself.
+  // An embedding's gradient is computed while the gradient of the next layer is reduced to shards, and is
+  // then reduced itself.
   double beside_embedding() const {
     const Moved own = moved(0), next = stage_.chunks.front().end() > 1 ? moved(1) : Moved{};
     const bool has_norm = setup_.model.norm_place == NormPlace::post;
-    const double again = at_.num_microbatches > 1 ? own.weights : 0;  // for the forward that comes next
+    const double again = at_.num_microbatches > 1 ? own.weights : 0;  // for the forward that follows
     return std::max({own.weights + next.weights,
                      own.gradient + next.gradient + next.exchange + again + (has_norm ? own.weights : 0),
                      own.gradient + own.exchange});
   }
 
-  // A head's weights are gathered once for a forward and the backward that follows it.
+  // The head's weights are gathered once for a forward and the backward that follows it.
   double beside_head() const {
     const Chunk& chunk = stage_.chunks.back();
     const int head = chunk.end() - 1;
@@ -203,8 +207,8 @@ class StageCounter {
            std::max(own.weights + next.weights, own.exchange + next.gradient + 2 * next.weights);
   }
 
-  // The last reduction of a micro-batch, of the stage's first block, lasts until the first of the next one, behind the backward of
-  // the stage's last block.
+  // The last reduction of a micro-batch, for the stage's first block, overlaps with the backward of the
+  // stage's last block in the next micro-batch.
   double between_microbatches() const {
     const Chunk& chunk = stage_.chunks.back();
     const int last = chunk.end() - 1;
@@ -224,8 +228,8 @@ class StageCounter {
     return static_cast<double>(sizes_.state(block, kind).value);
   }
 
-  // What a device that gets more than its share of tokens holds of a mixture's experts beyond the even load: their input, and
-  // gate, up and activation.
+  // Additional activations of an MoE device with more than its even share of tokens: their input, gate, up
+  // and activation.
   double room_for_imbalance(int block, const LayerStrategy& s, const Constants& constants) const {
     if (!is_mixture_block(setup_.model, block) || s.ep == 1 || setup_.software.balances_experts) return 0;
     const auto hidden = static_cast<double>(setup_.model.hidden);
@@ -266,12 +270,13 @@ class StageCounter {
         if (kept.kept_up_to == RecomputeMode::full) input += bytes;
       }
     if (block_kind(setup_.model, block) == BlockKind::head) {
-      // Logits in 16 bits, in fp32, and their gradient.
+      // Logits in 16 bits and in fp32, and their gradient.
       const double logits =
           static_cast<double>(setup_.model.vocab) * share_of_part(setup_.model, CutUnit::vocab, s.tp);
       return {input, tokens * logits * (width + 4 + 4)};
     }
-    // Unfused attention: probabilities, dropout's mask and result, 5 bytes a score (softmax kept by the selective mode too).
+    // Unfused attention: probabilities, dropout mask and result, 5 bytes per score (softmax is saved in
+    // selective mode too).
     const double scores = setup_.software.has_flash_attention() || block == 0
                               ? 0
                               : 5 * static_cast<double>(setup_.model.heads) *
@@ -289,7 +294,7 @@ class StageCounter {
     return {};
   }
 
-  // A compiler keeps what fewer kernels need; inputs of 8-bit products are kept in 8 bits.
+  // A compiler saves less because of fused kernels; inputs of fp8 GEMMs are saved in fp8.
   double narrowed(double bytes) const {
     if (setup_.software.kernels != KernelStyle::compiled) return bytes;
     return bytes * (setup_.format.is_narrow() ? 0.6 : 0.85);

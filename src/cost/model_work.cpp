@@ -17,10 +17,10 @@ bool has_bias(const ModelSpec& model, const std::string& product) {
   if (product == "attention.out") return model.has_out_bias;
   if (product.starts_with("attention.")) return model.has_qkv_bias;
   if (product.starts_with("mlp.")) return model.has_mlp_bias;
-  return model.is_bert();  // of the head
+  return model.is_bert();  // bias of the head
 }
 
-// Which kernel of ours does a cheap operation, and over how many elements a token.
+// The engine's kernel for an inexpensive operation, and its number of elements per token.
 void name_kernel(const ModelSpec& model, const Operation& op, WorkItem& item) {
   switch (op.kind) {
     case OperationKind::norm:

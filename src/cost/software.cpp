@@ -14,7 +14,7 @@ constexpr auto kFull = RecomputeMode::full;
 
 // clang-format off
 constexpr Software kSoftware[] = {
-  // As good as a compiler between products: measured side by side with one.
+  // Between GEMMs as fast as a compiler, measured side by side.
   {.name = "optimus", .runs_programs = true, .launches_from_python = false, .kernels = KernelStyle::compiled,
    .attention = kPortable, .messages = kBeside, .has_chunked_loss = true, .selective = SelectiveMeaning::cheap_operations},
   {.name = "megatron-2021", .attention = kUnfused, .overlaps_reduce = false, .overlaps_gather = false,

@@ -14,8 +14,8 @@
 namespace optimus {
 namespace {
 
-// The smallest and the largest of a property over all runs of blocks: "tp2", "tp1..4", or "" when it is
-// always `usual`.
+// The smallest and largest value of a property over all runs of blocks: "tp2", "tp1..4", or "" if it always
+// equals `usual`.
 template <typename Property>
 std::string axis_text(const Plan& plan, const std::string& name, int usual, Property property) {
   std::set<int> values;
@@ -50,7 +50,7 @@ std::string block_text(const Plan& plan, int first, int count) {
   if (first == 0) parts.push_back("embedding"), ++first;
   const bool has_head = last == plan.num_blocks - 1;
   if (has_head) --last;
-  // People count layers from 0, without the embedding.
+  // In texts, layers are numbered from 0, without the embedding.
   if (first == last) parts.push_back(fmt::format("layer {}", first - 1));
   if (first < last) parts.push_back(fmt::format("layers {}–{}", first - 1, last - 1));
   if (has_head) parts.push_back("head");
@@ -63,7 +63,7 @@ std::string microbatch_text(const std::vector<int>& sizes) {
   return fmt::format("{} micro-batches of {} to {}", sizes.size(), *least, *most);
 }
 
-// A bar over the model's blocks, at most 64 columns: which part of the depth this chunk set covers.
+// A bar over the model's blocks, at most 64 columns wide: marks the blocks that the stage contains.
 std::string depth_bar(const Plan& plan, const Stage& stage) {
   const int columns = std::min(plan.num_blocks, 64);
   std::string bar;
@@ -131,7 +131,7 @@ std::string picture(const Plan& plan) {
   result += fmt::format("{}: {}, batch {} x {} tokens, {}, accumulators {}\n",
                         plan.model.empty() ? "model" : plan.model, size, plan.batch, plan.sequence_length,
                         text(plan.precision), text(plan.accumulators));
-  if (has_fp8(plan)) result += fmt::format("products in fp8: {}\n", fp8_text(plan));
+  if (has_fp8(plan)) result += fmt::format("fp8 GEMMs: {}\n", fp8_text(plan));
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
     const Pipeline& pipeline = plan.pipelines[p];
     result += fmt::format("\npipeline {}: {}\n", p, microbatch_text(pipeline.microbatches));
@@ -162,7 +162,8 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
   changed("precision", text(a.precision), text(b.precision));
   changed("accumulators", text(a.accumulators), text(b.accumulators));
   const auto fp8 = [](const Plan& plan) {
-    return fmt::format("{}, window {}{}", plan.fp8.blocks.empty() ? "as usual" : ranges_text(plan.fp8.blocks),
+    return fmt::format("{}, window {}{}",
+                       plan.fp8.blocks.empty() ? "default layers" : ranges_text(plan.fp8.blocks),
                        plan.fp8.window, scales_text(plan.fp8.scaling));
   };
   changed("fp8", fp8(a), fp8(b));
@@ -200,8 +201,8 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
                                    microbatch_text(plan.pipelines[p].microbatches)));
   };
   const std::size_t common = std::min(a.pipelines.size(), b.pipelines.size());
-  describe_rest(a, common, "goes");
-  describe_rest(b, common, "comes");
+  describe_rest(a, common, "removed");
+  describe_rest(b, common, "added");
   return result;
 }
 

@@ -26,7 +26,7 @@ std::vector<int> fp8_blocks(const Plan& plan) {
 bool has_fp8(const Plan& plan) { return !fp8_blocks(plan).empty(); }
 
 std::string scales_text(Fp8Scaling scaling) {
-  return scaling == Fp8Scaling::current ? ", scales of the tensor at hand" : "";
+  return scaling == Fp8Scaling::current ? ", current scaling" : "";
 }
 
 std::string fp8_text(const Plan& plan) {
@@ -61,9 +61,9 @@ int fp8_slot_of(std::string_view name) {
   return -1;
 }
 
-// 448 is 0.875 * 2^9, 57344 is 0.875 * 2^16, and the maximum m * 2^k with m in [0.5, 1).
+// 448 is 0.875 * 2^9, 57344 is 0.875 * 2^16, and the maximum is m * 2^k with m in [0.5, 1).
 int fp8_exponent(Fp8Operand operand, float maximum) {
-  ensure(std::isfinite(maximum) && maximum >= 0, "a scale for a maximum of {}", maximum);
+  ensure(std::isfinite(maximum) && maximum >= 0, "fp8 scale for an invalid maximum of {}", maximum);
   if (maximum == 0) return 0;
   int k = 0;
   const float m = std::frexp(maximum, &k);

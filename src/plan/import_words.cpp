@@ -1,4 +1,5 @@
-// See import_words.h. One pass over the text, expanding as it reads: a variable has the value that was assigned above.
+// Implements import_words.h. Expands the text in one pass: a variable has the value of its latest assignment
+// so far.
 #include "plan/import_words.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ bool is_name_part(char c) { return is_name_start(c) || (c >= '0' && c <= '9'); }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 bool is_separator(char c) { return std::string_view("\n;&|()<>").find(c) != std::string_view::npos; }
 
-// Whole-number arithmetic as in $((…)); nothing when it is none, or too large.
+// Integer arithmetic as in $((…)). Empty if the text is not an expression or the result is too large.
 class Arithmetic {
  public:
   explicit Arithmetic(std::string_view text) : text_(text) {}
@@ -89,7 +90,8 @@ class Arithmetic {
 
 using Words = std::vector<std::string>;
 
-// The words that one written word becomes. A quoted part belongs to the word it stands in; an unquoted variable is split at blanks.
+// Collects the words that result from one written word. Quoted parts are joined to their word; unquoted
+// variables are split at blanks.
 class WordBuilder {
  public:
   void add(std::string_view text) { current_ += text, is_word_ = true; }
@@ -145,7 +147,7 @@ class ShellReader {
 
   void spend(std::size_t bytes) {
     if ((spent_ += bytes + 1) > kMostExpanded)
-      throw UserError("{}: expands to more than {} MiB; it is no launch script", source_,
+      throw UserError("{}: expands to more than {} MiB; this is not a launch script", source_,
                       kMostExpanded >> 20);
   }
 
@@ -158,7 +160,7 @@ class ShellReader {
     command_.clear();
   }
 
-  // One word, separator, comment or assignment.
+  // Reads one word, separator, comment or assignment.
   void read_piece() {
     if (is_continuation()) {
       at_ += peek(1) == '\n' ? 2 : 3;
@@ -180,7 +182,7 @@ class ShellReader {
     }
   }
 
-  // Words after which a command, or an assignment, begins.
+  // Drops keywords after which a command or an assignment begins.
   void drop_keyword() {
     static const Words keywords = {"if",   "then",  "else", "elif", "fi",     "do",       "done",  "while",
                                    "case", "esac",  "{",    "}",    "export", "readonly", "local", "exec",
@@ -238,7 +240,7 @@ class ShellReader {
     return word.take();
   }
 
-  // A character, an escape, a quotation or a variable, from at_ on.
+  // Reads a character, an escape, a quotation or a variable, starting at at_.
   void read_part(WordBuilder& word, bool is_quoted) {
     const char c = peek();
     if (c == '\\') {
@@ -285,13 +287,13 @@ class ShellReader {
       put_variable(word, name, is_quoted, text_.substr(begin, end - begin));
     } else if (at_ < text_.size() &&
                std::string_view("@*#?$!0123456789").find(peek()) != std::string_view::npos) {
-      ++at_;  // arguments of the script itself: nobody knows them
+      ++at_;  // arguments of the script itself, which are unknown
     } else {
       word.add("$");
     }
   }
 
-  // $(command) is not run and stays as it is written; $((a * b)) is computed.
+  // $(command) is not run and stays as written; $((a * b)) is evaluated.
   void read_parentheses(WordBuilder& word, std::size_t begin) {
     int depth = 0;
     const std::size_t open = at_;
@@ -310,7 +312,7 @@ class ShellReader {
     word.add(whole);
   }
 
-  // In an expression a name needs no dollar.
+  // In an arithmetic expression, names need no dollar sign.
   std::string with_values(const std::string& expression) {
     std::string result;
     for (std::size_t i = 0; i < expression.size();) {
@@ -326,7 +328,7 @@ class ShellReader {
     return result;
   }
 
-  // Past the brace that closes the one at at_; braces in quotes and after a backslash do not count.
+  // Skips to the brace that closes the one at at_. Braces in quotes and after a backslash are ignored.
   void skip_braces(bool is_quoted) {
     int depth = 0;
     for (; at_ < text_.size(); ++at_) {
@@ -370,7 +372,7 @@ class ShellReader {
     is_quoted ? word.add(value) : word.add_split(value);
   }
 
-  // A part of the text by itself: the default of a variable, or an expression.
+  // Expands a part of the text on its own: the default of a variable, or an expression.
   Words expanded(std::string_view part, bool is_quoted) {
     if (++depth_ > kDeepest) throw UserError("{}: expressions nested deeper than {}", source_, kDeepest);
     const std::string_view whole = std::exchange(text_, part);
@@ -418,10 +420,8 @@ LaunchLine launch_line(std::string_view text, const std::string& source) {
   }
   if (best.arguments.empty()) best = loose;
   if (best.arguments.empty())
-    throw UserError(
-        "{}: no training program with arguments is started in it; a launch script or its arguments are "
-        "expected",
-        source);
+    throw UserError("{}: found no training program with arguments; specify a launch script or its arguments",
+                    source);
   return best;
 }
 

@@ -1,6 +1,7 @@
-// The launch line of a shell script: which words a training program would be started with. Understands what launch scripts are made
-// of (quotes, line continuations, comments, simple assignments, arrays, "$NAME", "${NAME:-default}", "$((2 * 4))"), runs nothing,
-// and follows no branches: of two assignments the later one counts. Used by import alone.
+// Finds the launch line of a shell script: the words with which a training program would be started. Supports
+// the usual elements of launch scripts (quotes, line continuations, comments, simple assignments, arrays,
+// "$NAME", "${NAME:-default}", "$((2 * 4))"). It runs nothing and evaluates no branches: of two assignments
+// the later one is used. Used only by the importers.
 #pragma once
 
 #include <string>
@@ -10,12 +11,13 @@
 namespace optimus {
 
 struct LaunchLine {
-  std::vector<std::string> launcher;  // torchrun --nproc-per-node 8 pretrain_gpt.py; empty when there is none
-  std::vector<std::string> arguments;  // those of the program
+  // torchrun --nproc-per-node 8 pretrain_gpt.py; empty if there is no launcher
+  std::vector<std::string> launcher;
+  std::vector<std::string> arguments;  // of the training program
 };
 
-// A variable that the text does not define stays as it is written, "$TP". Throws UserError for what has no arguments, and for
-// text that expands beyond a few megabytes.
+// A variable that the text does not define stays as written, such as "$TP". Throws UserError if the text has
+// no arguments or expands beyond a few megabytes.
 LaunchLine launch_line(std::string_view text, const std::string& source);
 
 }  // namespace optimus

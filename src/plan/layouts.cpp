@@ -1,4 +1,4 @@
-// See layouts.h. The devices of a stage, in order, already are the grid [replicas][shards][tp].
+// Implements layouts.h. The devices of a stage, in order, already form the grid [replicas][shards][tp].
 #include "plan/layouts.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ int state_bytes(Precision precision, Precision accumulators, StateKind kind) {
       return element;
     case StateKind::gradients:
       return bytes_of(accumulators);
-    // Two moments, and a master in fp32 where the weights are narrower than that.
+    // Two moments, plus an fp32 master weight if the weights have lower precision.
     case StateKind::optimizer:
       return element >= 4 ? 2 * element : 12;
   }
@@ -41,7 +41,7 @@ int expert_shards_of(const Stage& stage, const LayerStrategy& strategy, StateKin
 }
 
 Span tensor_part(const ModelSpec& model, CutUnit unit, int tp, int part) {
-  ensure(unit != CutUnit::none, "a whole tensor has no parts");
+  ensure(unit != CutUnit::none, "an uncut tensor has no parts");
   const std::int64_t units = unit == CutUnit::kv_heads ? model.heads : num_units(model, unit);
   const std::int64_t base = units / tp, extra = units % tp;
   const std::int64_t begin = part * base + std::min<std::int64_t>(part, extra),
@@ -60,8 +60,8 @@ std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp) {
 
 namespace {
 
-// Pipelines that split the model alike and differ in their devices only. They are replicas of each other, so that a
-// layout costs as much as there are different pipelines, not as many.
+// Pipelines that split the model in the same way and differ only in their devices. They are replicas of each
+// other, so the cost of a layout depends on the number of distinct pipelines only.
 using PipelineGroup = std::vector<const Pipeline*>;
 
 bool is_alike(const Pipeline& a, const Pipeline& b) {
@@ -85,7 +85,7 @@ std::vector<PipelineGroup> groups_of_pipelines(const Plan& plan) {
   return groups;
 }
 
-// Gives each (group of pipelines, stage, tp, shards) its grid, once.
+// Creates one grid per (group of pipelines, stage, tp, shards).
 class GridTable {
  public:
   explicit GridTable(Layout& layout) : layout_(layout) {}
@@ -115,7 +115,7 @@ struct StageOfBlock {
   const LayerStrategy* strategy = nullptr;
 };
 
-// For each block of the model, the stage and strategy that holds it in one pipeline.
+// For each block of the model, its stage and strategy in one pipeline.
 std::vector<StageOfBlock> stages_of_blocks(const Plan& plan, const Pipeline& pipeline) {
   std::vector<StageOfBlock> result(static_cast<std::size_t>(plan.num_blocks));
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s)
@@ -175,7 +175,8 @@ bool has_buddy(const Plan& plan, const LayerStrategy& strategy) {
 
 namespace {
 
-// Where grid has shard s, the result has the shard whose updates that device repeats: everybody moves on by `distance` shards.
+// Returns the grid of the shard copies: the device of shard s takes the place of the shard whose updates it
+// repeats, `distance` shards further.
 DeviceGrid turned(const DeviceGrid& grid, int distance) {
   DeviceGrid result = grid;
   const int parts = grid.num_parts;
@@ -192,7 +193,7 @@ DeviceGrid turned(const DeviceGrid& grid, int distance) {
 Layout layout_with_buddies(const Plan& plan, const ModelSpec& model, StateKind kind) {
   Layout layout = layout_of(plan, model, kind);
   if (plan.buddy == 0) return layout;
-  std::vector<int> copy_of(layout.grids.size(), -1);  // a grid in one shard has none
+  std::vector<int> copy_of(layout.grids.size(), -1);  // -1 for a grid with a single shard
   for (std::size_t g = 0; g < copy_of.size(); ++g) {
     if (layout.grids[g].num_shards == 1) continue;
     copy_of[g] = static_cast<int>(layout.grids.size());
@@ -211,8 +212,9 @@ Layout layout_with_buddies(const Plan& plan, const ModelSpec& model, StateKind k
 
 namespace {
 
-// Who holds one piece of a block's masters and moments: those of all replicas and pipelines. Pieces are counted over tensor parts, then
-// shards; a pipeline that cuts the block into fewer begins again.
+// The owners of one piece of a block's master weights and moments, over all replicas and pipelines. Pieces
+// are numbered by shard, then by tensor part. In a pipeline that cuts the block into fewer pieces, the
+// numbers wrap around.
 std::vector<int> holders_of(const Plan& plan, int block, int piece = 0) {
   std::vector<int> holders;
   for (const Pipeline& pipeline : plan.pipelines)
@@ -269,7 +271,7 @@ std::vector<int> fewest_domains(const Plan& plan, const std::vector<int>& domain
 
 namespace {
 
-// Devices of a stage between which state is dealt out, and into how many shards.
+// A stage with sharded state and its number of shards.
 struct ShardedStage {
   const Stage* stage;
   int tp, shards;
@@ -290,7 +292,7 @@ std::vector<ShardedStage> sharded_stages(const Plan& plan) {
   return result;
 }
 
-// Copies that would be lost with what they are copies of.
+// The number of copies in the same failure domain as their original.
 std::int64_t num_beside(const ShardedStage& sharded, int distance, const std::vector<int>& domain_of) {
   const std::vector<int>& devices = sharded.stage->devices;
   const auto group = static_cast<std::size_t>(sharded.tp * sharded.shards);

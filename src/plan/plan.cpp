@@ -1,4 +1,5 @@
-// Words, seats and the uniform grid. Everything else about plans has a file of its own.
+// Names of enumerators, device positions, and the uniform grid. Other functions on plans have files of their
+// own.
 #include "plan/plan.h"
 
 #include <algorithm>
@@ -34,7 +35,7 @@ template <typename Enum, std::size_t N>
 std::string word_of(const Word<Enum> (&words)[N], Enum value) {
   for (const auto& row : words)
     if (row.value == value) return row.word;
-  ensure(false, "value {} has no word", static_cast<int>(value));
+  ensure(false, "enumerator {} has no name", static_cast<int>(value));
   return "";
 }
 
@@ -165,9 +166,9 @@ Span recompute_group(const ModelSpec& model, const Stage& stage, int block) {
 
 namespace {
 
-// The blocks of each of `parts` chunks: layers dealt evenly, more to the first where they do not divide; the
-// embedding belongs to the first chunk, the head to the last. Chunks of no layer are possible only with fewer
-// layers than parts.
+// The blocks of each of `parts` chunks. Layers are distributed evenly, with the remainder on the first
+// chunks. The embedding belongs to the first chunk, the head to the last. Chunks without layers occur only if
+// there are fewer layers than parts.
 std::vector<Span> deal_blocks(std::int64_t layers, int parts) {
   std::vector<Span> spans = split_evenly(layers, parts);
   for (Span& span : spans) span.begin += 1, span.end += 1;

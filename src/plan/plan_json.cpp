@@ -1,4 +1,4 @@
-// See plan_json.h. Writer and reader stand side by side, in the order of the file.
+// Implements plan_json.h. Writer and reader are side by side, in the order of the file.
 #include "plan/plan_json.h"
 
 #define XXH_INLINE_ALL
@@ -45,7 +45,7 @@ BlockRun parse_run(const JsonView& json) {
   run.first = numbers.front(), run.count = static_cast<int>(numbers.size());
   for (int i = 0; i < run.count; ++i)
     if (numbers[static_cast<std::size_t>(i)] != run.first + i)
-      blocks.refuse("one range of neighbouring blocks, such as 0..7");
+      blocks.refuse("one range of consecutive blocks, such as 0..7");
   LayerStrategy& s = run.strategy;
   s.tp = small_integer(json, "tp", 1);
   s.sequence_parallel = json.boolean_or("sequence_parallel", false);
@@ -59,7 +59,7 @@ BlockRun parse_run(const JsonView& json) {
   return run;
 }
 
-// A stage of one chunk says "layers": [runs]; of several, "chunks": [[runs], …].
+// A stage with one chunk has "layers": [runs]; with several chunks, "chunks": [[runs], …].
 OrderedJson runs_json(const Chunk& chunk) {
   OrderedJson json = OrderedJson::array();
   for (const BlockRun& run : chunk.runs) json.push_back(strategy_json(run));
@@ -129,7 +129,7 @@ Pipeline parse_pipeline(const JsonView& json) {
   std::size_t devices = 0;
   for (const JsonView& stage : json.at("stages").elements()) {
     pipeline.stages.push_back(parse_stage(stage));
-    // Many stages of a million devices each would take all memory before the check for doubles sees them.
+    // Many stages of a million devices each would exhaust memory before the check for duplicates.
     if ((devices += pipeline.stages.back().devices.size()) > kMostPlanDevices)
       json.refuse("a pipeline of at most 1000000 devices");
   }
@@ -165,7 +165,8 @@ Plan plan_from(const JsonView& json) {
   if (json.at("format").text() != "optimus-plan") json.at("format").refuse("\"optimus-plan\"");
   const auto version = json.at("version").integer();
   if (version != kPlanVersion)
-    throw UserError("{}: version {}, this program reads version {}", json.where(), version, kPlanVersion);
+    throw UserError("{}: unsupported version {}; this program reads version {}", json.where(), version,
+                    kPlanVersion);
   json.allow_only(keys);
   Plan plan;
   plan.model = json.text_or("model", "");
@@ -184,8 +185,9 @@ Plan plan_from(const JsonView& json) {
     plan.pipelines.push_back(parse_pipeline(pipeline));
     microbatches += plan.pipelines.back().microbatches.size();
     for (const Stage& stage : plan.pipelines.back().stages) devices += stage.devices.size();
-    if (microbatches > kMostMicrobatches) pipeline.refuse("a plan of at most 10000000 micro-batches in all");
-    if (devices > kMostPlanDevices) pipeline.refuse("a plan of at most 1000000 devices in all");
+    if (microbatches > kMostMicrobatches)
+      pipeline.refuse("a plan of at most 10000000 micro-batches in total");
+    if (devices > kMostPlanDevices) pipeline.refuse("a plan of at most 1000000 devices in total");
   }
   return plan;
 }
@@ -221,7 +223,7 @@ std::vector<int> parse_ranges(const std::string& text, const std::string& where)
     const int last = dots == std::string::npos ? first : number(std::string_view(part).substr(dots + 2));
     if (last < first) refuse();
     if (last - first >= kMostPlanDevices || std::ssize(numbers) + last - first >= kMostPlanDevices)
-      throw UserError("{}: {} names more than {} numbers", where, in_quotes(text), kMostPlanDevices);
+      throw UserError("{}: {} has more than {} numbers", where, in_quotes(text), kMostPlanDevices);
     for (int n = first; n <= last; ++n) numbers.push_back(n);
   }
   return numbers;

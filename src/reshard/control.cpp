@@ -59,7 +59,7 @@ std::vector<std::string> ControlFolder::taken() const { return names_with(folder
 
 std::optional<ControlRequest> ControlFolder::next() {
   if (pause_ && !pause_->has_passed()) return std::nullopt;
-  pause_ = Deadline::after(kBetweenLooks, "the next look");
+  pause_ = Deadline::after(kBetweenLooks, "the next poll");
   for (const std::string& name : waiting()) {
     try {
       return parse_request(folder_ / (name + kRequest));
@@ -122,9 +122,9 @@ Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& wish, const Deadl
     if (deadline.has_passed()) {
       remove_quietly(request);
       if (std::filesystem::exists(folder / (name + kTaken), error))
-        return failure("{} is doing it, but was not done within {}: optimus status shows how it is",
-                       run.string(), deadline.name());
-      return failure("{} did not answer within its deadline ({}): is it running?", run.string(),
+        return failure("{} is still processing the request after {}; check optimus status", run.string(),
+                       deadline.name());
+      return failure("{} did not answer before the deadline ({}); check that it is running", run.string(),
                      deadline.name());
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -17,7 +17,7 @@ namespace {
 
 constexpr Bytes kChunk{std::int64_t{16} << 20};
 
-// Both lists of tensors, one behind the other.
+// Concatenates both lists of tensors.
 Layout joined(Layout first, const Layout& second) {
   const int num_grids = static_cast<int>(first.grids.size());
   first.grids.insert(first.grids.end(), second.grids.begin(), second.grids.end());
@@ -29,7 +29,7 @@ Layout joined(Layout first, const Layout& second) {
   return first;
 }
 
-// Devices 0 … n - 1, whatever numbers the file has: they are places, not ranks.
+// Renumbers devices to 0 … n - 1: the numbers in the file are positions, not ranks.
 Plan with_places(Plan plan) {
   std::vector<int> devices;
   for (const Pipeline& pipeline : plan.pipelines)
@@ -43,23 +43,23 @@ Plan with_places(Plan plan) {
   return plan;
 }
 
-// What is learned would be another thing.
+// Refuses changes that would alter what the model learns.
 void refuse_other_training(const Plan& from, const Plan& to, bool is_phase) {
   const auto refuse = [](const char* what, const auto& now, const auto& then) {
-    throw UserError("the run has {} {}, the plan {}: a change of plan must not change what is learned", what,
-                    now, then);
+    throw UserError("the run has {} {}, the plan {}: a plan change must not alter what the model learns",
+                    what, now, then);
   };
   if (from.batch != to.batch && !is_phase) refuse("batch", from.batch, to.batch);
   if (from.sequence_length != to.sequence_length && !is_phase)
     refuse("sequence length", from.sequence_length, to.sequence_length);
   if (from.precision != to.precision) refuse("precision", text(from.precision), text(to.precision));
-  if (fp8_text(from) != fp8_text(to)) refuse("products in fp8:", fp8_text(from), fp8_text(to));
+  if (fp8_text(from) != fp8_text(to)) refuse("fp8 GEMMs:", fp8_text(from), fp8_text(to));
 }
 
 DiffOptions options_of_move(const PlanChange& change) { return {.dead = change.dead, .chunk = kChunk}; }
 
-// What a device of each stage holds beside masters and moments, at least: between steps nothing of it is needed, so it is room for
-// what moves.
+// The minimum memory of a stage's devices apart from master weights and moments. It is unused between steps
+// and available for moved data.
 Bytes least_room(const Plan& plan, const ModelSpec& model) {
   Bytes least(std::numeric_limits<std::int64_t>::max());
   for (const Pipeline& pipeline : plan.pipelines)
@@ -73,13 +73,15 @@ Bytes least_room(const Plan& plan, const ModelSpec& model) {
   return least;
 }
 
-// The last places may hold nothing (custom blocks without parameters): layouts do not name them. They go to ranks that are left.
+// The last positions may have no state (custom blocks without parameters), so layouts do not contain them.
+// They are assigned to the remaining ranks.
 void add_places_without_state(std::vector<int>& device_of, int num_places, int num_ranks) {
   for (int rank = 0; rank < num_ranks && std::ssize(device_of) < num_places; ++rank)
     if (std::find(device_of.begin(), device_of.end(), rank) == device_of.end()) device_of.push_back(rank);
 }
 
-// So that no rank needs more than either plan does; in the order of the model where that cannot be.
+// An order in which no rank needs more memory than under either plan; if there is none, the order of the
+// model.
 WaveOrder order_of_moves(const PlanChange& change) {
   DiffOptions options = options_of_move(change);
   options.reserve = change.room;

@@ -1,5 +1,5 @@
-// From a plan to a device's step program: the slots of the schedule in order, each as receives, parameter gathers,
-// blocks and sends; then the end of the step.
+// Compiles a plan to the step program of a device: the slots of the schedule in order, each as receives,
+// parameter gathers, blocks and sends; then the end of the step.
 #include <algorithm>
 #include <utility>
 
@@ -31,8 +31,8 @@ StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device,
   if (is_asynchronous(plan.schedule)) stash_weights();
 }
 
-// PipeDream: the newest weights and one older version for each further micro-batch under way. PipeMare: a corrected copy for the
-// backward, and how fast weights move, in the type of gradients.
+// PipeDream stores the newest weights and one older version per additional micro-batch in flight. PipeMare
+// stores a corrected copy for the backward, and the velocity of the weights in the gradient type.
 void StepCompiler::stash_weights() {
   const int versions = std::min<int>(static_cast<int>(pipeline_.stages.size()) - seat_.stage,
                                      static_cast<int>(pipeline_.microbatches.size()));
@@ -51,12 +51,14 @@ void StepCompiler::stash_weights() {
 
 namespace {
 
-// Moves gathers of parameters and receives up in the list, to where nothing keeps them waiting any more, so that they are under
-// way while something else is computed. Everything else keeps its order, and they among themselves.
+// Moves parameter gathers and receives forward in the list, to the first position at which all their waits
+// are satisfied, so that they overlap with computation. All other instructions keep their order, and so do
+// the moved ones among themselves.
 Program with_early_arrivals(Program program) {
   const std::vector<Instruction>& old = program.instructions;
   const auto is_moved = [](const Instruction& at) { return at.lane == Lane::gather || at.op == Op::receive; };
-  std::vector<std::pair<int, int>> places;  // behind which instruction (-1: at the begin), which to move
+  // (index of the instruction to insert after, -1: at the start; index of the moved instruction)
+  std::vector<std::pair<int, int>> places;
   int gather_behind = -1, receive_behind = -1;
   for (int i = 0; i < std::ssize(old); ++i) {
     const Instruction& at = old[static_cast<std::size_t>(i)];
@@ -148,7 +150,7 @@ void StepCompiler::forward(int microbatch, int chunk_number) {
   if (chunk.end() < plan_.num_blocks) {
     const Neighbour to = after(chunk_number);
     if (to.stage == &stage_)
-      handed_on_[{to.block, microbatch}] = ready;  // moved when that chunk begins
+      handed_on_[{to.block, microbatch}] = ready;  // sent when that chunk begins
     else
       cross(stage_, chunk.end() - 1, *to.stage, to.block, microbatch, false, ready);
   }
@@ -166,7 +168,7 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
   for (int block = chunk.end() - 1; block >= chunk.first(); --block) {
     if (block < chunk.end() - 1) ready = cross(stage_, block + 1, stage_, block, microbatch, true, ready);
     if (is_recomputed(block) && block + 1 == recompute_group(block).end)
-      ready = recompute(microbatch, block, std::move(ready));  // with the weights that the backward needs
+      ready = recompute(microbatch, block, std::move(ready));  // gathers the weights that the backward needs
     else if (needs_gather(block, microbatch, chunk_number))
       ready = gather_parameters(block, std::move(ready));
     ready = backward_block(microbatch, block, std::move(ready), with_weights);
@@ -184,7 +186,8 @@ bool StepCompiler::has_backward_weights(int block) const {
   return kind(block) != BlockKind::embedding || model_.norm_place == NormPlace::post;
 }
 
-// The last block still has the weights of its forward when that was just before; autograd keeps them anyway.
+// The last block still has the weights of its forward if the forward was the preceding slot. Autograd keeps
+// the weights of custom blocks anyway.
 bool StepCompiler::needs_gather(int block, int microbatch, int chunk) const {
   const bool is_last = block + 1 == plan_.num_blocks;
   if (is_last && (kind(block) == BlockKind::custom || last_forward_ == std::pair(microbatch, chunk)))
@@ -227,7 +230,7 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
   if (&to != &stage_) return {};
   Frontier arrived = receive(crossing, microbatch, is_backward);
   if (crossing.is_inside()) {
-    // What stays on this device is copied where it is wanted.
+    // The part that stays on this device is copied.
     arrived.insert(arrived.end(), ready.begin(), ready.end());
     if (has_buffers_)
       arrivals_[{is_backward, to_block, microbatch}].push_back(leaving(from_block, microbatch, is_backward));
@@ -246,7 +249,8 @@ Instruction message(Op op, int peer, int microbatch, bool is_backward, std::int6
 
 }  // namespace
 
-// Of two crossings of one kind messages may be on their way: a send waits for those of the one before the last.
+// The messages of at most two crossings of one kind are in flight: a send waits for the messages of the
+// crossing before the last.
 Frontier StepCompiler::send(const Crossing& crossing, int microbatch, bool is_backward, Frontier ready) {
   std::vector<Frontier>& sent = sent_[{is_backward, &crossing.to}];
   if (sent.size() >= 2) {
@@ -265,7 +269,7 @@ Frontier StepCompiler::send(const Crossing& crossing, int microbatch, bool is_ba
     messages.push_back(builder_.add(instruction, ready));
     if (!has_buffers_) continue;
     builder_.use(leaving(crossing.from_block, microbatch, is_backward), false);
-    // All of it goes as it is; some of it is packed first.
+    // A message with all data needs no buffer; a message with a part of them is packed first.
     if (bytes < all.value)
       builder_.use(builder_.buffer(BufferKind::message, crossing.from_block, microbatch, Bytes(bytes)), true);
   }
@@ -273,7 +277,7 @@ Frontier StepCompiler::send(const Crossing& crossing, int microbatch, bool is_ba
   return messages;
 }
 
-// Likewise: a receive waits until what came before the last has been read.
+// Likewise, a receive waits until the data that arrived before the last crossing have been read.
 Frontier StepCompiler::receive(const Crossing& crossing, int microbatch, bool is_backward) {
   std::vector<int>& buffers = arrivals_[{is_backward, crossing.to_block, microbatch}];
   Frontier room, arrived;
@@ -293,7 +297,8 @@ Frontier StepCompiler::receive(const Crossing& crossing, int microbatch, bool is
   return arrived;
 }
 
-// Tensor parts receive a slice each, so that no byte crosses a slow link twice; here they put them together.
+// Each tensor part receives one slice, so that no byte crosses a slow link twice; here the parts gather the
+// whole.
 Frontier StepCompiler::join_parts(const Crossing& crossing, int microbatch, bool is_backward,
                                   Frontier arrived) {
   const LayerStrategy& strategy = crossing.to_side.strategy;
@@ -322,7 +327,7 @@ int StepCompiler::leaving(int block, int microbatch, bool is_backward) {
   return at->second;
 }
 
-// A forward again does not read the gradient that its backward waits for.
+// A recomputation does not read the gradient that its backward waits for.
 void StepCompiler::use_arrivals(const Instruction& by) {
   const Op op = by.lane == Lane::tensor ? by.serves : by.op;
   if (op != Op::forward && op != Op::backward_input && op != Op::backward_weight) return;
@@ -356,7 +361,8 @@ Frontier StepCompiler::gather_parameters(int block, Frontier waits) {
   const LayerStrategy& s = strategy(block);
   const bool gathers_experts = has_experts(block) && expert_shard_count(stage_, s) > 1;
   if (s.zero < 3 || (shard_count(stage_, s) == 1 && !gathers_experts)) return waits;
-  // Whole weights of this block and of the next are there at a time: a gather waits until the block two before is done.
+  // At most two blocks have whole weights at the same time: a gather waits until the block two positions
+  // earlier is done.
   Frontier room;
   if (recent_computes_.size() >= 2) room.push_back(recent_computes_[recent_computes_.size() - 2]);
   const Bytes dense = sizes_.part(block, StateKind::weights),

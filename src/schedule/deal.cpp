@@ -11,21 +11,22 @@
 namespace optimus {
 namespace {
 
-// What somebody has room for, and has got.
+// The capacity and the contents of a replica or a micro-batch.
 struct Bin {
   std::int64_t room = 0, size = 0;  // samples
   double cost = 0;
   std::vector<std::int64_t> samples{};
 };
 
-// The most expensive first, each to whom has least of what it is to have.
+// Assigns the most expensive sample first, each to the bin with the lowest cost relative to its size.
 void fill(std::vector<Bin>& bins, const std::vector<std::int64_t>& samples,
           const std::vector<double>& costs) {
   const auto comes_later = [&](std::size_t a, std::size_t b) {
     const double x = bins[a].cost * static_cast<double>(bins[b].size),
                  y = bins[b].cost * static_cast<double>(bins[a].size);
     if (x != y) return x > y;
-    // Of those who have alike the one that is less full: samples that cost nothing are to be dealt, too.
+    // Among bins of equal relative cost, the less full one comes first: samples without cost are distributed,
+    // too.
     const std::int64_t fuller_a = bins[a].room * bins[b].size, fuller_b = bins[b].room * bins[a].size;
     return fuller_a != fuller_b ? fuller_a < fuller_b : a > b;
   };
@@ -45,7 +46,8 @@ void fill(std::vector<Bin>& bins, const std::vector<std::int64_t>& samples,
   }
 }
 
-// The places of each replica, micro-batch by micro-batch. A replica is a part of a pipeline's batch dimension, as its first layers split it.
+// The places of each replica, per micro-batch. A replica is a part of the batch dimension of a pipeline, as
+// split by its first layers.
 std::vector<std::vector<Span>> replicas_of(const Plan& plan) {
   std::vector<std::vector<Span>> result;
   std::int64_t before = 0;

@@ -1,5 +1,5 @@
-// See execute.h. Instructions that meet (messages, collectives) are merged into one event; then the events are taken in
-// topological order.
+// Implements execute.h. Matching instructions (messages, collectives) are merged into one event; the events
+// are then processed in topological order.
 #include "schedule/execute.h"
 
 #include <algorithm>
@@ -13,13 +13,13 @@ namespace {
 bool is_send(Op op) { return op == Op::send || op == Op::send_buddy; }
 bool is_receive(Op op) { return op == Op::receive || op == Op::receive_buddy; }
 
-// Kinds of messages that have an order of their own: activations, gradients, buddies.
+// Kinds of messages that are ordered independently: activations, gradients, shard copies.
 int message_kind(const Instruction& i) {
   if (i.op == Op::send_buddy || i.op == Op::receive_buddy) return 2;
   return i.is_backward ? 1 : 0;
 }
 
-// Gives each instruction its event: a number of its own, or one that it shares with those it meets.
+// Assigns an event number to each instruction. Matching instructions share one number.
 class Meetings {
  public:
   explicit Meetings(const std::vector<Program>& programs) : programs_(programs) {
@@ -37,7 +37,7 @@ class Meetings {
       for (std::size_t k = 0; k < events.size(); ++k) {
         const std::size_t expected = key.second.empty() ? programs_.size() : key.second.size();
         if (events[k].members != expected)
-          return failure("collective {} of a group of {} is reached by {} of them", k, expected,
+          return failure("collective {} of a group of {} devices is reached by only {} of them", k, expected,
                          events[k].members);
       }
     return partners_agree();
@@ -47,7 +47,7 @@ class Meetings {
   int num_events() const { return num_events_; }
 
  private:
-  // Those that meet must mean the same: operation, block, micro-batch, direction and size.
+  // Matching instructions must agree on operation, block, micro-batch, direction and size.
   Outcome<void> partners_agree() const {
     struct First {
       const Program* program = nullptr;
@@ -70,8 +70,8 @@ class Meetings {
             (is_message ? is_send(at.op) != is_send(other.op) : at.op == other.op && at.block == other.block);
         if (!agree)
           return failure(
-              "devices {} and {} meet with different work: {} of block {}, {} bytes, and {} of block {}, {} "
-              "bytes",
+              "devices {} and {} have mismatched operations: {} of block {}, {} bytes, and {} of block {}, "
+              "{} bytes",
               first.program->device, programs_[p].device, text(other.op), other.block, other.bytes,
               text(at.op), at.block, at.bytes);
       }
@@ -116,7 +116,8 @@ class Meetings {
   int num_events_ = 0;
   std::map<std::tuple<int, int, int>, Message> messages_;
   std::map<std::pair<Role, std::vector<int>>, std::vector<Collective>> collectives_;
-  std::map<std::pair<std::size_t, int>, std::size_t> passed_;  // (program, group) -> collectives so far
+  // (program, group) -> number of collectives so far
+  std::map<std::pair<std::size_t, int>, std::size_t> passed_;
 };
 
 struct EventGraph {
@@ -125,7 +126,7 @@ struct EventGraph {
   std::vector<std::vector<int>> next;
 };
 
-// What came last on each lane; on the transfer lane for each peer, direction and kind.
+// The order in which a lane is sequential: per lane; on the transfer lane per peer, direction and kind.
 using LaneKey = std::tuple<Lane, int, bool, int>;
 LaneKey lane_key(const Instruction& i) {
   if (i.lane != Lane::transfer) return {i.lane, -1, false, 0};
@@ -157,7 +158,7 @@ EventGraph build_graph(const std::vector<Program>& programs, const Meetings& mee
   return graph;
 }
 
-// Takes every event whose conditions are met; returns how many there were.
+// Processes every event whose dependencies are complete; returns the number of processed events.
 std::size_t run(EventGraph& graph) {
   std::vector<int> ready;
   for (std::size_t e = 0; e < graph.unmet.size(); ++e)
@@ -196,7 +197,7 @@ Outcome<Timeline> execute(const std::vector<Program>& programs, const DurationOf
   if (Outcome<void> fits = meetings.assign(); !fits) return tl::unexpected(fits.error());
   EventGraph graph = build_graph(programs, meetings, duration);
   if (run(graph) < graph.unmet.size())
-    return failure("the programs wait in a circle; the first that cannot go on: {}",
+    return failure("deadlock: the programs wait in a cycle; first blocked instruction: {}",
                    first_stuck(programs, meetings, graph));
   Timeline timeline;
   for (std::size_t p = 0; p < programs.size(); ++p) {

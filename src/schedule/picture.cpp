@@ -12,7 +12,8 @@
 namespace optimus {
 namespace {
 
-// (work, micro-batch, virtual stage) of what a slot hands on; both kinds of backward hand on an input gradient.
+// (is gradient, micro-batch, virtual stage) of the result of a slot; both kinds of backward produce an input
+// gradient.
 using Result = std::tuple<bool, int, int>;
 
 std::optional<Result> needed_by(const Slot& slot, int stage, int num_stages, int num_chunks) {
@@ -27,7 +28,7 @@ std::optional<Result> needed_by(const Slot& slot, int stage, int num_stages, int
       return Result{true, slot.microbatch, place + 1};
     case Work::backward_weight:
     case Work::update:
-      return std::nullopt;  // its input gradient stands before it in the same order
+      return std::nullopt;  // its input gradient precedes it in the same order
   }
   return std::nullopt;
 }
@@ -86,7 +87,7 @@ SlotTimes unit_times(Schedule schedule, int num_stages, int num_microbatches, in
 
 namespace {
 
-// "F3", or "F3.0" where stages have several chunks.
+// "F3", or "F3.0" if stages have several chunks.
 std::string label(const Slot& slot, bool has_chunks) {
   std::string result = text(Order{slot});
   return has_chunks && slot.chunk == 0 ? result + ".0" : result;
@@ -129,7 +130,7 @@ std::string draw_timeline(const Plan& plan, int columns) {
       result +=
           fmt::format("stage {:<3} {}\n", s, draw_stage(times, s, width, static_cast<std::size_t>(columns)));
     if (times.length * static_cast<double>(width) > columns)
-      result += fmt::format("(the first {} of {:.0f} units; a wider terminal shows more)\n",
+      result += fmt::format("(the first {} of {:.0f} time units; a wider terminal shows more)\n",
                             columns / static_cast<int>(width), times.length);
   }
   return result;

@@ -1,4 +1,4 @@
-// What can be read off a finished program: memory, kept micro-batches, text.
+// Properties of a finished program: memory, saved micro-batches, text.
 #include "schedule/program.h"
 
 #include <fmt/format.h>
@@ -13,8 +13,9 @@
 namespace optimus {
 namespace {
 
-// Where in the list each instruction is done: computes at once, others before the first that waits for them or that follows
-// on their lane (see run order in program.h).
+// The position in the list at which each instruction is complete: immediately for computes; for others before
+// the first instruction that waits for them or that follows on their lane (see the execution order in
+// program.h).
 std::vector<std::int64_t> ends_of(const Program& program) {
   const auto end = std::ssize(program.instructions);
   std::vector<std::int64_t> result(program.instructions.size(), end);
@@ -35,7 +36,8 @@ std::vector<std::int64_t> ends_of(const Program& program) {
   return result;
 }
 
-// From the first instruction that uses each buffer until the last is done; {0, end} for those that live all step long.
+// From the first instruction that uses each buffer until the completion of the last one; {0, end} for buffers
+// that are live during the whole step.
 std::vector<Span> lifetimes(const Program& program) {
   const auto end = std::ssize(program.instructions);
   const std::vector<std::int64_t> ends = ends_of(program);
@@ -98,7 +100,7 @@ MemoryUse memory_use(const Program& program) {
     changes.push_back({lives[b].begin, buffer.bytes.value, cause_of(buffer.kind)});
     changes.push_back({lives[b].end, -buffer.bytes.value, cause_of(buffer.kind)});
   }
-  // Where one buffer ends and another begins, the end comes first.
+  // If one buffer ends where another begins, the end is counted first.
   std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
     return std::pair(a.at, a.bytes) < std::pair(b.at, b.bytes);
   });
@@ -124,7 +126,7 @@ bool belongs_to_autograd(BufferKind kind) {
   return kind == BufferKind::graph || kind == BufferKind::graph_work;
 }
 
-// Free pieces of one memory that grows at its end; the lowest that is large enough is taken.
+// Free pieces of one memory block that grows at its end. Allocation is first-fit, lowest address first.
 class FreeList {
  public:
   std::int64_t take(std::int64_t bytes) {
@@ -135,7 +137,7 @@ class FreeList {
       if (offset + bytes < end) free_.emplace(offset + bytes, end);
       return offset;
     }
-    std::int64_t offset = end_;  // the last piece may lie at the end: only what is missing is added
+    std::int64_t offset = end_;  // if the last free piece is at the end, only the missing bytes are added
     if (!free_.empty() && free_.rbegin()->second == end_) {
       offset = free_.rbegin()->first;
       free_.erase(std::prev(free_.end()));
@@ -165,7 +167,7 @@ Arena plan_arena(const Program& program) {
   const std::vector<Span> lives = lifetimes(program);
   struct Event {
     std::int64_t at;
-    bool is_begin;  // ends come first
+    bool is_begin;  // ends are sorted first
     int buffer;
     auto operator<=>(const Event&) const = default;
   };
@@ -287,7 +289,7 @@ std::string text(Part part) {
     case Part::attention_input:
       return "attention input";
     case Part::attention_hop:
-      return "attention hop";
+      return "attention ring step";
     case Part::attention_output:
       return "attention output";
     case Part::router:

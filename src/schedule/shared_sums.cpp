@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// Of one pipeline's tensors only a tied embedding has owners in two stages; most devices need not look.
+// In a single pipeline only a tied embedding has owners in two stages, so most devices can skip the search.
 bool has_any(const Plan& plan, const ModelSpec& model, int device) {
   if (plan.pipelines.size() > 1) return true;
   if (!model.is_tied) return false;
@@ -28,7 +28,7 @@ std::vector<SharedSum> shared_sums(const Plan& plan, const ModelSpec& model, int
   const Layout layout = layout_of(plan, model, StateKind::optimizer);
   Layout joint;
   joint.grids = layout.grids;
-  std::vector<int> numbers;  // of the joint layout's tensors among all
+  std::vector<int> numbers;  // index of each tensor of the joint layout in the whole layout
   for (std::size_t t = 0; t < layout.tensors.size(); ++t)
     if (plan.pipelines.size() > 1 || layout.placements[t].size() > 1) {
       numbers.push_back(static_cast<int>(t));

@@ -1,4 +1,4 @@
-// See sizes.h. All layers of a model are alike, so one block of each pattern is looked at.
+// Implements sizes.h. All blocks of a pattern are equal, so one block of each pattern is computed.
 #include "schedule/sizes.h"
 
 #include <algorithm>
@@ -17,14 +17,15 @@ bool stage_holds(const Stage& stage, int block) {
                      [block](const Chunk& chunk) { return block >= chunk.first() && block < chunk.end(); });
 }
 
-// Whether one piece of memory serves both uses of a tied embedding: first and last block in one stage, split alike.
+// Whether one copy in memory serves both uses of a tied embedding: first and last block are in one stage and
+// split in the same way.
 bool has_both_ends_alike(const Stage& stage, int head) {
   if (!stage_holds(stage, 0) || !stage_holds(stage, head)) return false;
   const LayerStrategy &a = strategy_of(stage, 0), &b = strategy_of(stage, head);
   return a.tp == b.tp && a.cp == b.cp && a.zero == b.zero && a.shard_group == b.shard_group;
 }
 
-// This part's share of what `unit` cuts, 0 to 1.
+// This part's share of a dimension cut in `unit`, 0 to 1.
 double fraction(const ModelSpec& model, CutUnit unit, const LayerStrategy& strategy, int part) {
   if (strategy.tp == 1) return 1;
   if (unit == CutUnit::none) return strategy.sequence_parallel ? 1.0 / strategy.tp : 1;
@@ -94,16 +95,17 @@ Bytes DeviceSizes::experts(int block, StateKind kind) const {
 }
 
 Bytes DeviceSizes::part(int block, StateKind kind) const {
-  // A head that shares the embedding's memory still needs its weights there; its gradient is the embedding's.
+  // A head that shares the embedding's memory still needs the embedding's weights in its buffer; its gradient
+  // belongs to the embedding.
   const bool with_embedding = kind == StateKind::weights || !has_one_copy_of_tied_embedding_;
   return Bytes(elements(block, 1, with_embedding) * state_bytes(plan_.precision, plan_.accumulators, kind));
 }
 
-// Each tensor by itself at a multiple of the alignment: at least as much as any way of joining some of them takes.
+// Each tensor is aligned separately, which takes at least as much memory as any way of joining some of them.
 Bytes DeviceSizes::laid_out(int block, StateKind kind, Flat how) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   const int width = state_bytes(plan_.precision, plan_.accumulators, kind);
-  // Buffers of one block have the same element offsets, whatever their type: those of the narrowest.
+  // All buffers of one block have the same element offsets, regardless of type: those of the narrowest type.
   const std::int64_t step = kAlignment / std::min(width, bytes_of(plan_.precision));
   std::int64_t elements = 0;
   const auto add = [&](const LogicalTensor& tensor) {
@@ -112,7 +114,7 @@ Bytes DeviceSizes::laid_out(int block, StateKind kind, Flat how) const {
               shards = is_of_experts ? expert_shard_count(stage_, s) : shard_count(stage_, s);
     const std::int64_t own =
         part_elements(model_, tensor, parts, seat_.index % parts, how == Flat::whole ? 1 : shards);
-    // Behind the members' shards of gradients there is room for their sum.
+    // The members' shards of gradients are followed by space for their sum.
     const int copies = how != Flat::exchange ? 1 : kind == StateKind::gradients ? shards + 1 : shards;
     elements += (own + step - 1) / step * step * copies;
   };
@@ -134,7 +136,7 @@ Bytes DeviceSizes::shard_buffer(int block, StateKind kind) const {
   return laid_out(block, kind, Flat::shard);
 }
 
-// Masters that are weights lie with these: all of them here, unless weights are sharded too.
+// If the weights serve as master weights, this device has all of them, unless weights are sharded too.
 Bytes DeviceSizes::buddy_state(int block) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   if (!has_buddy(plan_, s) || s.offload) return Bytes(0);
@@ -183,7 +185,7 @@ ActivationShare DeviceSizes::share(int block, int sequences, bool between_blocks
   return share_of(side, seat_.index, sequences, plan_.sequence_length, between_blocks);
 }
 
-// With sequence parallelism what is not cut by features is cut by rows.
+// With sequence parallelism, tensors that are not cut by features are cut by rows.
 void DeviceSizes::add(SlabBuilder& slab, int block, std::int64_t tokens, const KeptTensor& tensor) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
   const double share = fraction(model_, tensor.cut, strategy, tensor_part(strategy));
@@ -196,8 +198,8 @@ void DeviceSizes::add(SlabBuilder& slab, int block, std::int64_t tokens, const K
            shard_span(tokens, strategy.tp, 0).size());
 }
 
-// What tensor parallelism adds: with sequence parallelism whole activations, gathered or about to be summed, beside the slices;
-// where the vocabulary is cut, what the parts tell each other about their logits.
+// Adds the tensors of tensor parallelism: with sequence parallelism the whole activations, gathered or to be
+// summed, in addition to the slices; with a cut vocabulary the logit statistics that the parts exchange.
 void DeviceSizes::add_whole(SlabBuilder& slab, int block, std::int64_t tokens, bool is_kept) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   if (s.tp == 1) return;
@@ -230,7 +232,8 @@ Slab DeviceSizes::activations(int block, int sequences, bool is_kept) const {
   for (const Operation& operation : operations_[index_of(model_, block)])
     for (const KeptTensor& tensor : operation.kept)
       if ((mode <= tensor.kept_up_to) == is_kept) add(slab, block, tokens, tensor);
-  // The last layer of a group is computed again with its norm, for the statistics; nobody else wants what that gives.
+  // The last layer of a group is recomputed including its norm, for the statistics; the output of the norm is
+  // not used.
   if (!is_kept && strategy.recompute_layers > 1 && model_.norm_place == NormPlace::post &&
       block_kind(model_, block) == BlockKind::layer)
     add(slab, block, tokens, {"norm2.output", static_cast<double>(model_.hidden), KeptType::activation});
@@ -256,8 +259,8 @@ Slab DeviceSizes::activation_gradients(int block, int sequences, bool is_for_wei
     slab.add(name, tokens, model_.hidden, KeptType::activation, "",
              shard_span(tokens, s.tp, 0).size() * s.tp);
   };
-  // With sequence parallelism a layer's input gradient is a part of a sum over all tokens, and weight gradients need the gradient
-  // of the output of all tokens.
+  // With sequence parallelism the input gradient of a layer is one term of a sum over all tokens, and weight
+  // gradients need the output gradient of all tokens.
   const auto is_whole = [&](const GradientTensor& tensor) {
     return s.sequence_parallel && kind == BlockKind::layer && tensor.name == "input.gradient";
   };
@@ -290,7 +293,7 @@ Slab DeviceSizes::passing_gradients(int block, int sequences) const {
 Slab DeviceSizes::logits(int block, int sequences) const {
   const std::int64_t rows = logit_rows(share(block, sequences, false).num_tokens());
   SlabBuilder slab(bytes_of(plan_.precision));
-  // cuBLASLt takes logits of an odd vocabulary in rows of whole 128 bytes, of which the last columns are not used.
+  // cuBLASLt requires logits of an odd vocabulary in rows padded to multiples of 128 bytes.
   constexpr int kRowBytes = 128;
   const LayerStrategy& strategy = strategy_of(stage_, block);
   const std::int64_t width =
@@ -331,7 +334,7 @@ DeviceSizes::RingShape DeviceSizes::ring_shape(int block, int sequences) const {
   if (strategy.cp == 1 || block_kind(model_, block) != BlockKind::layer) return {};
   const double width = static_cast<double>(model_.kv_width() + model_.kv_heads * model_.value_dim()) *
                        fraction(model_, CutUnit::kv_heads, strategy, tensor_part(strategy));
-  // Padded to the longest part, so that all messages of a ring are equal.
+  // Padded to the longest part, so that all messages of a ring have equal size.
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * strategy.cp - 1) / (2 * strategy.cp));
   return {share(block, sequences, false).samples.size() * positions, std::llround(width)};
 }
@@ -341,7 +344,7 @@ Bytes DeviceSizes::ring(int block, int sequences) const {
   return Bytes(shape.rows * shape.columns * bytes_of(plan_.precision));
 }
 
-// Summed hop by hop, so they are kept wide.
+// Summed over several ring steps, so they are stored in at least fp32.
 Bytes DeviceSizes::ring_gradients(int block, int sequences) const {
   const RingShape shape = ring_shape(block, sequences);
   return Bytes(shape.rows * shape.columns * std::max(4, bytes_of(plan_.precision)));
@@ -350,7 +353,7 @@ Bytes DeviceSizes::ring_gradients(int block, int sequences) const {
 Bytes DeviceSizes::dispatched(int block, int sequences) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   const int dp = data_parallel(stage_, s);
-  // Padded to the longest part, as keys and values are, so that all members of a group say the same.
+  // Padded to the longest part, as keys and values are, so that all members of a group report the same size.
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * s.cp - 1) / (2 * s.cp));
   const std::int64_t tokens = (sequences + dp - 1) / dp * ((positions + s.tp - 1) / s.tp);
   return Bytes(tokens * model_.hidden * model_.mixture.experts_per_token * bytes_of(plan_.precision));

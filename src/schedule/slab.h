@@ -1,5 +1,6 @@
-// A slab: one piece of memory for the activations of one block and micro-batch, and where each tensor lies in it. The memory
-// model adds up slabs, the engine makes its tensors from the same places, so what is predicted is what is allocated.
+// Memory layout of one buffer for the activations of one block and micro-batch: the offset of each tensor in
+// it. The memory model sums the sizes of these buffers, and the engine creates its tensors at the same
+// offsets, so the predicted memory is the allocated memory.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +12,18 @@
 
 namespace optimus {
 
-// Every tensor, and every buffer, begins at a multiple of this.
+// Every tensor and every buffer begins at a multiple of this.
 inline constexpr std::int64_t kAlignment = 256;
 inline std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// [rows, columns], row-major with row_stride elements from one row to the next (more than columns inside a joint matrix).
+// [rows, columns], row-major with row_stride elements per row (larger than columns inside a joint matrix).
 struct Place {
   std::string name;
-  std::int64_t offset = 0;  // bytes from the slab's begin
+  std::int64_t offset = 0;  // bytes from the start of the buffer
   std::int64_t rows = 0, columns = 0, row_stride = 0;
   KeptType type = KeptType::activation;
-  std::int64_t padded_rows = 0;  // that memory is there for: slices of a group are equally long
+  // number of rows that memory is reserved for: slices of a group are equally long
+  std::int64_t padded_rows = 0;
 };
 
 struct Slab {
@@ -29,12 +31,12 @@ struct Slab {
   Bytes bytes;
 };
 
-// Lays tensors out in order. Those that name one matrix become its columns, at the place of the first; the matrix has a
-// place of its own, by its name.
+// Lays out tensors in order. Tensors that name the same matrix become its columns, at the position of the
+// first of them. The matrix also has a place under its own name.
 class SlabBuilder {
  public:
   explicit SlabBuilder(int activation_bytes) : activation_bytes_(activation_bytes) {}
-  // padded_rows: at least rows; 0: as many.
+  // padded_rows: at least rows; 0: equal to rows.
   void add(const std::string& name, std::int64_t rows, std::int64_t columns, KeptType type,
            const std::string& matrix = "", std::int64_t padded_rows = 0);
   Slab take();

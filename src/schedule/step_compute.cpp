@@ -1,10 +1,12 @@
-// A block's forward and backward as instructions. A layer is two halves, attention and mlp; with tensor parallelism
-// each ends in a sum over the group, with sequence parallelism it begins with a gather and ends in a reduce-scatter:
+// The forward and backward of a block as instructions. A layer consists of two halves, attention and mlp.
+// With tensor parallelism each half ends in a sum over the group; with sequence parallelism it begins with a
+// gather and ends in a reduce-scatter:
 //
 //   forward    [all_gather] attention [all_reduce | reduce_scatter] [all_gather] mlp [all_reduce | reduce_scatter]
 //   backward   [all_gather] mlp input gradient [all_reduce | reduce_scatter], meanwhile its weight gradient; attention
 //
-// The second half of a mixture of experts works on the positions that a device has, with expert parallelism between:
+// The second half of an MoE layer processes the positions of its own device, with expert parallelism in
+// between:
 //
 //   forward    router [dispatch] experts [combine]
 //   backward   [dispatch] experts' input gradient [combine], meanwhile their weight gradients; router
@@ -16,7 +18,7 @@ namespace optimus {
 
 int StepCompiler::tensor_group(int block) {
   const LayerStrategy& s = strategy(block);
-  // Blocks of one run follow one another.
+  // Cached: the blocks of one run are compiled consecutively.
   if (&s == tensor_group_of_) return last_tensor_group_;
   const int tp = s.tp, first = seat_.index / tp * tp;
   tensor_group_of_ = &s;
@@ -81,8 +83,8 @@ void StepCompiler::use_slab(std::map<BlockMicrobatch, int>& slabs, SlabKind slab
   builder_.use(at->second, is_write);
 }
 
-// A block writes its output straight into what the next block keeps, and its input gradient into the gradients of the block
-// before, where these are on this device and split alike.
+// A block writes its output directly into the saved activations of the next block, and its input gradient
+// into the gradients of the preceding block, if that block is on this device and split in the same way.
 void StepCompiler::use_slabs(Instruction of) {
   const bool is_collective = of.lane == Lane::tensor;
   if (is_collective) of.op = of.serves;
@@ -105,7 +107,8 @@ void StepCompiler::use_slabs(Instruction of) {
     }
     if (is_head && !is_collective) {
       use_slab(logits_, SlabKind::logits, block, microbatch, true);
-      if (strategy(block).tp == 1) use_whole_gradients(block, microbatch);  // the loss comes with them
+      // the loss is computed together with its gradients
+      if (strategy(block).tp == 1) use_whole_gradients(block, microbatch);
     }
     return;
   }
@@ -136,8 +139,9 @@ bool StepCompiler::reduces_every_microbatch(int block) const {
          (shard_count(stage_, s) > 1 || (has_experts(block) && expert_shard_count(stage_, s) > 1));
 }
 
-// One micro-batch's whole gradient on its way to the shards, from the first part of the backward that adds to it. The head's
-// part of a tied embedding's gradient waits there for the embedding's own.
+// The whole gradient of one micro-batch before it is reduced to shards. It is live from the first part of the
+// backward that adds to it. The head's part of a tied embedding's gradient stays there until the embedding
+// adds its own part.
 void StepCompiler::use_whole_gradients(int block, int microbatch) {
   if (!reduces_every_microbatch(block)) return;
   const auto [at, is_new] = whole_gradients_.try_emplace({block, microbatch}, -1);
@@ -160,8 +164,9 @@ bool StepCompiler::is_recomputed(int block) const {
   return can_be && strategy(block).recompute == RecomputeMode::full;
 }
 
-// A graph lives from the forward that builds it to the backward; where the forward runs again, the first one builds none that
-// lasts. Gradients of weights are part of the work, until they have been added.
+// A graph is live from the forward that builds it to the backward. If the forward is recomputed, the graph of
+// the first forward is not kept. Weight gradients belong to graph_work until they have been added to the
+// accumulators.
 void StepCompiler::use_graph(const Instruction& of) {
   if (kind(of.block) != BlockKind::custom) return;
   const bool is_forward = of.op == Op::forward;
@@ -186,7 +191,8 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
   if (!has_buffers_) return index;
   use_slabs(added);
   use_graph(added);
-  // Weight gradients need no weights; an embedding's come through its norm, if it has one, a custom block's through autograd.
+  // Weight gradients need no weights, with two exceptions: an embedding with a norm, and a custom block
+  // (autograd).
   const bool comes_through = kind(block) == BlockKind::embedding || kind(block) == BlockKind::custom;
   const bool needs_weights = op != Op::backward_weight || (comes_through && has_backward_weights(block));
   if (const auto whole = gathered_.find(block); whole != gathered_.end() && needs_weights)
@@ -214,7 +220,8 @@ int StepCompiler::tensor_collective(Op op, const Served& served, Bytes bytes, co
   return last_tensor_;
 }
 
-// Keys and values go one further round the ring; backward with their gradients, which the last exchange brings home alone.
+// Keys and values move one step around the ring; in the backward together with their gradients. The last
+// exchange of the backward returns only the gradients to their owner.
 int StepCompiler::ring(Op op, int microbatch, int block, int hop, const Frontier& waits) {
   const bool is_backward = op == Op::backward_input, is_last = hop + 1 == strategy(block).cp;
   Instruction instruction{.op = Op::ring_exchange,
@@ -237,7 +244,7 @@ int StepCompiler::ring(Op op, int microbatch, int block, int hop, const Frontier
 Frontier StepCompiler::gather_sequence(const Served& served, Frontier ready) {
   if (!strategy(served.block).sequence_parallel) return ready;
   const Bytes whole = sizes_.whole_activation(served.block, sequences(served.microbatch));
-  // What came before may stand on other lanes than the gather: keep waiting for it as well.
+  // Earlier instructions may be on other lanes than the gather, so their waits remain.
   ready.push_back(tensor_collective(Op::all_gather, served, whole, ready));
   return ready;
 }
@@ -255,7 +262,8 @@ Frontier StepCompiler::forward_attention(int microbatch, int block, const Fronti
   Frontier keys = {compute(op, Part::attention_input, microbatch, block, ready)};
   int before = keys.front();
   for (int hop = 0; hop < cp; ++hop) {
-    // The next keys and values travel while these are worked on, and no further ahead: two buffers are enough.
+    // The next keys and values are sent while the current ones are processed, and no earlier: two buffers are
+    // enough.
     const Frontier here = keys;
     if (hop + 1 < cp) keys = {ring(op, microbatch, block, hop, {here.front(), before})};
     before = compute(op, Part::attention_hop, microbatch, block, here, hop);
@@ -270,7 +278,7 @@ Frontier StepCompiler::exchange_tokens(Op op, int microbatch, int block, bool is
   instruction.chunk = chunk_of(block), instruction.block = block;
   instruction.group = expert_group(block);
   instruction.bytes = sizes_.dispatched(block, sequences(microbatch)).value;
-  // What came before may stand on other lanes: keep waiting for it as well.
+  // Earlier instructions may be on other lanes, so their waits remain.
   ready.push_back(builder_.add(instruction, ready));
   return ready;
 }
@@ -317,14 +325,14 @@ Frontier StepCompiler::forward_block(int microbatch, int block, Frontier ready, 
       ready = gather_sequence({op, Part::whole, microbatch, block}, std::move(ready));
       ready = {compute(op, Part::whole, microbatch, block, ready)};
       if (strategy(block).tp > 1) {
-        // Largest logit, sum of exponentials and the target's logit of each token, in fp32.
+        // The largest logit, the sum of exponentials and the target's logit of each token, in fp32.
         const Side side{static_cast<int>(stage_.devices.size()), strategy(block)};
         const std::int64_t tokens =
             share_of(side, seat_.index, sequences(microbatch), plan_.sequence_length, false).num_tokens();
         ready = {tensor_collective(Op::all_reduce, {op, Part::whole, microbatch, block},
                                    Bytes(tokens * 3 * 4), ready)};
       }
-      arrived_[{block, microbatch}] = ready;  // the backward begins here
+      arrived_[{block, microbatch}] = ready;  // the backward waits for this
       break;
     }
   }
@@ -337,7 +345,7 @@ Frontier StepCompiler::backward_attention_input(int microbatch, int block, const
   if (cp == 1) return {compute(Op::backward_input, Part::attention, microbatch, block, ready)};
   Frontier keys = {compute(Op::backward_input, Part::attention_output, microbatch, block, ready)};
   for (int hop = 0; hop < cp; ++hop)
-    // The gradients of keys and values travel with them and come home with the last exchange.
+    // The gradients of keys and values are sent with them and return to their owner with the last exchange.
     keys = {ring(Op::backward_input, microbatch, block, hop,
                  {compute(Op::backward_input, Part::attention_hop, microbatch, block, keys, hop)})};
   return {compute(Op::backward_input, Part::attention_input, microbatch, block, keys)};
@@ -355,10 +363,11 @@ Frontier StepCompiler::recompute(int microbatch, int block, Frontier ready) {
 }
 
 Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready, bool with_weights) {
-  // A weight gradient stands behind the sum of the input gradient, so that the two overlap; what it gathers, before.
+  // A weight gradient is placed after the sum of the input gradient, so that the two overlap. The gather of
+  // its operand is placed before.
   switch (kind(block)) {
     case BlockKind::embedding:
-      // No input gradient; the weight gradient waits for what came.
+      // No input gradient; the weight gradient waits for the received gradient.
       arrived_[{block, microbatch}] =
           gather_sequence({Op::backward_weight, Part::whole, microbatch, block, true}, ready);
       if (with_weights) backward_weight(Part::whole, microbatch, block, arrived_[{block, microbatch}]);
@@ -370,7 +379,7 @@ Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready,
       ready = backward_half(Part::attention, microbatch, block, std::move(ready), with_weights);
       break;
     case BlockKind::custom:
-      // Never deferred: autograd gives all gradients at once. The first block wants none of its input.
+      // Never deferred: autograd computes all gradients at once. The first block has no input gradient.
       if (block > 0) ready = {compute(Op::backward_input, Part::whole, microbatch, block, ready)};
       backward_weight(Part::whole, microbatch, block, ready);
       break;
@@ -382,7 +391,7 @@ Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready,
       ready.insert(ready.end(), input.begin(), input.end());
       ready = reduce_partial({Op::backward_input, Part::whole, microbatch, block, true},
                              {compute(Op::backward_input, Part::whole, microbatch, block, ready)});
-      // Only BERT's transform has a weight gradient of its own, from what comes through the norm behind that sum.
+      // Only BERT's transform has a weight gradient of its own, computed from the gradient after that sum.
       backward_weight(Part::whole, microbatch, block, model_.is_bert() ? ready : Frontier{});
       break;
     }
@@ -427,7 +436,7 @@ void StepCompiler::backward_weights(int microbatch, int block) {
       break;
     case BlockKind::head:
     case BlockKind::custom:
-      return;  // done together with its input gradient
+      return;  // computed together with the input gradient
   }
   weights_done(microbatch, block);
 }

@@ -1,11 +1,12 @@
-// Gradients and updates: reductions inside the stage as weight gradients become complete, sums with other stages and
-// pipelines, the step gate, the optimizer, and the gathers that spread updated weights.
+// Gradients and updates: reductions inside the stage as soon as weight gradients are complete, sums with
+// other stages and pipelines, the step gate, the optimizer, and the gathers that distribute updated weights.
 //
-// Inside a stage the devices with the same tensor part form a data group. A sharded state is first reduced to shards
-// inside its shard group, then summed over the replicas of the shard. A tensor that other stages or pipelines hold too
-// (a tied embedding; everything when there are several pipelines) is left out of the sum over replicas and summed once
-// over all its owners instead. Where the tensor parts of a replica hold equal copies of a gradient (norms; key/value heads
-// they share), the lowest of them contributes it to that sum and the others contribute nothing.
+// Inside a stage the devices with the same tensor part form a data group. A sharded state is first reduced to
+// shards inside its shard group, then summed over the replicas of the shard. A tensor that other stages or
+// pipelines own too (a tied embedding; every tensor if there are several pipelines) is excluded from the sum
+// over replicas and is summed once over all its owners instead. If the tensor parts of a replica have equal
+// copies of a gradient (norms; shared key/value heads), the lowest part contributes to that sum and the
+// others add zero.
 #include <algorithm>
 #include <utility>
 
@@ -65,16 +66,17 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
   };
   const bool is_time = is_last || is_async;
   const bool is_sharded_now = shards > 1 && (is_time || s.zero >= 2);
-  // Before anything is cut into shards, the tensor parts add up what each has seen only partly.
+  // Before anything is reduced to shards, the tensor parts sum the gradients that each has computed only
+  // partially.
   if (is_time || is_sharded_now)
     for (const auto& [parts, bytes] : partial(block)) reduce(tensor_subgroup(block, parts), bytes);
-  // ZeRO 2 and 3 keep only the shard of the sum, so each micro-batch is reduced as it comes.
+  // ZeRO 2 and 3 store only the shard of the sum, so every micro-batch is reduced immediately.
   if (is_sharded_now) reduce(data_group(block, Role::shard), sizes_.part(block, StateKind::gradients));
   if (replicas > 1 && is_time && !needs_sync_) {
     const Bytes own = sizes_.part(block, StateKind::gradients) - sizes_.shared(block);
     if (own.value > 0) reduce(data_group(block, Role::replica), Bytes(own.value / shards));
   }
-  // What other stages or pipelines hold too is not complete yet.
+  // Gradients that other stages or pipelines own too are not complete yet.
   if (is_last && has_buddy(plan_, s) && !needs_sync_ && sizes_.shared(block).value == 0)
     untold_.push_back(block);
   if (!has_experts(block)) return;
@@ -86,7 +88,7 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
     reduce(expert_data_group(block, Role::replica), Bytes(experts.value / expert_shards));
 }
 
-// The shards of all members, one behind the other, while a gather or a sum is under way.
+// Buffer for the concatenated shards of all members during a gather or a sum.
 void StepCompiler::use_exchange(int block, Bytes bytes) {
   if (has_buffers_) builder_.use(builder_.buffer(BufferKind::exchange, block, -1, bytes), true);
 }
@@ -111,7 +113,7 @@ Instruction StepCompiler::buddy_message(Op op, int block, int distance) {
   return message;
 }
 
-// The other's sum is complete at about the same time, so that its message is waited for no earlier.
+// The sum of the other device completes at about the same time, so its message is not waited for any earlier.
 void StepCompiler::tell_buddy(int block, int sum) {
   builder_.add(buddy_message(Op::send_buddy, block, plan_.buddy), {sum});
   buddies_.push_back(builder_.add(buddy_message(Op::receive_buddy, block, -plan_.buddy), {sum}));
@@ -122,13 +124,14 @@ void StepCompiler::tell_buddy(int block, int sum) {
   builder_.use(told_[block], true);
 }
 
-// Before the next on the lane of sums, which waits for the one before anyway: so a sum and the message behind it both run beside
-// the backward of the blocks below.
+// Called before the next sum is added to the reduce lane. That sum waits for the preceding one anyway, so
+// both the sum and the message that follows the preceding one overlap with the backward of the blocks below.
 void StepCompiler::tell_buddies() {
   for (const int block : std::exchange(untold_, {})) tell_buddy(block, reduced_.at(block));
 }
 
-// And those that were added up last of all. The lane is in order: behind its last entry every sum is complete, the tied embedding's too.
+// Includes the shards that are summed last. The lane is in order: after its last entry every sum is complete,
+// including the tied embedding's.
 void StepCompiler::tell_all_buddies() {
   tell_buddies();
   for (const int block : own_blocks())
@@ -149,7 +152,8 @@ void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
     const int updated = builder_.add(update, waits);
     if (const auto told = told_.find(block); told != told_.end() && has_buffers_) {
       builder_.use(told->second, false);
-      // Nobody wants the weights that the repeated update gives; with ZeRO 1 and 2 they go where the gather brings the same.
+      // The weights from the repeated update are not used. With ZeRO 1 and 2 they are written where the
+      // gather writes the same values.
       if (s.zero == 3 && bytes_of(plan_.precision) < 4)
         use_exchange(block, sizes_.shard_buffer(block, StateKind::weights));
     }
@@ -185,11 +189,11 @@ void StepCompiler::finish_step() {
 int StepCompiler::step_gate(const Frontier& waits) {
   Instruction gate{.op = Op::step_gate, .lane = Lane::reduce};
   gate.group = builder_.group(Role::world, {});
-  gate.bytes = 16;  // the sum of squares in double, and whether all are finite
+  gate.bytes = 16;  // the sum of squares as a double, and the finite flag
   return builder_.add(gate, waits);
 }
 
-// Asynchronous: every update has been; only loss and norms of the step are still to be added up.
+// Asynchronous schedules: all updates are already done; only the loss and the norms of the step are summed.
 void StepCompiler::report_step() {
   Frontier waits = fresh_;
   for (const int done : all_computed()) waits.push_back(done);

@@ -1,4 +1,4 @@
-// See availability.h: what follows from a trace. Reading one is in availability_read.cpp.
+// Implements availability.h: computations on a trace. availability_read.cpp reads traces.
 #include "simulate/availability.h"
 
 #include <algorithm>
@@ -25,9 +25,9 @@ Replay replay_one_plan(const AvailabilityTrace& trace, const ReplayOptions& opti
   std::vector<bool> is_there(static_cast<std::size_t>(trace.num_nodes)), is_used(is_there);
   int num_there = 0;
   bool is_running = false;
-  double began = 0, now = 0;  // of the running stretch, after its restart
+  double began = 0, now = 0;  // begin of the current running interval, after its restart
   const auto stop = [&](double at) {
-    // Whole steps count; what is in flight is lost.
+    // Only whole steps count; the current step is lost.
     const double ran = std::max(0.0, at - began), done = std::floor(ran / options.step_seconds);
     steps += done, useful_seconds += done * options.step_seconds;
     result.steps_lost += ran > done * options.step_seconds;

@@ -29,7 +29,7 @@ std::string instruction_name(const Instruction& at, const ModelSpec& model, int 
 }
 
 std::string instruction_kind(const Instruction& at, const ModelSpec& model) {
-  if (at.lane == Lane::transfer) return work_of(at);  // the same whatever block it is for
+  if (at.lane == Lane::transfer) return work_of(at);  // independent of the block
   return work_of(at) + (at.block < 0 ? "" : " " + text(block_kind(model, at.block))) + part_of(at);
 }
 

@@ -17,7 +17,7 @@ bool contains(std::string_view text, std::string_view word) {
   return text.find(word) != std::string_view::npos;
 }
 
-// The first whose every word is in the card's name, lower case.
+// The first row whose words all occur in the GPU's lower-case name.
 struct CardRow {
   std::string_view word, other;
   const char* type;
@@ -36,17 +36,18 @@ constexpr CardRow kCards[] = {
 struct NetworkRow {
   const char* name;
   double gbit_per_device;
-  int domain;  // devices joined by fast links; 0: the node
+  int domain;  // number of devices connected by fast links; 0: those of the node
 };
-// Line rates, but for Omni-Path (50 Gb/s a device): its processor-driven protocol, without direct access to device memory,
-// gives collectives about a third.
+// Line rates, except for Omni-Path (50 Gb/s per device): its CPU-driven protocol without direct access to
+// device memory reaches about a third in collectives.
 constexpr NetworkRow kNetworks[] = {
   {"ib-hdr-8x200",   200,  0}, {"ib-hdr-4x200",   100,  0}, {"ib-ndr-8x400",   400,  0}, {"ib-ndr-4x400",   400, 0},
   {"roce-4x100",      50,  0}, {"roce-8x100",     100,  0}, {"roce-8x200",     200,  0}, {"roce-8x400",     400, 0},
   {"efa-8x400",      400,  0}, {"omnipath-4x100",  17,  0}, {"nvl72-ndr",      400, 72},
 };
 
-// A model's name holds one of these words: it is built as Llama is (gated, RMS norm, rotary positions, untied).
+// A model whose name contains one of these words has the structure of Llama (gated, RMS norm, rotary
+// positions, untied).
 constexpr std::string_view kLlamaLike[] = {"llama", "mistral", "qwen", "intern", "baichuan", "yi-", "gemma", "aquila",
                                            "deepseek", "smollm", "olmo", "mixtral", "granite", "vicuna", "codellama"};
 // clang-format on
@@ -54,7 +55,7 @@ constexpr std::string_view kLlamaLike[] = {"llama", "mistral", "qwen", "intern",
 double network_speed(const std::string& name, int per_node) {
   for (const NetworkRow& row : kNetworks)
     if (name == row.name) return row.gbit_per_device;
-  // "NAME-4x100": links a node x Gb/s.
+  // "NAME-4x100": links per node x Gb/s.
   const auto dash = name.rfind('-');
   const auto cross = name.rfind('x');
   if (dash == std::string::npos || cross == std::string::npos || cross < dash) return 0;
@@ -75,7 +76,7 @@ Cluster known_cluster(const std::string& card, const std::string& network, int p
   for (const CardRow& row : kCards)
     if (type.empty() && contains(name, row.word) && contains(name, row.other)) type = row.type;
   if (type.empty() && find_device_type(name)) type = name;
-  if (type.empty()) throw UserError("gpu {} is not a known card", in_quotes(card));
+  if (type.empty()) throw UserError("unknown gpu {}", in_quotes(card));
   HardwareProfile profile;
   profile.name = type;
   profile.types.push_back(*find_device_type(type));
@@ -92,7 +93,7 @@ Cluster known_cluster(const std::string& card, const std::string& network, int p
     group.network.nics_per_node = std::max(1, std::min(group.network.nics_per_node, per_node));
   }
   profile.groups.push_back(group);
-  return Cluster(std::move(profile), "card " + in_quotes(card));
+  return Cluster(std::move(profile), "gpu " + in_quotes(card));
 }
 
 std::optional<ModelSpec> known_model(const std::string& name) {

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kLanes = 6;
 
-// Runs instructions in order; knows when each lane is free, and what compute has waited for.
+// Executes instructions in order. Tracks when each lane is free and what compute has waited for.
 class LaneRunner {
  public:
   LaneRunner(const PricedProgram& program, const Software& software, const Constants& constants,
@@ -43,10 +43,11 @@ class LaneRunner {
 
   void run(std::size_t i) {
     const Instruction& at = program_.instructions[i];
-    if (at.lane == Lane::transfer && at.op != Op::receive_buddy) return;  // there at once
+    if (at.lane == Lane::transfer && at.op != Op::receive_buddy) return;  // available immediately
     const bool is_of_gradients = at.lane == Lane::reduce || at.op == Op::receive_buddy;
     if (is_of_gradients && at.slot >= 0 && !is_beside_[static_cast<std::size_t>(at.lane)]) {
-      // Not beside the backward means behind it: the stages before do not wait for it.
+      // Reductions that do not overlap with the backward come after it: the preceding stages do not wait for
+      // them.
       deferred_instructions_.push_back(static_cast<int>(i));
       return;
     }
@@ -69,12 +70,13 @@ class LaneRunner {
     if (at.lane == Lane::tensor) tensor_end_ = std::max(tensor_end_, ends_[i]);
   }
 
-  // The time since the last call, until compute and tensor lanes rest; communication beside it slows compute down.
+  // The time since the last call until the compute and tensor lanes are idle. Concurrent communication slows
+  // compute.
   SlotTime take_slot() {
     const double end = std::max(free_[0], tensor_end_);
     split_.tensor += end - free_[0];
     free_[0] = end;
-    // What communication beside takes from compute delays everything behind it.
+    // The slowdown of compute by concurrent communication delays everything after it.
     const double slowed = std::min(beside_ * constants_.interference, split_.compute * 0.5);
     split_.compute += slowed;
     free_[0] += slowed;
@@ -84,7 +86,7 @@ class LaneRunner {
     return slot;
   }
 
-  // Until every lane rests, and what was put off is done.
+  // The time until all lanes are idle and all deferred instructions are complete.
   SlotTime take_rest(bool counts_as_data) {
     last_ = std::max(last_, free_[0]);
     for (const int i : std::exchange(deferred_instructions_, {})) {
@@ -100,7 +102,7 @@ class LaneRunner {
     return slot;
   }
 
-  // Instructions since the last call, from the begin of what is taken next.
+  // The instructions since the last call, with times relative to the start of the slot.
   std::vector<InstructionTime> take_instructions() { return std::exchange(taken_, {}); }
 
  private:
@@ -131,15 +133,15 @@ class LaneRunner {
   std::array<bool, kLanes> is_beside_{};
   std::array<double, kLanes> free_{};
   double begin_ = 0, last_ = 0, tensor_end_ = 0, beside_ = 0;
-  std::vector<int> deferred_instructions_;  // that nobody overlaps: they come behind the last slot
+  std::vector<int> deferred_instructions_;  // without overlap: they run after the last slot
   std::vector<InstructionTime> taken_;
   TimeSplit split_;
 };
 
 void add_host(SlotTime& slot, double seconds) { slot.seconds += seconds, slot.split.host += seconds; }
 
-// Which list of StageTimes a slot's time belongs to: the first micro-batch tells of first forwards and usual backwards,
-// the last of usual forwards and last backwards.
+// The list of StageTimes to which the time of a slot belongs. The first micro-batch provides first forwards
+// and usual backwards, the last one provides usual forwards and last backwards.
 void keep(StageTimes& times, const Slot& slot, int last_microbatch, const SlotTime& time) {
   const auto chunk = static_cast<std::size_t>(slot.chunk);
   const bool is_first = slot.microbatch == 0, is_last = slot.microbatch == last_microbatch;
@@ -200,7 +202,7 @@ LaneRun run_all(const PricedProgram& priced, const Order& order, const Software&
   while (i < num) lanes.run(i++);
   times.after_gate = lanes.take_rest(true);
   result.trace.after_gate = lanes.take_instructions();
-  // Gathers of updated weights go beside the next step's first forwards.
+  // Gathers of updated weights overlap with the first forwards of the next step.
   if (software.overlaps_gather) {
     double hidden = 0;
     for (const SlotTime& forward : times.forward) hidden += forward.seconds;

@@ -10,7 +10,8 @@ namespace {
 
 constexpr double kNotYet = -1;
 
-// When the results of slots are there, for whoever needs them: [stage][chunk * microbatches + microbatch].
+// Times at which the results of slots are available to other stages: [stage][chunk * microbatches +
+// microbatch].
 struct Board {
   std::vector<std::vector<double>> forward, backward;
 };
@@ -40,12 +41,13 @@ class PipelineRunner {
     bool is_moving = true;
     while (is_moving) {
       is_moving = false;
-      // Forwards move to the right and backwards to the left: one pass each way finds much that is ready.
+      // Forwards move to higher stages and backwards to lower ones, so one pass in each direction finds most
+      // slots that are ready.
       for (std::size_t s = 0; s < stages_.size(); ++s) is_moving |= advance(s);
       for (std::size_t s = stages_.size(); s-- > 0;) is_moving |= advance(s);
     }
     for (std::size_t s = 0; s < stages_.size(); ++s)
-      ensure(next_[s] == stages_[s].order->size(), "stage {} is stuck at slot {}", s, next_[s]);
+      ensure(next_[s] == stages_[s].order->size(), "stage {} is blocked at slot {}", s, next_[s]);
     for (std::size_t s = 0; s < stages_.size(); ++s) add_splits(s);
     result_.ends = free_;
     return std::move(result_);
@@ -69,7 +71,8 @@ class PipelineRunner {
     return static_cast<std::size_t>(chunk) * sizes_.size() + static_cast<std::size_t>(microbatch);
   }
 
-  // What the slot needs from another stage: when it was ready there, how long it travels, when it is here.
+  // The input of a slot from another stage: when it was ready there, duration of the message, and when it
+  // arrives.
   struct Arrival {
     double sent = 0, seconds = 0, there = 0;
   };
@@ -93,7 +96,7 @@ class PipelineRunner {
     return {};
   }
 
-  // The list of StageTimes that a slot's time stands in.
+  // The list of StageTimes that has the time of a slot.
   enum Kind { first_forward, forward, backward, last_backward, weight, last_weight, kKinds };
   Kind kind_of(const Slot& slot) const {
     const bool is_last = slot.microbatch + 1 == static_cast<int>(sizes_.size());
@@ -115,7 +118,7 @@ class PipelineRunner {
     return *lists[kind];
   }
 
-  // Where the time of a stage's slots went: each kind of slot as often as it came.
+  // Adds the breakdown of a stage's time: that of each kind of slot times its count.
   void add_splits(std::size_t s) {
     for (int kind = 0; kind < kKinds; ++kind)
       for (std::size_t chunk = 0; chunk < num_chunks_; ++chunk)
@@ -132,7 +135,7 @@ class PipelineRunner {
     TimeSplit& split = result_.splits[s];
     double start = std::max(free_[s], ready.there);
     if (messages_ == StageMessages::one_by_one && ready.seconds > 0) {
-      // The message begins when both sides have come to it.
+      // The message starts when both sides have reached it.
       start = std::max(free_[s], ready.sent) + ready.seconds;
       split.pipeline += std::min(ready.seconds, start - free_[s]);
       split.bubble -= std::min(ready.seconds, start - free_[s]);
@@ -163,7 +166,7 @@ class PipelineRunner {
   std::vector<double> free_;
   Board board_;
   std::vector<std::vector<double>>
-      counts_;  // [stage][kind * chunks + chunk], in units of the usual micro-batch
+      counts_;  // [stage][kind * chunks + chunk], relative to the usual micro-batch
   PipelineTimes result_;
 };
 

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-// The slowest device of a stage sets its pace. Where all devices are alike nobody looks.
+// The slowest device of a stage determines its speed. If all devices are equal, the search is skipped.
 Device slowest_of(const Stage& stage, const Cluster& cluster, const DeviceMap& map, NumberFormat format) {
   const auto physical = [&](int device) { return map[VirtualDevice{device}]; };
   Device slowest = physical(stage.devices.front());
@@ -30,7 +30,7 @@ Device slowest_of(const Stage& stage, const Cluster& cluster, const DeviceMap& m
   return slowest;
 }
 
-// Types of devices in a stage; one where the cluster has no more.
+// The device types in a stage; a single one if the cluster has only one.
 std::set<int> types_of(const Stage& stage, const Cluster& cluster, const DeviceMap& map) {
   if (cluster.profile().types.size() == 1) return {0};
   std::set<int> types;
@@ -41,7 +41,7 @@ std::set<int> types_of(const Stage& stage, const Cluster& cluster, const DeviceM
 Stage pattern_of(const Stage& stage, bool is_custom) {
   Stage pattern;
   pattern.chunks = stage.chunks;
-  if (is_custom) return pattern;  // every block is its own
+  if (is_custom) return pattern;  // every block is its own pattern
   for (Chunk& chunk : pattern.chunks) {
     const int first = chunk.first();
     for (BlockRun& run : chunk.runs) run.first -= first;
@@ -64,7 +64,7 @@ Plan shortened(Plan plan) {
   return plan;
 }
 
-// All slots of a plan are put in time; more than this would take minutes and gigabytes.
+// All slots of a plan are simulated; more than this would take minutes and gigabytes.
 void refuse_too_many_slots(const Plan& plan) {
   constexpr double kMostSlots = 2e7;
   double slots = 0;
@@ -84,7 +84,7 @@ double sent_bytes(const Program& program, bool is_backward) {
   int slot = -1;
   for (const Instruction& at : program.instructions) {
     if (at.op != Op::send || at.is_backward != is_backward || at.microbatch != 0) continue;
-    if (slot >= 0 && at.slot != slot) break;  // of one slot alone
+    if (slot >= 0 && at.slot != slot) break;  // of one slot only
     slot = at.slot;
     bytes += static_cast<double>(at.bytes);
   }
@@ -115,7 +115,7 @@ void StepSimulator::see_pipeline(int number) {
   const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(number)];
   const int num_stages = static_cast<int>(pipeline.stages.size());
   Seen seen;
-  // A replica that has a sequence less waits for the one that has not.
+  // A replica with one sequence less waits for the others.
   const Stage& first_stage = pipeline.stages.front();
   const int dp = data_parallel(first_stage, first_stage.chunks.front().runs.front().strategy);
   const auto share = [&](int size) { return static_cast<double>((size + dp - 1) / dp); };
@@ -148,7 +148,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   wanted.place_in_domain = first.value % setup_.cluster.group_of(first).devices_per_domain;
   wanted.width = static_cast<int>(stage.devices.size());
   wanted.types = types_of(stage, setup_.cluster, setup_.map);
-  if (wanted.types.size() > 1) wanted.device = first;  // each type is looked at
+  if (wanted.types.size() > 1) wanted.device = first;  // each type is simulated
   wanted.pipeline = pipeline_number;
   const auto is_alike = [&](const StageClass& known) {
     const Cluster& cluster = setup_.cluster;
@@ -169,7 +169,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   wanted.program = std::make_unique<PricedProgram>(
       setup, *work_, compile_without_buffers(short_plan_, setup_.model, stage.devices.front()),
       wanted.device);
-  // Replicas of other types of nodes: whichever takes longest sets the pace.
+  // With replicas on other types of nodes, the slowest one determines the speed.
   std::set<int> types;
   for (const int device : stage.devices) {
     if (wanted.types.size() == 1) break;

@@ -15,7 +15,7 @@ TEST(Software, NamesAreUnique) {
   std::set<std::string_view> names;
   for (const Software& software : all_software())
     EXPECT_TRUE(names.insert(software.name).second) << software.name;
-  EXPECT_LE(names.size(), 13u);  // twelve of others, and ours
+  EXPECT_LE(names.size(), 13u);  // twelve other programs and Optimus
   EXPECT_EQ(find_software("megatron"), nullptr);
 }
 
@@ -45,7 +45,7 @@ TEST_P(Devices, NeverFasterThanTheirPeak) {
     const double peak = std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32});
     const double seconds = cost.product(rows, inner, outer, {NumberFormat::bf16});
     RC_ASSERT(seconds >= flops / peak);
-    // Twice the rows take longer, once a product is large enough to fill a device.
+    // Twice the rows take longer if the GEMM is large enough to fill a device.
     if (std::min({rows, inner, outer}) >= 2048)
       RC_ASSERT(cost.product(2 * rows, inner, outer, {NumberFormat::bf16}) > 1.2 * seconds);
     RC_ASSERT(cost.flash(flops, 128, true, NumberFormat::bf16) > flops / peak);
@@ -91,16 +91,16 @@ TEST(Links, CollectivesObeyTheirBounds) {
       RC_ASSERT(gather == 0);
       return;
     }
-    // Every device receives all but its own part through the fast link at best.
+    // At best, every device receives all parts except its own over the fast link.
     RC_ASSERT(gather >= bytes * (size - 1) / size / shape.inside.bytes_per_second);
-    // A sum carries every part twice; small ones climb a tree, which has fewer hops than a ring.
+    // A reduction transfers every part twice; small ones use a tree, which has fewer steps than a ring.
     RC_ASSERT(sum >= 2 * bytes * (size - 1) / size / shape.inside.bytes_per_second);
     RC_ASSERT(sum <= 2 * gather * (1 + 1e-9));
     RC_ASSERT(links.collective(Collective::gather, shape, 2 * bytes) >= gather);
   }));
 }
 
-// Work that is cut costs less on each device; recomputing costs a forward.
+// Split work costs less per device; recompute costs a forward.
 TEST(Instructions, FollowThePlan) {
   const ModelSpec model = *find_preset("gpt3-13b");
   const Cluster cluster{standard_cluster("a100x8")};
@@ -121,10 +121,11 @@ TEST(Instructions, FollowThePlan) {
     return sum;
   };
   const double plain = compute_seconds(1, RecomputeMode::none);
-  // Eight sequences on eight devices either way: the same work each, a little less well done in smaller pieces.
+  // Eight sequences on eight devices in both cases: the same work per device, slightly less efficient in
+  // smaller pieces.
   EXPECT_NEAR(compute_seconds(2, RecomputeMode::none) / plain, 1, 0.25);
-  // A forward is a third of a step; its last product, a third of its multiplications, is spared: 2/9, a little less because the
-  // head is not computed again, a little more with attention and traffic.
+  // A forward is a third of a step. Its last GEMM, a third of its operations, is not recomputed: 2/9,
+  // slightly less because the head is not recomputed, slightly more because of attention and memory traffic.
   const double again = compute_seconds(1, RecomputeMode::full) / plain;
   EXPECT_GT(again, 1.18);
   EXPECT_LT(again, 1.27);
@@ -141,11 +142,11 @@ TEST(Links, TokensCrossToADomainOnce) {
     return links.exchange(shape_of(members, cluster, map), 1e8, copies);
   };
   EXPECT_EQ(seconds(1, 8), 0);
-  EXPECT_GT(seconds(16, 8), 1.5 * seconds(8, 8));  // over the network
+  EXPECT_GT(seconds(16, 8), 1.5 * seconds(8, 8));  // across the network
   EXPECT_GT(seconds(64, 8), seconds(16, 8));
-  // The same bytes in fewer copies: fewer of them share a way.
+  // The same bytes with fewer copies: fewer copies share a transfer.
   EXPECT_GT(seconds(64, 1), 1.5 * seconds(64, 8));
-  // Inside a domain every copy travels.
+  // Inside a domain every copy is sent.
   EXPECT_DOUBLE_EQ(seconds(8, 1), seconds(8, 8));
 }
 

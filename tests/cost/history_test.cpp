@@ -1,4 +1,4 @@
-// The learned residual: what many imagined histories make of it.
+// Residuals learned from simulated histories.
 #include "cost/history.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ Residual only_residual(const History& history) {
   return found.front();
 }
 
-// Runs around a true factor, as the model believes runs to be.
+// Runs around a true factor, distributed according to the model's assumptions.
 History imagined_history(Draws& draws, double truth, double run_spread, int num_runs, int steps) {
   History history;
   for (int i = 0; i < num_runs; ++i)
@@ -70,8 +70,9 @@ TEST(History, IntervalsHoldTheTrueFactorAsOftenAsTheySay) {
         const Residual found = only_residual(imagined_history(draws, truth, run_spread, num_runs, 50));
         held += std::log(found.low) <= truth && truth <= std::log(found.high);
       }
-      // 95 % of 400 are 380, with a standard deviation of 4.4: three of these below. Where runs differ twice as much as is believed
-      // beforehand, three runs are too few to show it: 90 % is promised there.
+      // 95 % of 400 are 380, with a standard deviation of 4.4; the bound is three standard deviations lower.
+      // If runs vary twice as much as the prior assumes, three runs are too few to show it; 90 % is expected
+      // in that case.
       EXPECT_GE(held, run_spread > kRunSpread ? 342 : 367) << run_spread << " " << num_runs;
     }
 }
@@ -86,16 +87,17 @@ TEST(History, MoreRunsThatAgreeTellMore) {
     const Residual found = only_residual(history);
     const double width = std::log(found.high / found.low), miss = std::abs(std::log(found.factor) - truth);
     EXPECT_LT(width, before);
-    EXPECT_LE(miss, 0.3 * truth / num_runs);  // the prior weighs as much as 0.3 or less of a run
+    EXPECT_LE(miss, 0.3 * truth / num_runs);  // the prior weighs at most as much as 0.3 runs
     before = width;
   }
   EXPECT_LT(before, 0.1);
 }
 
-// Factors that are noise around 1. The estimate lies between 0 and the runs' mean: its error is never more than the mean's. And where
-// runs show that they do not agree, the prior of spread t = 0.25 keeps it smaller still: with n runs of known spread s the error is
-// s sqrt(n) / (s^2 / t^2 + n), at most t / 2 = 0.125 for any s and n. The spread is estimated here, from 16 runs to within a fifth
-// (1 / sqrt(2 x 15) = 0.18): so much more is allowed.
+// Factors are noise around 1. The estimate lies between 0 and the runs' mean, so its error is at most that of
+// the mean. If runs are inconsistent, the prior of spread t = 0.25 reduces the error further: with n runs of
+// known spread s it is s sqrt(n) / (s^2 / t^2 + n), at most t / 2 = 0.125 for any s and n. Here the spread is
+// estimated from 16 runs with an accuracy of a fifth (1 / sqrt(2 x 15) = 0.18), which is added to the
+// tolerance.
 TEST(History, NoiseMakesPredictionsLittleWorse) {
   Draws draws(3);
   constexpr int kDraws = 200;
@@ -133,7 +135,7 @@ RC_GTEST_PROP(History, OrderOfRunsDoesNotMatter, ()) {
   RC_ASSERT(before.factor == after.factor && before.low == after.low && before.high == after.high);
 }
 
-// Never beyond what some run has shown, and between that and 1.
+// Never beyond the observation of some run, and always between that and 1.
 RC_GTEST_PROP(History, StaysBetweenOneAndWhatRunsShow, ()) {
   Draws draws(static_cast<std::uint64_t>(*rc::gen::inRange(0, 1'000'000)));
   History history;
@@ -157,7 +159,7 @@ TEST(History, NewerAndLongerRunsCountMore) {
   for (const History& history : {by_age, by_steps, by_doubt}) {
     const double log = std::log(only_residual(history).factor);
     EXPECT_GT(log, 0);
-    EXPECT_LT(log, 0.15);  // an even mean would be 0.2, less what the prior takes of it
+    EXPECT_LT(log, 0.15);  // an unweighted mean would be 0.2, minus the influence of the prior
   }
 }
 
@@ -186,7 +188,7 @@ TEST(HistoryFile, ReadsWhatItWrites) {
   EXPECT_EQ(parse_history(to_json(history).dump(), "x"), history);
 }
 
-// Every cut, and every byte turned into others: read whole, or refused in one line.
+// Every truncation, and every byte replaced by others: the file is read completely or refused with one line.
 TEST(HistoryFile, BrokenFilesAreOneLine) {
   History history = sample_history();
   history.runs.resize(1);
@@ -209,7 +211,7 @@ TEST(HistoryFile, BrokenFilesAreOneLine) {
       try_one(broken);
     }
   }
-  EXPECT_GT(num_refused, static_cast<int>(whole.size()));  // every cut, and most changes
+  EXPECT_GT(num_refused, static_cast<int>(whole.size()));  // every truncation, and most replacements
 }
 
 TEST(HistoryFile, ForeignFilesAreRefused) {
@@ -243,7 +245,7 @@ TEST(Correction, SlowsWhatRunsFoundSlower) {
   const double layers = factor_of(found, ResidualKind::layers, "h100");
   EXPECT_GT(layers, 1.15);
   EXPECT_LT(layers, std::exp(0.27));
-  EXPECT_EQ(after.profile.types, before.types);  // shares of the peak are of the real one
+  EXPECT_EQ(after.profile.types, before.types);  // peak rates stay those of the data sheet
   EXPECT_DOUBLE_EQ(after.constants.compute_residual, layers);
   EXPECT_DOUBLE_EQ(after.constants.memory_residual, layers);
   const double large = factor_of(found, ResidualKind::large_messages, "h100/domain");
@@ -275,7 +277,7 @@ TEST(Correction, LeavesOtherMachinesAlone) {
   const HardwareProfile other = open_cluster("a100x8").profile();
   EXPECT_EQ(corrected(other, fitted_constants(), found).profile, other);
   EXPECT_NE(text(corrected(other, fitted_constants(), found)).find("nothing"), std::string::npos);
-  // Measured here: runs were compared with the shipped figures, which are not these.
+  // Measured devices: runs were compared with the built-in rates, which differ.
   HardwareProfile measured = open_cluster("h100x8").profile();
   measured.types[0].peak.bf16 *= 0.7, measured.groups[0].domain_link.bytes_per_second *= 0.5;
   const Corrected after = corrected(measured, fitted_constants(), found);

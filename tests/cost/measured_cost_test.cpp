@@ -1,4 +1,5 @@
-// Predictions from measured kernels: a device whose every kernel runs at a known rate takes what a count by hand says.
+// Predictions from measured kernels: for a device whose kernels all run at a known rate, they match a manual
+// count.
 #include "cost/measured_cost.h"
 
 #include <gtest/gtest.h>
@@ -11,10 +12,10 @@
 namespace optimus {
 namespace {
 
-constexpr double kRate = 1e12;  // operations a second
+constexpr double kRate = 1e12;  // operations per second
 const char* const kProducts[] = {"product", "product.add", "product.input", "product.weight"};
 
-// Products and attention at one rate; everything else is free.
+// GEMMs and attention at one rate; everything else is free.
 KernelTimes times_of(NumberFormat format) {
   KernelTimes times;
   times.format = format;
@@ -53,14 +54,14 @@ TEST(MeasuredCost, AddsUpToTheModelsWork) {
     for (const Operation& op : operations(model, block, 512))
       flops += (op.forward_flops + op.backward_flops + op.repeated_flops) * tokens;
   EXPECT_NEAR(step_seconds(model, RecomputeMode::none, our_software()), flops / kRate, 1e-9 * flops / kRate);
-  // Layers are computed again but for their last product.
+  // Layers are recomputed except for their last GEMM.
   for (const Operation& op : operations(model, 1, 512))
     if (op.name != "mlp.down") spared += op.forward_flops * tokens * static_cast<double>(model.layers);
   EXPECT_NEAR(step_seconds(model, RecomputeMode::full, our_software()), (flops + spared) / kRate,
               1e-9 * flops / kRate);
 }
 
-// A probe in fp8 has measured bf16, too: not all products are in 8 bits. One in fp32 has not.
+// An fp8 probe measures bf16 too, because some GEMMs stay in 16 bits. An fp32 probe does not.
 TEST(MeasuredCost, OfFp8ServesBf16) {
   const ModelSpec model = *find_preset("gpt2-medium");
   const auto seconds = [&](NumberFormat measured) {

@@ -170,7 +170,7 @@ TEST(Fp8, ScalesOfTheTensorAtHandEqualOneDevice) {
   UniformPlan wide = alone;
   wide.strategy.tp = 2;
   EXPECT_EQ(problem_in(current(wide), model),
-            "fp8: block 1 has tp 2 and cp 1, and scales of the tensor at hand need it whole; use \"scales\": "
+            "fp8: block 1 has tp 2 and cp 1, but current scaling requires uncut tensors; use \"scales\": "
             "\"window\", or tp 1 and cp 1");
 }
 

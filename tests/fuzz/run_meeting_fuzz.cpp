@@ -1,4 +1,5 @@
-// Any bytes as the file by which ranks of one machine meet: a port with a token, or nothing; never an exception.
+// Any bytes as the rendezvous file of the ranks of one machine: a port with a token, or nothing; never an
+// exception.
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>

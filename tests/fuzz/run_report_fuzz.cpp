@@ -1,5 +1,5 @@
-// Any text as a worker's report, a worker's place in its environment, or a rank's hello: read and written back as the same, or a
-// UserError of one line.
+// Any text as a worker's report, as a worker's environment settings, or as a rank's join request: a value
+// that round-trips, or a one-line UserError.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
-// Any text as what ranks say to each other after a loss: where one stands, what is ordered, what was stored; each is read and written
-// back as the same, or is a UserError of one line.
+// Any text as a message between ranks after a loss: survivor state, recovery order, or emergency checkpoint
+// record. Each round-trips or leads to a one-line UserError.
 #include <cstdint>
 #include <cstdlib>
 
@@ -18,7 +18,7 @@ void expect_same_again(const std::string& text_in, Parse parse) {
   }
 }
 
-// Two ranks with the same state, one of which says this.
+// Two ranks with equal state, one of which sends this text.
 void plan_with(const std::string& text_in) {
   using namespace optimus;
   const Layout layout{.tensors = {{"weight", {8, 4}, 12, 0}},

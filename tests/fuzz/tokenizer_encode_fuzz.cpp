@@ -1,5 +1,5 @@
-// Any bytes as a text for small tokenizers of each kind: ids in range, the same when asked again, and
-// byte-level BPE gives back any UTF-8.
+// Any bytes as a text for small tokenizers of each kind: ids in range, the same result on repetition, and
+// byte-level BPE round-trips any UTF-8.
 #include <cstdint>
 #include <cstdlib>
 

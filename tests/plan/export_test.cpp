@@ -1,4 +1,5 @@
-// What each trainer gets for known plans, what is said of what it cannot express, and folders that are whole or untouched.
+// Exported files for known plans, notes about unsupported properties, and atomic replacement of export
+// folders.
 #include "plan/export.h"
 
 #include <gtest/gtest.h>
@@ -78,7 +79,7 @@ TEST(ExportMegatron, PartialRecomputeBecomesTheBlockMethod) {
   const ExportedPlan exported = export_plan(plan, llama(), Trainer::megatron);
   EXPECT_TRUE(
       has(file_of(exported, "launch.sh").text, "--recompute-method block\n  --recompute-num-layers 4\n"));
-  EXPECT_TRUE(is_noted(exported, "4 layers of each stage, as many as in the stage that needs it most"));
+  EXPECT_TRUE(is_noted(exported, "4 layers of each stage, as many as in the stage that recomputes most"));
 }
 
 TEST(ExportMegatron, GroupsOfDifferentSizeBecomeSingleLayers) {
@@ -91,7 +92,7 @@ TEST(ExportMegatron, GroupsOfDifferentSizeBecomeSingleLayers) {
   const ExportedPlan exported = export_plan(plan, llama(), Trainer::megatron);
   EXPECT_TRUE(
       has(file_of(exported, "launch.sh").text, "--recompute-method uniform\n  --recompute-num-layers 1\n"));
-  EXPECT_TRUE(is_noted(exported, "each for itself"));
+  EXPECT_TRUE(is_noted(exported, "recomputes each layer separately"));
 }
 
 TEST(ExportMegatron, SaysWhatItDoesOtherwise) {
@@ -100,7 +101,7 @@ TEST(ExportMegatron, SaysWhatItDoesOtherwise) {
   plan.buddy = 1;
   std::swap(plan.pipelines[0].stages[0].devices[0], plan.pipelines[0].stages[0].devices[1]);
   const ExportedPlan exported = export_plan(plan, llama(), Trainer::megatron);
-  EXPECT_TRUE(is_noted(exported, "1F1B in place of zero-bubble"));
+  EXPECT_TRUE(is_noted(exported, "1F1B instead of zero-bubble"));
   EXPECT_TRUE(is_noted(exported, "buddy 1"));
   EXPECT_TRUE(is_noted(exported, "must run on the plan's devices 1,0,2..63"));
 }
@@ -114,10 +115,10 @@ TEST(ExportMegatron, RefusesWhatItCannotRun) {
   EXPECT_TRUE(has(why(plan, llama()), "fp64"));
   plan = uniform_plan(llama(), grid_64());
   plan.pipelines[0].stages[1].chunks[0].runs[0].strategy.tp = 2;
-  EXPECT_TRUE(has(why(plan, llama()), "block 9 of the plan is split otherwise than block 0"));
+  EXPECT_TRUE(has(why(plan, llama()), "block 9 of the plan is split differently from block 0"));
   const ModelSpec bert = *find_preset("bert-base");
   plan = uniform_plan(bert, {.batch = 1, .sequence_length = 512});
-  EXPECT_TRUE(has(why(plan, bert), "bert-base after it"));
+  EXPECT_TRUE(has(why(plan, bert), "bert-base has post-norm blocks"));
   UniformPlan shape = grid_64();
   shape.batch = 254;
   EXPECT_TRUE(has(why(uniform_plan(llama(), shape), llama()), "multiple of 4"));
@@ -142,7 +143,7 @@ TEST(ExportDeepSpeed, LowersZeroWithPipelinesAndSaysSo) {
   UniformPlan shape = grid_64();
   shape.strategy.zero = 3;
   const ExportedPlan exported = export_plan(uniform_plan(llama(), shape), llama(), Trainer::deepspeed);
-  EXPECT_TRUE(is_noted(exported, "goes up to zero 1"));
+  EXPECT_TRUE(is_noted(exported, "supports at most zero 1"));
   EXPECT_TRUE(is_noted(exported, "PipelineModule of 4 stages"));
   EXPECT_EQ(Json::parse(file_of(exported, "ds_config.json").text)["zero_optimization"]["stage"], 1);
 }
@@ -181,7 +182,7 @@ TEST(ExportTorchtitan, NamesItsModels) {
                   "it has llama3 1B"));
 }
 
-// No plan, however odd, is dropped silently: it is exported with the batch it has, or refused in one line.
+// No plan is dropped silently: it is exported with its batch, or refused with one line.
 TEST(Export, AnyPlanIsExportedOrRefusedInOneLine) {
   EXPECT_TRUE(rc::check([] {
     const ModelSpec model = random_small_model();
@@ -243,7 +244,8 @@ TEST(WriteExport, IsWholeOrNotThereWhateverFails) {
       const std::string why = message_of([&] { write_export(failing, small_export("new"), out); });
       const std::vector<std::string> expected =
           has_earlier || why.empty() ? std::vector<std::string>{"out"} : std::vector<std::string>{};
-      // A disk that fails from one call on cannot take the old folder back either; it is then whole beside its place.
+      // If the disk fails permanently, the old folder cannot be restored either; it is then complete in the
+      // backup folder.
       const bool is_aside = has_earlier && !why.empty() && !std::filesystem::exists(out);
       if (is_aside) {
         ASSERT_EQ(folder.names().size(), 1U);

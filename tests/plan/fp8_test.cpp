@@ -1,4 +1,4 @@
-// Products in 8 bits as plain data: scales, histories, slots, and the plan's field.
+// fp8 GEMMs as plain data: scales, histories, slots, and the field in the plan file.
 #include "plan/fp8.h"
 
 #include <gtest/gtest.h>
@@ -91,13 +91,13 @@ TEST(Fp8, IsAFieldOfThePlansFile) {
   plan.fp8 = {.blocks = {1, 2, 5}, .window = 3};
   EXPECT_EQ(to_json(plan)["fp8"].dump(), R"({"blocks":"1..2,5","window":3})");
   EXPECT_EQ(parse_plan(plan_text(plan), "x"), plan);
-  EXPECT_NE(picture(plan).find("products in fp8: blocks 1..2,5, window 3"), std::string::npos);
+  EXPECT_NE(picture(plan).find("fp8 GEMMs: blocks 1..2,5, window 3"), std::string::npos);
   EXPECT_EQ(difference(plan, plan_of_layers(5, Precision::bf16)),
-            std::vector<std::string>{"fp8: 1..2,5, window 3 → as usual, window 16"});
+            std::vector<std::string>{"fp8: 1..2,5, window 3 → default layers, window 16"});
   plan.fp8.scaling = Fp8Scaling::current;
   EXPECT_EQ(to_json(plan)["fp8"].dump(), R"({"blocks":"1..2,5","window":3,"scales":"current"})");
   EXPECT_EQ(parse_plan(plan_text(plan), "x"), plan);
-  EXPECT_EQ(fp8_text(plan), "blocks 1..2,5, window 3, scales of the tensor at hand");
+  EXPECT_EQ(fp8_text(plan), "blocks 1..2,5, window 3, current scaling");
   std::string wrong = plan_text(plan);
   wrong.replace(wrong.find("current"), 7, "row");
   EXPECT_THROW(parse_plan(wrong, "x"), UserError);
@@ -111,16 +111,16 @@ TEST(Fp8, RefusesWhatCannotBe) {
     return problem_in(plan).value_or("");
   };
   EXPECT_EQ(problem({.blocks = {1, 5}}), "");
-  EXPECT_EQ(problem({.blocks = {0}}), "fp8: block 0 is no layer, those are blocks 1 to 5");
-  EXPECT_EQ(problem({.blocks = {6}}), "fp8: block 6 is no layer, those are blocks 1 to 5");
+  EXPECT_EQ(problem({.blocks = {0}}), "fp8: block 0 is not a layer; layers are blocks 1 to 5");
+  EXPECT_EQ(problem({.blocks = {6}}), "fp8: block 6 is not a layer; layers are blocks 1 to 5");
   EXPECT_EQ(problem({.blocks = {2, 2}}),
-            "fp8: block 2 stands behind block 2, each may be named once, in order");
+            "fp8: block 2 follows block 2; list each block once, in ascending order");
   EXPECT_EQ(problem({.blocks = {2}, .window = 0}), "fp8: the window is 0 steps, it must be 1 to 1024");
   EXPECT_EQ(problem({.blocks = {2}}, Precision::fp16),
-            "fp8: fp16 scales losses, use it with precision fp8, bf16, fp32 or fp64");
+            "fp8: fp16 needs loss scaling; use precision fp8, bf16, fp32 or fp64");
   EXPECT_EQ(
       problem({}, Precision::fp8, Schedule::pipedream),
-      "schedule pipedream has no step at which maxima could be agreed on; use another precision than fp8");
+      "schedule pipedream has no common step for exchanging fp8 maxima; use a precision other than fp8");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What has to be lost together for state to be lost: devices, and hosts.
+// The smallest sets of devices, and of hosts, whose joint loss loses state.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -23,32 +23,33 @@ std::size_t num_hosts_to_lose(const Plan& plan, const std::vector<int>& host_of)
 TEST(Holders, Hosts) {
   const std::vector<int> two_and_two = {0, 0, 1, 1}, turns = {0, 1, 0, 1};
   EXPECT_EQ(num_hosts_to_lose(plan_of(1, 4, 1, 0, 0), two_and_two), 2U);  // copies everywhere
-  EXPECT_EQ(num_hosts_to_lose(plan_of(1, 4, 1, 3, 0), two_and_two), 1U);  // every shard once
-  // Buddies: the neighbour is on the same host for some shards; two further on it never is.
+  EXPECT_EQ(num_hosts_to_lose(plan_of(1, 4, 1, 3, 0), two_and_two), 1U);  // one owner per shard
+  // Shard copies: with distance 1, some copies are on the same host as their shard; with distance 2, none.
   EXPECT_EQ(num_hosts_to_lose(plan_of(1, 4, 1, 3, 1), two_and_two), 1U);
   EXPECT_EQ(num_hosts_to_lose(plan_of(1, 4, 1, 3, 2), two_and_two), 2U);
   EXPECT_EQ(num_hosts_to_lose(plan_of(1, 4, 1, 3, 1), turns), 2U);
-  // Two replicas of two tensor parts: each part's copies are on both hosts, or on one.
+  // Two replicas of two tensor parts: the copies of each part are on both hosts, or on one.
   EXPECT_EQ(num_hosts_to_lose(plan_of(1, 2, 2, 0, 0), two_and_two), 2U);
   EXPECT_EQ(num_hosts_to_lose(plan_of(1, 2, 2, 0, 0), turns), 1U);
   EXPECT_EQ(num_hosts_to_lose(plan_of(4, 1, 1, 0, 0), two_and_two), 1U);
 }
 
-// One device a host: as devices.
+// With one device per host, hosts behave like devices.
 TEST(Holders, HostsOfOneDeviceAreDevices) {
   for (const Plan& plan :
        {plan_of(1, 4, 1, 0, 0), plan_of(2, 2, 1, 0, 0), plan_of(1, 4, 1, 3, 1), plan_of(1, 2, 2, 0, 0)})
     EXPECT_EQ(num_hosts_to_lose(plan, {0, 1, 2, 3}), fewest_holders(plan).size());
 }
 
-// No distance leaves fewer copies beside what they are copies of, and what was good enough stays.
+// No other distance leaves fewer copies in the failure domain of their original, and an optimal distance
+// is not changed.
 TEST(Holders, CopiesAreApart) {
   const std::vector<int> two_and_two = {0, 0, 1, 1, 2, 2, 3, 3};
   EXPECT_EQ(with_copies_apart(plan_of(1, 8, 1, 2, 1), two_and_two).buddy, 2);
   EXPECT_EQ(with_copies_apart(plan_of(1, 8, 1, 2, 3), two_and_two).buddy, 3);
-  EXPECT_EQ(with_copies_apart(plan_of(1, 4, 2, 2, 1), two_and_two).buddy, 1);  // two tensor parts a host
+  EXPECT_EQ(with_copies_apart(plan_of(1, 4, 2, 2, 1), two_and_two).buddy, 1);  // two tensor parts per host
   EXPECT_EQ(with_copies_apart(plan_of(2, 4, 1, 1, 1), two_and_two).buddy, 2);  // shards of each stage
-  EXPECT_EQ(with_copies_apart(plan_of(1, 8, 1, 2, 0), two_and_two).buddy, 0);  // none are asked for
+  EXPECT_EQ(with_copies_apart(plan_of(1, 8, 1, 2, 0), two_and_two).buddy, 0);  // copies are disabled
   EXPECT_EQ(with_copies_apart(plan_of(1, 8, 1, 0, 1), two_and_two).buddy, 1);  // nothing is sharded
   EXPECT_EQ(with_copies_apart(plan_of(1, 8, 1, 2, 1), std::vector<int>(8, 0)).buddy, 1);
 }

@@ -1,4 +1,4 @@
-// import(export(plan)) is the plan; scripts as people write them; hostile ones.
+// import(export(plan)) equals the plan; typical scripts; malicious text.
 #include "plan/import.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ TEST(ImportMegatron, GivesBackWhatWasExported) {
     RC_ASSERT(back.model == given.model);
     Plan expected = given.plan;
     const auto is_told = [](const std::string& note) {
-      return contains(note, "all layers multiply in 8 bits");
+      return contains(note, "Megatron-LM computes all layers in fp8");
     };
     if (std::any_of(exported.notes.begin(), exported.notes.end(), is_told)) {
       RC_ASSERT(given.plan.precision == Precision::fp8);
@@ -49,7 +49,8 @@ TEST(ImportMegatron, GivesBackWhatWasExported) {
   }));
 }
 
-// As above, with the number of devices from the user, and what DeepSpeed has no word for left out.
+// The same for DeepSpeed, with the number of devices from the user and without properties that DeepSpeed
+// cannot express.
 TEST(ImportDeepSpeed, GivesBackWhatWasExported) {
   EXPECT_TRUE(rc::check([] {
     uniform_case::Case given = uniform_case::any();
@@ -57,7 +58,7 @@ TEST(ImportDeepSpeed, GivesBackWhatWasExported) {
     LayerStrategy& s = shape.strategy;
     shape.chunks = 1, shape.schedule = Schedule::one_f_one_b;
     if (shape.precision == Precision::fp8) shape.precision = Precision::bf16;
-    const int way = random_plan::pick(0, 2);  // a pipeline, tensors or positions are cut
+    const int way = random_plan::pick(0, 2);  // 0: pipeline, 1: tensor parallelism, 2: context parallelism
     if (way != 0) shape.pp = 1;
     if (way != 1) s.tp = 1;
     s.cp = way == 2 ? *rc::gen::element(1, 2, 4) : 1;
@@ -78,7 +79,7 @@ TEST(ImportDeepSpeed, GivesBackWhatWasExported) {
   }));
 }
 
-// What Megatron-LM does when only the format is given, and what it can that a plan cannot.
+// Megatron-LM's defaults if only the format is given, and its options that a plan cannot express.
 TEST(ImportMegatron, ReadsRecipesOf8Bits) {
   const auto imported = [](const std::string& flags) {
     return import_plan(
@@ -92,13 +93,13 @@ TEST(ImportMegatron, ReadsRecipesOf8Bits) {
   EXPECT_EQ(usual.plan.fp8, (Fp8Plan{.blocks = {1, 2, 3, 4, 5, 6, 7, 8}, .window = 1}));
   EXPECT_TRUE(usual.notes.empty());
   const ImportedPlan recent = imported("--fp8-format hybrid --fp8-amax-history-len 64");
-  EXPECT_EQ(recent.plan.fp8.window, 1) << "the most recent of 64 counts";
+  EXPECT_EQ(recent.plan.fp8.window, 1) << "uses the most recent of 64 steps";
   EXPECT_TRUE(imported("--fp8-format hybrid --fp8-amax-history-len 4096").notes.empty());
   const ImportedPlan long_window =
       imported("--fp8-format hybrid --fp8-amax-history-len 4096 --fp8-amax-compute-algo max");
   EXPECT_EQ(long_window.plan.fp8.window, 1024);
   EXPECT_EQ(long_window.notes,
-            (std::vector<std::string>{"maxima of 1024 steps are remembered, not of 4096"}));
+            (std::vector<std::string>{"the history has the maxima of 1024 steps, not of 4096"}));
   const ImportedPlan cut =
       imported("--fp8-format hybrid --fp8-recipe tensorwise --tensor-model-parallel-size 2");
   EXPECT_EQ(cut.plan.fp8.scaling, Fp8Scaling::window);
@@ -119,7 +120,7 @@ TEST(ImportMegatron, ReadsRecipesOf8Bits) {
   EXPECT_EQ(imported("--fp8-recipe delayed").plan.fp8, Fp8Plan()) << "without a format there is no fp8";
 }
 
-// Layers computed again in part come back too, when every stage has as many.
+// Partial recompute round-trips if every stage recomputes the same number of layers.
 TEST(ImportMegatron, ReadsTheBlockMethod) {
   const std::string line =
       "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --vocab-size 100 --max-position-embeddings "
@@ -136,7 +137,7 @@ TEST(ImportMegatron, ReadsTheBlockMethod) {
   EXPECT_EQ(import_plan(text_of(exported, "launch.sh"), "launch.sh", {}).plan, imported.plan);
 }
 
-// In the manner of the scripts that come with Megatron-LM.
+// In the style of the scripts in Megatron-LM's repository.
 constexpr const char* kScript = R"(#!/bin/bash
 # Runs the "175B" parameter model
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -192,16 +193,16 @@ TEST(ImportMegatron, OneLineSaysWhatIsMissing) {
   };
   const std::string shape =
       "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --max-position-embeddings 64 ";
-  EXPECT_TRUE(contains(why("echo hello"), "a.sh: no training program"));
+  EXPECT_TRUE(contains(why("echo hello"), "a.sh: found no training program"));
   EXPECT_TRUE(contains(why("--hidden-size 64"), "--num-layers is missing"));
   EXPECT_TRUE(contains(why(shape), "--vocab N"));
-  EXPECT_TRUE(contains(why(shape + "--vocab-size 100"), "give --devices N"));
+  EXPECT_TRUE(contains(why(shape + "--vocab-size 100"), "specify --devices N"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size $TP", {.devices = 4}),
                        "--tensor-model-parallel-size must be a whole number of at least 1, found '$TP'"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size 3", {.devices = 4}),
-                       "4 devices do not divide by tp 3"));
+                       "4 devices are not divisible by tp 3"));
   EXPECT_TRUE(
-      contains(why(shape + "--vocab-size 100 --normalization RMSNorm", {.devices = 4}), "give --model M"));
+      contains(why(shape + "--vocab-size 100 --normalization RMSNorm", {.devices = 4}), "specify --model M"));
   EXPECT_TRUE(contains(why(shape + "--num-experts 8", {.devices = 4}), "--num-experts"));
 }
 
@@ -214,7 +215,7 @@ TEST(ImportMegatron, ModelOfTheUserGoesFirst) {
   EXPECT_EQ(imported.plan.batch, 8);
 }
 
-// A flag that is listed as understood has been applied, or a note says that it was not.
+// A flag that is listed as understood has been applied, or a note states that it has not.
 TEST(ImportMegatron, FlagsOfANamedModelAreAppliedOrNamed) {
   const std::string flags =
       "--vocab-size 1000 --norm-epsilon 1e-6 --untie-embeddings-and-output-weights --rotary-base 500000 "

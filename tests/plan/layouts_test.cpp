@@ -1,4 +1,4 @@
-// From plans to layouts: every element has its owners, in the right number and of the right size.
+// Layouts of plans: every element has the right number of owners, with the right sizes.
 #include "plan/layouts.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(Layouts, EveryPipelineHoldsEveryElementAtLeastOnce) {
     for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
       const TensorInfo& tensor = layout.tensors[t];
       for (const Placement& placement : layout.placements[t]) {
-        // Count how often each element is held by one replica: once, or more where key/value heads are shared.
+        // Count the owners of each element in one replica: one, or more for shared key/value heads.
         const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
         RC_ASSERT(std::ssize(grid.ranks) == grid.size());
         std::int64_t held = 0;
@@ -62,7 +62,8 @@ TEST(Layouts, ATiedEmbeddingLiesAtBothEnds) {
 }
 
 TEST(Layouts, ZeroSavesWhatThePaperSays) {
-  // bf16 weights, fp32 accumulators, masters and moments: 18 bytes a parameter -> 6 + 12/N, 2 + 16/N, 18/N.
+  // bf16 weights, fp32 accumulators, master weights and moments: 18 bytes per parameter -> 6 + 12/N, 2 +
+  // 16/N, 18/N.
   ModelSpec model = small_model(2, false);
   const std::int64_t parameters = num_parameters(model);
   const int n = 4;
@@ -76,7 +77,7 @@ TEST(Layouts, ZeroSavesWhatThePaperSays) {
       const RankIndex index(layout);
       for (int rank = 0; rank < n; ++rank) bytes += bytes_of(layout, index, Rank{rank}).value;
     }
-    // Summed over the ranks nothing is padded, so the formula holds exactly.
+    // Summed over all ranks there is no padding, so the formula is exact.
     EXPECT_DOUBLE_EQ(static_cast<double>(bytes) / n / static_cast<double>(parameters), expected[zero])
         << "zero " << zero;
   }
@@ -91,7 +92,7 @@ TEST(Layouts, BuddiesHoldASecondCopy) {
   const Layout layout = layout_with_buddies(plan, model, StateKind::optimizer);
   validate(layout);
   const std::vector<HeldBox> boxes = boxes_of(layout, RankIndex(layout), Rank{0});
-  ASSERT_GE(boxes.size(), 2u);  // of 37 words, ten to a shard
+  ASSERT_GE(boxes.size(), 2u);  // 37 rows, ten per shard
   EXPECT_EQ(boxes[0].box[0], (Span{0, 10}));
   EXPECT_EQ(boxes[1].box[0], (Span{30, 37}));
   EXPECT_EQ(fewest_holders(plan), (std::vector<int>{0, 1}));
@@ -103,7 +104,7 @@ TEST(Layouts, BuddiesHoldASecondCopy) {
   EXPECT_EQ(fewest_holders(plan), std::vector<int>{0});
 }
 
-// Counted without the plan: who holds each element, by the layout alone.
+// Computed from the layout only, independently of the plan: the owners of each element.
 TEST(Layouts, FewestHoldersAreThoseOfSomeElement) {
   EXPECT_TRUE(rc::check([] {
     Plan plan =
@@ -118,7 +119,7 @@ TEST(Layouts, FewestHoldersAreThoseOfSomeElement) {
     for (const Reduction& reduction : holders.reductions)
       fewest = std::min(fewest, holders.groups[static_cast<std::size_t>(reduction.group)].size());
     const std::vector<int> found = fewest_holders(plan);
-    // A tied embedding may be on more devices than its blocks are, and never on fewer.
+    // A tied embedding may be on more devices than its blocks, but never on fewer.
     RC_ASSERT((is_tied ? found.size() <= fewest : found.size() == fewest));
     std::vector<Rank> ranks;
     for (const int device : found) ranks.push_back(Rank{device});
@@ -149,16 +150,16 @@ TEST(Layouts, ExpertsAreDealtOutAndSharded) {
         }
     return elements;
   };
-  const std::int64_t all = 12 * 10 * 24;  // gate of 12 experts of 10, 24 wide
+  const std::int64_t all = 12 * 10 * 24;  // gates of 12 experts, 10 x 24 each
   for (int rank = 0; rank < 8; ++rank) {
     EXPECT_EQ(held(StateKind::weights, rank, "layers.0.experts.gate.weight"), all / 4);
     EXPECT_EQ(held(StateKind::optimizer, rank, "layers.0.experts.gate.weight"),
-              all / 8);  // two copies share it
+              all / 8);  // two copies in the group
     EXPECT_EQ(held(StateKind::weights, rank, "layers.0.shared.gate.weight"), 14 * 24);
     EXPECT_EQ(held(StateKind::weights, rank, "layers.0.attention.q.weight"), 24 * 24 / 2);
   }
   EXPECT_EQ(expert_shard_count(plan.pipelines[0].stages[0], shape.strategy), 2);
-  shape.strategy.shard_group = 2;  // reaches four devices, which hold one copy of the experts
+  shape.strategy.shard_group = 2;  // spans four devices, which have one copy of the experts
   EXPECT_EQ(expert_shard_count(plan.pipelines[0].stages[0], shape.strategy), 1);
 }
 

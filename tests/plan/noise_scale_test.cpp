@@ -1,4 +1,4 @@
-// The gradient noise scale, from gradients whose noise is known.
+// The gradient noise scale of gradients with known noise.
 #include "plan/noise_scale.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// Gradients of 50 numbers whose mean and noise are known: |G|^2 = 50 x 0.1^2 = 0.5, trace of the covariance 50.
+// Gradients of 50 numbers with known mean and noise: |G|^2 = 50 x 0.1^2 = 0.5, trace of the covariance 50.
 TEST(NoiseScale, OfTwoSizesOfGroups) {
   std::mt19937 random(1);
   std::normal_distribution<double> normal;
@@ -28,12 +28,14 @@ TEST(NoiseScale, OfTwoSizesOfGroups) {
     scale.see(group_squared, group, squared, group * groups);
   }
   ASSERT_TRUE(scale.samples());
-  // Of one step |G|^2 has a deviation of about 0.35 (2 |G| sqrt(S / 50 / 64) and what noise^2 adds); the mean of the last 50 steps, a tenth
-  // of that, against 0.5: 7 %; four of these.
+  // In one step |G|^2 has a standard deviation of about 0.35 (2 |G| sqrt(S / 50 / 64) plus the contribution
+  // of noise^2). The mean of the last 50 steps has a tenth of that, relative to 0.5: 7 %. The tolerance is
+  // four standard deviations.
   EXPECT_NEAR(*scale.samples(), 100, 28);
 }
 
-// The same gradients, in batches of 16 that grow to 64, clipped in every second step: |G|^2 = 0.5, scale 100.
+// The same gradients, in batches that grow from 16 to 64, clipped in every second step: |G|^2 = 0.5, scale
+// 100.
 TEST(NoiseScale, OfATrainingsOwnUpdates) {
   std::mt19937 random(3);
   std::normal_distribution<double> normal;
@@ -48,13 +50,15 @@ TEST(NoiseScale, OfATrainingsOwnUpdates) {
     }
     scale.see(seen);
     if (step == 19) {
-      EXPECT_EQ(scale.samples(), std::nullopt) << "the first update has no moment before it";
+      EXPECT_EQ(scale.samples(), std::nullopt) << "there is no moment before the first update";
     }
   }
   EXPECT_EQ(scale.num_steps, 3999);
   ASSERT_TRUE(scale.samples());
-  // One step's product has a deviation of sqrt(|G|^2 (1 + 1/19) / 64 + 50 / 64^2 / 19) = 0.094 around 0.5 (the moment's noise is that of 19
-  // batches); that of the moment lasts for 19 steps, so the mean of the last 50 has at most 0.094 x sqrt(20 / 50) = 0.06: 12 %. Four.
+  // In one step the product has a standard deviation of sqrt(|G|^2 (1 + 1/19) / 64 + 50 / 64^2 / 19) = 0.094
+  // around 0.5 (the noise of the moment is that of 19 batches). The noise of the moment is correlated over 19
+  // steps, so the mean of the last 50 has at most 0.094 x sqrt(20 / 50) = 0.06, or 12 %. The tolerance is
+  // four standard deviations.
   EXPECT_NEAR(*scale.samples(), 100, 48);
 }
 

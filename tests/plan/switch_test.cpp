@@ -1,4 +1,5 @@
-// From one random plan to another: the state's layouts, their difference, and who should be who.
+// Switches between random plans: the layouts of the state, their difference, and the assignment of positions
+// to ranks.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -29,7 +30,7 @@ Pair random_pair() {
     return layout_with_buddies(plan, pair.model, kind);
   };
   pair.from = layout(), pair.to = layout();
-  // The two plans may differ in precision; what moves is counted in the old one's.
+  // The two plans may differ in precision; moved bytes are counted in the old plan's precision.
   for (std::size_t t = 0; t < pair.to.tensors.size(); ++t) pair.to.tensors[t] = pair.from.tensors[t];
   return pair;
 }
@@ -43,7 +44,7 @@ TEST(Switch, AnyPlanToAnyOtherMovesTheLeastAndIsVerified) {
     RC_ASSERT(plan->moved <= plan->naive);
     const auto checked = verify(from, to, *plan);
     if (!checked) RC_FAIL(checked.error().why);
-    // With the best choice of who is who, exactly what is missing moves, and never more than without.
+    // With the best assignment exactly the missing data moves, and never more than without it.
     std::vector<Rank> available;
     for (int rank = 0; rank < std::max(num_ranks(from), num_ranks(to)); ++rank)
       available.push_back(Rank{rank});

@@ -1,4 +1,4 @@
-// Validity against an independent check by brute force, and the sentence of each rule.
+// Compares validation with an independent brute-force check, and checks the message of each rule.
 #include "plan/validate.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 namespace optimus {
 namespace {
 
-// Says only whether, never why, and by counting instead of by rules: every block of every pipeline is written down in
-// the order in which it is computed, every device is counted, every split is searched for.
+// Decides validity only, by enumeration instead of rules: lists every block of every pipeline in the order of
+// computation, counts every device, and searches for every split.
 bool is_valid_by_hand(const Plan& plan) {
   if (plan.batch < 1 || plan.sequence_length < 1 || plan.num_blocks < 3 || plan.pipelines.empty() ||
       plan.buddy < 0)
@@ -81,7 +81,7 @@ bool is_valid_by_hand(const Plan& plan) {
   return sequences == plan.batch;
 }
 
-// One random change, most of which break something.
+// One random change; most changes make the plan invalid.
 void disturb(Plan& plan) {
   using random_plan::pick;
   Pipeline& pipeline =
@@ -198,14 +198,13 @@ TEST(Validate, EachRuleHasItsSentence) {
   };
   EXPECT_EQ(says([](Plan&) {}), "valid");
   EXPECT_EQ(says([](Plan& p) { p.batch = 9; }),
-            "the micro-batches hold 8 sequences together, the batch has 9");
+            "the micro-batches have 8 sequences in total, the batch has 9");
   EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].devices[0] = 0; }),
-            "device 0 is used twice, each may stand in one stage only");
+            "device 0 is used twice; each device may be in one stage only");
   EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].chunks[0].runs[0].first = 4; }),
             "pipeline 0, stage 1, chunk 0 begins at block 4, but block 3 comes next");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).tp = 3; }),
-            "pipeline 0, stage 0, block 0: 4 devices cannot be shared out to tp 3 x cp 1; the product must "
-            "divide their number");
+            "pipeline 0, stage 0, block 0: 4 devices are not divisible by tp 3 x cp 1");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).zero = 4; }),
             "pipeline 0, stage 0, block 0: zero is 4, it must be 0, 1, 2 or 3");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).shard_group = 2; }),
@@ -214,11 +213,11 @@ TEST(Validate, EachRuleHasItsSentence) {
             "pipeline 0, stage 0, block 0: recompute_layers is 2, it must be at least 1, and 1 unless "
             "recompute is full");
   EXPECT_EQ(says([](Plan& p) { p.schedule = Schedule::interleaved; }),
-            "pipeline 0 has 1 chunk a stage, schedule interleaved needs at least 2");
+            "pipeline 0 has 1 chunk per stage, schedule interleaved needs at least 2");
   EXPECT_EQ(says([&](Plan& p) { p.schedule = Schedule::pipedream, strategy(p).zero = 3; }),
-            "schedule pipedream keeps several versions of the weights and goes with zero 0 or 1, not 3");
+            "schedule pipedream stores several versions of the weights and supports only zero 0 or 1, not 3");
   EXPECT_EQ(says([](Plan& p) { p.accumulators = Precision::bf16, p.precision = Precision::fp32; }),
-            "accumulators of bf16 do not go with precision fp32; use fp32");
+            "accumulators of bf16 cannot be combined with precision fp32; use fp32");
 }
 
 TEST(Validate, MixturesOfExperts) {
@@ -228,29 +227,30 @@ TEST(Validate, MixturesOfExperts) {
   EXPECT_EQ(*problem_in(uniform_plan(small_model(4, false), shape), small_model(4, false)),
             "block 0: ep is 4, but llama3-8b is dense and has no experts; use 1");
   shape.strategy.ep = 3;
-  EXPECT_EQ(
-      *problem_in(uniform_plan(model, shape), model),
-      "pipeline 0, stage 0, block 0: experts cannot be dealt out to ep 3; it must divide the 8 devices of "
-      "the stage");
+  EXPECT_EQ(*problem_in(uniform_plan(model, shape), model),
+            "pipeline 0, stage 0, block 0: experts cannot be distributed over ep 3; it must divide the 8 "
+            "devices of "
+            "the stage");
   shape.strategy.ep = 8;
   EXPECT_EQ(*problem_in(uniform_plan(model, shape), model),
             "block 0: ep 8 must divide the 12 experts of llama3-8b");
   shape.strategy.ep = 4, shape.strategy.tp = 2, shape.dp = 4;
   EXPECT_EQ(*problem_in(uniform_plan(model, shape), model),
-            "block 0: tp 2 needs sequence_parallel in llama3-8b, whose experts work on each device's own "
+            "block 0: tp 2 needs sequence_parallel in llama3-8b, whose experts process each device's own "
             "positions");
   shape.strategy.sequence_parallel = true, shape.strategy.zero = 1;
   Plan plan = uniform_plan(model, shape);
   EXPECT_EQ(problem_in(plan, model), std::nullopt);
   plan.buddy = 1;
-  EXPECT_EQ(*problem_in(plan, model), "block 0: there is no buddy for the state of experts yet; use buddy 0");
+  EXPECT_EQ(*problem_in(plan, model),
+            "block 0: shard copies of expert state are not supported yet; use buddy 0");
 }
 
 TEST(Validate, AgainstTheModel) {
   const ModelSpec model = small_model(4, false);
   EXPECT_EQ(problem_in(base_plan(), model), std::nullopt);
   EXPECT_EQ(*problem_in(base_plan(), small_model(5, false)),
-            "the plan is for a model of 4 layers, llama3-8b has 5; both must have as many (--layers)");
+            "the plan is for a model of 4 layers, llama3-8b has 5; both must match (--layers)");
   Plan wide = uniform_plan(model, {.strategy = {.tp = 8}, .batch = 1, .sequence_length = 16});
   EXPECT_EQ(*problem_in(wide, model),
             "block 0: tp 8 is more than the 6 heads of llama3-8b; each device needs at least one");
@@ -261,8 +261,8 @@ TEST(Validate, AgainstTheModel) {
   Plan async = base_plan();
   async.schedule = Schedule::pipedream;
   EXPECT_EQ(*problem_in(async, small_model(4, true)),
-            "schedule pipedream updates stages at different times and needs an untied embedding when first "
-            "and last stage differ");
+            "schedule pipedream updates stages at different times and needs an untied embedding if first and "
+            "last stage differ");
 }
 
 }  // namespace

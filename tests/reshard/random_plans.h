@@ -10,7 +10,7 @@
 
 namespace optimus {
 
-// Micro-batches as they come, of a batch that all plans have.
+// Random micro-batches of a fixed batch.
 inline void deal_batch(Plan& plan, int batch) {
   int left = batch;
   for (Pipeline& pipeline : plan.pipelines) {
@@ -52,7 +52,7 @@ inline Plan random_plan_for(const ModelSpec& model, Precision precision) {
   }
 }
 
-// The ranks of a run as threads, each with its Comm; what went wrong with any of them.
+// Runs the ranks of a run as threads, each with its Comm; returns the errors of all ranks.
 inline std::vector<std::string> on_all_ranks(const std::function<void(Comm& comm)>& body) {
   ThreadWorld world(kMostDevices);
   std::vector<std::string> problems;

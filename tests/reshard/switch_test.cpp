@@ -1,5 +1,6 @@
-// A training that changes its plan on the way learns what one device learns: any plan to any other, ranks that come into use and go
-// out of it, every kind of state. Ranks are threads; tests/cli/switch_test.py has processes.
+// A training that switches plans learns the same as a single device: between any two plans, with ranks that
+// become used and unused, for every kind of state. Ranks are threads; tests/cli/switch_test.py tests
+// processes.
 #include <ATen/ops/equal.h>
 #include <rapidcheck.h>
 
@@ -21,7 +22,7 @@ struct Switched {
   std::vector<std::string> problems;
 };
 
-// One rank of a training that goes from plan to plan, `steps` with each.
+// One rank of a training that switches from plan to plan, with `steps` steps under each.
 class Traveller {
  public:
   Traveller(const ModelSpec& model, Comm& comm, const Course& course, WhenEarly early)
@@ -63,7 +64,7 @@ class Traveller {
 
   SwitchReport change(const Plan& plan) {
     PlanSwitch change(facts_, part_, plan, ++epoch_);
-    // Beforehand, on another thread, while this one computes.
+    // The preparation runs on another thread while this one computes.
     std::string problem;
     std::thread other([&] {
       const auto done = change.prepare(Deadline::after(Seconds(60), "preparing"));
@@ -77,7 +78,7 @@ class Traveller {
     return change.run(part_);
   }
 
-  // All but the end of it.
+  // Everything except its end.
   void call_off(const Plan& plan) {
     PlanSwitch change(facts_, part_, plan, ++epoch_);
     done_or_throw(change.prepare(Deadline::after(Seconds(60), "preparing")));
@@ -90,7 +91,7 @@ class Traveller {
   Learned losses_meanwhile;
 
  private:
-  // While one step more is computed.
+  // While one more step is computed.
   void send_early(PlanSwitch& change) {
     const PrecopyTerms terms = agree_on_early(facts_.comm, &change, part_, Seconds(60));
     if (terms.num_waves > 0) change.begin_early(terms, part_);
@@ -109,7 +110,8 @@ int steps_of(std::size_t num_plans, WhenEarly early) {
   return static_cast<int>((early == WhenEarly::always ? 4 : 3) * (num_plans - 1) + 2);
 }
 
-// Through all plans, two steps with each, one more while the next is prepared, and one while state is sent early.
+// Runs through all plans: two steps under each, one more while the next plan is prepared, and one during the
+// precopy of state.
 Switched travel(const ModelSpec& model, const std::vector<Plan>& plans, WhenEarly early) {
   const Course course{.samples = [&](std::int64_t first, std::int64_t count) {
     return samples_of(first, count, model.vocab);
@@ -178,7 +180,7 @@ TEST(Switch, AnySequenceOfPlansLearnsWhatOneDeviceLearns) {
   }));
 }
 
-// Maxima of 8-bit products come along, also to ranks that had no part in the plan before.
+// fp8 maxima are moved too, including to ranks that were not part of the old plan.
 TEST(Switch, ScalesOfProductsIn8BitsAreTakenAlong) {
   EXPECT_TRUE(holds("sequences of plans", 10, [&] {
     if (testing::Test::HasFailure()) return;
@@ -190,7 +192,7 @@ TEST(Switch, ScalesOfProductsIn8BitsAreTakenAlong) {
       try {
         ensure_engine_supports(plan, model);
         plans.push_back(plan), --i;
-      } catch (const UserError&) {  // tensor parts share key heads: another one
+      } catch (const UserError&) {  // tensor parts share key heads: try another plan
       }
     }
     std::string trace = model.name;
@@ -200,7 +202,7 @@ TEST(Switch, ScalesOfProductsIn8BitsAreTakenAlong) {
   }));
 }
 
-// Of one rank: masters and moments, by name and field.
+// Master weights and moments of one rank, by name and field.
 using Bits = std::map<std::string, at::Tensor>;
 
 void put_bits(const Parameters& parameters, const std::string& prefix, Bits& bits) {
@@ -214,12 +216,13 @@ void put_bits(const Parameters& parameters, const std::string& prefix, Bits& bit
 }
 
 struct ChangedOnce {
-  Bits bits;  // behind the change of plan
+  Bits bits;  // after the switch
   Bytes sent, again;
   std::vector<std::string> problems;
 };
 
-// Three steps, another plan. Where nothing is sent early, the step during which it would be is one as the others are.
+// Three steps, then a switch to another plan. Without precopy, the step during which it would run is an
+// ordinary step.
 ChangedOnce change_once(const ModelSpec& model, const Plan& from, const Plan& to, WhenEarly early) {
   const Course course{.samples = [&](std::int64_t first, std::int64_t count) {
     return samples_of(first, count, model.vocab);
@@ -242,9 +245,9 @@ ChangedOnce change_once(const ModelSpec& model, const Plan& from, const Plan& to
   return result;
 }
 
-// What is worked out again from gradients is what the sender has.
+// State that is recomputed from gradients equals the state of the sender.
 TEST(Switch, WhatIsSentEarlyHasTheBitsOfAPlainMove) {
-  if (!test_device().is_cpu()) GTEST_SKIP() << "state is sent early on processors only";
+  if (!test_device().is_cpu()) GTEST_SKIP() << "precopy of state is supported on CPUs only";
   std::int64_t sent = 0, again = 0;
   EXPECT_TRUE(holds("early bits", 25, [&] {
     if (testing::Test::HasFailure()) return;
@@ -258,7 +261,8 @@ TEST(Switch, WhatIsSentEarlyHasTheBitsOfAPlainMove) {
     ASSERT_TRUE(early.problems.empty()) << early.problems.front();
     ASSERT_EQ(plain.bits.size(), early.bits.size());
     for (const auto& [name, values] : plain.bits) ASSERT_TRUE(at::equal(values, early.bits.at(name))) << name;
-    // Less than half of what comes early goes again: gradients of moments and masters, a third, or of moments alone, a half.
+    // Less than half of the precopied data is sent again: gradients instead of master weights and moments (a
+    // third), or instead of moments only (a half).
     EXPECT_LE(2 * early.again.value, early.sent.value);
     sent += early.sent.value, again += early.again.value;
   }));
@@ -266,7 +270,7 @@ TEST(Switch, WhatIsSentEarlyHasTheBitsOfAPlainMove) {
   EXPECT_GT(again, 0);
 }
 
-// State that was sent early and is not wanted has harmed nobody.
+// State that was precopied and not used has no effect.
 TEST(Switch, AChangeThatIsCalledOffLeavesTheTrainingAsItWas) {
   const ModelSpec model = model_of("gpt2", 4, 4, 3);
   const Course course{.samples = [&](std::int64_t first, std::int64_t count) {
@@ -298,7 +302,7 @@ TEST(Switch, AChangeThatIsCalledOffLeavesTheTrainingAsItWas) {
   expect_same_learning(model, from, train(model, one_device(model, kBatch), 5), learned);
 }
 
-// Whoever waits for it hears of it, and has its state as it was.
+// Ranks that wait for the lost rank are notified and keep their state.
 TEST(Switch, ARankThatIsLostWhileStateIsSentEarlyHarmsNobody) {
   const ModelSpec model = model_of("gpt2", 4, 4, 3);
   const auto plan = [&](int pp, int dp) {
@@ -331,7 +335,7 @@ TEST(Switch, ARankThatIsLostWhileStateIsSentEarlyHarmsNobody) {
     done_or_throw(change.prepare(Deadline::after(Seconds(60), "preparing")));
     const PrecopyTerms terms = agree_on_early(comm, &change, part, Seconds(60));
     ASSERT_GT(terms.num_waves, 0U);
-    if (rank == 1) return;  // its Comm goes: others see that it has left
+    if (rank == 1) return;  // destroys its Comm: the other ranks see that it has left
     change.begin_early(terms, part);
     const std::string failure = part.is_empty() ? "rank 1" : (change.end_early(part));
     if (!part.is_empty()) put_bits(*part.parameters, "", behind);
@@ -350,12 +354,11 @@ TEST(Switch, OtherProductsIn8BitsAreRefused) {
   from.fp8.blocks = {1}, to.fp8.blocks = {1, 2};
   try {
     change_plan(from, to, model, 1);
-    FAIL() << "layers came to multiply in 8 bits";
+    FAIL() << "a change of fp8 layers was not refused";
   } catch (const UserError& refusal) {
-    EXPECT_STREQ(
-        refusal.what(),
-        "the run has products in fp8: blocks 1, window 16, the plan blocks 1..2, window 16: a change of "
-        "plan must not change what is learned");
+    EXPECT_STREQ(refusal.what(),
+                 "the run has fp8 GEMMs: blocks 1, window 16, the plan blocks 1..2, window 16: a plan change "
+                 "must not alter what the model learns");
   }
 }
 

@@ -1,4 +1,4 @@
-// Programs of models that are rows of custom blocks.
+// Programs of models that consist of custom blocks.
 #include <gtest/gtest.h>
 
 #include "model/custom_model.h"
@@ -36,7 +36,8 @@ TEST(CustomProgram, GradientsComeTogetherAndTheLossRunsOnce) {
              "backward_input 1", "backward_weight 1", "recompute 0", "backward_weight 0"}));
 }
 
-// Four samples. All graphs live when the last block's forward runs; with recompute one at a time does.
+// Four samples. All graphs are live when the forward of the last block runs; with recompute only one at a
+// time.
 TEST(CustomProgram, AutogradsMemoryIsOutsideTheArena) {
   const Arena kept = plan_arena(compile(plan_of({.microbatch = 4, .batch = 4}), custom_model(), 0));
   EXPECT_EQ(kept.outside.value, 4 * (1024 + 2048 + 512) + 1024);
@@ -69,7 +70,8 @@ TEST(CustomProgram, RunsUnderEveryScheduleOnStagesAndReplicas) {
         for (const Program& program : programs)
           for (const Instruction& next : program.instructions) {
             gradients += next.op == Op::backward_weight;
-            // Between blocks 0 | 1 go 40 elements of each of a replica's two samples, between 1 | 2 twenty.
+            // Between blocks 0 and 1, 40 elements of each of a replica's two samples are sent; between blocks
+            // 1 and 2, 20 elements.
             if (next.op != Op::send) continue;
             EXPECT_TRUE(next.bytes == 2 * 4 * 40 || next.bytes == 2 * 4 * 20) << next.bytes;
           }

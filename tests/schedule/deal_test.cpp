@@ -1,4 +1,5 @@
-// Samples by what they cost: each is dealt once, as many to each place as the plan says, and nobody has much more to do than others.
+// Assignment of samples by cost: each sample is assigned once, each micro-batch gets as many samples as
+// planned, and the costs of the replicas are balanced.
 #include "schedule/deal.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ TEST(Deal, ReplicasHaveAsMuchToDo) {
   EXPECT_EQ(cost_of(dealt, costs, 4, 8), 12);
 }
 
-// Of a pipeline each micro-batch is waited for by the next stage.
+// In a pipeline, the next stage waits for each micro-batch.
 TEST(Deal, SoHaveMicrobatchesOfAPipeline) {
   const std::vector<double> costs = {16, 16, 16, 16, 1, 1, 1, 1};
   const std::vector<std::int64_t> dealt = deal_by_cost(plan_of(1, 2, 8, 2), costs);
@@ -46,7 +47,7 @@ TEST(Deal, InOrderWhereNothingIsWonOrLearningWouldChange) {
   std::iota(in_order.begin(), in_order.end(), 0);
   const std::vector<double> costs = {9, 9, 1, 1, 1, 1, 1, 1};
   EXPECT_EQ(deal_by_cost(plan_of(1, 1, 8, 2), costs), in_order) << "one device";
-  EXPECT_EQ(deal_by_cost(plan_of(2, 1, 8, 4), std::vector<double>(8, 3)), in_order) << "all cost alike";
+  EXPECT_EQ(deal_by_cost(plan_of(2, 1, 8, 4), std::vector<double>(8, 3)), in_order) << "all costs equal";
   Plan asynchronous = plan_of(1, 2, 8, 2);
   asynchronous.schedule = Schedule::pipedream;
   EXPECT_EQ(deal_by_cost(asynchronous, costs), in_order) << "micro-batches are updates";
@@ -66,7 +67,8 @@ TEST(Deal, EachSampleOnceUnderAnyPlan) {
   }));
 }
 
-// With many samples for each, the most that anybody has is at most the mean and one sample more: whoever gets one has least.
+// With many samples per replica, the largest cost is at most the mean plus one sample, because each sample
+// goes to the least loaded replica.
 TEST(Deal, NobodyHasMoreThanTheMeanAndOneSample) {
   EXPECT_TRUE(holds("batches", 100, [] {
     const int dp = *rc::gen::inRange(2, 9), each = 4 * *rc::gen::inRange(2, 5);

@@ -1,4 +1,4 @@
-// Schedules as data: their texts, their bubbles, what they keep.
+// Schedules as data: their texts, their bubbles, their saved activations.
 #include "schedule/order.h"
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ TEST(Order, BubblesUnderUnitTimes) {
       EXPECT_DOUBLE_EQ(unit_times(Schedule::one_f_one_b, p, m, 1).bubble(), plain);
       for (int v = 2; v <= 4; ++v)
         EXPECT_DOUBLE_EQ(unit_times(Schedule::interleaved, p, m, v).bubble(), plain / v);
-      // Forward, input gradient and weight gradient of one unit each: (p - 1)(1 + 1 - 1) idle of 3 m.
+      // Forward, input gradient and weight gradient take one unit each: (p - 1)(1 + 1 - 1) idle of 3 m.
       const double zero = unit_times(Schedule::zero_bubble, p, m, 1).bubble();
       EXPECT_DOUBLE_EQ(zero, plain / 3);
       if (p > 1) {
@@ -85,7 +85,8 @@ TEST(Order, OddNumbersOfMicrobatchesDoNotHang) {
     for (int p = 1; p <= 6; ++p)
       for (int m = 1; m <= 13; ++m) {
         const SlotTimes times =
-            unit_times(schedule, p, m, schedule == Schedule::interleaved ? 3 : 1);  // ensures that it ends
+            // checks internally that it terminates
+            unit_times(schedule, p, m, schedule == Schedule::interleaved ? 3 : 1);
         EXPECT_GE(times.bubble(), 0);
       }
 }
@@ -99,7 +100,7 @@ TEST(Picture, DrawsTheStep) {
             "pipeline 0: 1f1b, 2 stages, 3 micro-batches; bubble 33.3 % of the work\n"
             "stage 0   F0 F1       B0--- F2 B1---    B2--- \n"
             "stage 1      F0 B0--- F1 B1--- F2 B2---       \n");
-  EXPECT_NE(draw_timeline(plan, 20).find("the first 6 of 12 units"), std::string::npos);
+  EXPECT_NE(draw_timeline(plan, 20).find("the first 6 of 12 time units"), std::string::npos);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Programs of random plans: they end under any timing, in an order that respects what depends on what, and do all the
-// work exactly once.
+// Programs of random plans: they terminate under any timing, respect all dependencies, and do all work
+// exactly once.
 #include "schedule/program.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace optimus {
 namespace {
 
-// Durations by a keyed random number, some instructions taking none, some a hundred times as long.
+// Durations from a keyed random number: some instructions take no time, some a hundred times the usual.
 DurationOf random_durations(std::uint64_t seed) {
   return [seed](const Program& program, const Instruction& at) {
     const auto index = static_cast<std::uint64_t>(&at - program.instructions.data());
@@ -34,7 +34,7 @@ TEST(Program, EndsUnderAnyTimingAndInOrder) {
     const auto timeline = execute(programs, random_durations(*rc::gen::arbitrary<std::uint64_t>()));
     if (!timeline) RC_FAIL(timeline.error().why);
 
-    // When each device finished block b of micro-batch m forward, and when it started it.
+    // When each device started and finished the forward of block b for micro-batch m.
     using Key = std::tuple<int, int, int>;  // pipeline, micro-batch, block
     std::map<Key, std::map<int, Timeline::Time>> forward, backward;
     double last_backward = 0, first_update = 1e300;
@@ -55,7 +55,8 @@ TEST(Program, EndsUnderAnyTimingAndInOrder) {
         if (at.op == Op::backward_weight) last_backward = std::max(last_backward, time.end);
         if (at.op == Op::optimizer) first_update = std::min(first_update, time.start);
       }
-    // A device starts a block after every device that holds a part of its input has finished the block before.
+    // A device starts a block after every device that has a part of its input has finished the preceding
+    // block.
     const auto side = [&](const Seat& seat, const Stage& stage, int block) {
       (void)seat;
       return Side{static_cast<int>(stage.devices.size()), strategy_of(stage, block)};
@@ -143,7 +144,7 @@ TEST(Program, DoesEveryPieceOfWorkOnce) {
 TEST(Program, MessagesCarryEachActivationOnceAcrossStages) {
   EXPECT_TRUE(holds("messages", 60, [] {
     const auto [model, plan] = random_case();
-    // (pipeline, stage that sends, micro-batch, chunk, gradient?) -> bytes
+    // (pipeline, sending stage, micro-batch, chunk, is gradient) -> bytes
     std::map<std::tuple<int, int, int, int, bool>, std::int64_t> sent;
     std::int64_t received = 0, total = 0;
     for (const Program& program : compile_all(plan, model)) {
@@ -178,7 +179,8 @@ TEST(Program, KeepsAsManyMicrobatchesAsTheFormulaSays) {
       const StagePosition at{program.seat.stage, static_cast<int>(pipeline.stages.size()),
                              static_cast<int>(pipeline.microbatches.size()),
                              static_cast<int>(pipeline.stages.front().chunks.size())};
-      // A head's weight gradient is never deferred: a stage of nothing else keeps as few as 1F1B.
+      // The weight gradient of a head is never deferred: a stage with only the head saves as few
+      // micro-batches as 1F1B.
       const Stage& stage = pipeline.stages[static_cast<std::size_t>(program.seat.stage)];
       const bool is_head_only =
           plan.schedule == Schedule::zero_bubble && stage.chunks.front().first() == plan.num_blocks - 1;
@@ -188,7 +190,7 @@ TEST(Program, KeepsAsManyMicrobatchesAsTheFormulaSays) {
 }
 
 TEST(Program, TakesAsLongAsItsScheduleUnderUnitTimes) {
-  // Equal blocks, no cost of communication: the programs' length is the picture's.
+  // With equal blocks and free communication, the length of the programs equals the length of the drawing.
   for (const Schedule schedule :
        {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zero_bubble})
     for (const int pp : {1, 2, 4})
@@ -199,8 +201,9 @@ TEST(Program, TakesAsLongAsItsScheduleUnderUnitTimes) {
             model, {.pp = pp, .chunks = chunks, .batch = m, .sequence_length = 8, .schedule = schedule});
         ASSERT_EQ(problem_in(plan, model), std::nullopt);
         const auto timeline = execute(compile_all(plan, model), [&](const Program&, const Instruction& at) {
-          // Only layers take time: two layers a chunk, two parts each, a quarter of a unit. An undivided backward takes
-          // its two units with the input gradient; otherwise its last weight gradient would overlap with the next stage.
+          // Only layers take time: two layers per chunk, two parts each, a quarter of a unit per part. An
+          // undivided backward takes its two units in the input gradient; otherwise its last weight gradient
+          // would overlap with the next stage.
           const bool is_layer = at.block > 0 && at.block < plan.num_blocks - 1;
           if (!is_layer || at.lane != Lane::compute || at.op == Op::optimizer) return 0.0;
           if (schedule == Schedule::zero_bubble) return 0.25;
@@ -223,7 +226,7 @@ TEST(Program, MemoryOfOneDeviceIsWhatItHolds) {
   for (const BlockKind kind : {BlockKind::embedding, BlockKind::layer, BlockKind::head})
     kept +=
         (kind == BlockKind::layer ? 3 : 1) * kept_bytes_per_token(model, kind, 8, RecomputeMode::none, 2) * 8;
-  // Each tensor begins at a multiple of 256 bytes: at most 14 of a layer, 5 of the head, 1 of the embedding.
+  // Each tensor begins at a multiple of 256 bytes: at most 14 in a layer, 5 in the head, 1 in the embedding.
   EXPECT_GE(static_cast<double>(memory.activations.value), kept);
   EXPECT_LE(static_cast<double>(memory.activations.value), kept + (3 * 14 + 5 + 1) * 256);
   EXPECT_GE(memory.peak.value, 18 * num_parameters(model) + memory.activations.value);
@@ -234,7 +237,7 @@ TEST(Program, BuffersThatLiveTogetherDoNotShareMemory) {
     const auto [model, plan] = random_case();
     const Program program = compile(plan, model, plan.pipelines[0].stages[0].devices[0]);
     const Arena arena = plan_arena(program);
-    // Who owns each piece of memory, instruction by instruction.
+    // The owner of each piece of memory, instruction by instruction.
     std::map<int, std::pair<std::size_t, std::size_t>> lives;
     for (std::size_t i = 0; i < program.instructions.size(); ++i)
       for (const Use& use : program.uses(program.instructions[i])) {
@@ -264,7 +267,7 @@ TEST(Program, SeededMistakesAreFound) {
   const auto no_time = [](const Program&, const Instruction&) { return 0.0; };
   std::vector<Program> programs = compile_all(plan, model);
   ASSERT_TRUE(execute(programs, no_time));
-  // A lost receive, and a backward that is waited for before its forward was sent.
+  // A missing receive, and a backward that is waited for before its forward was sent.
   std::vector<Program> lost = programs;
   auto& list = lost[2].instructions;
   list.erase(
@@ -283,7 +286,7 @@ TEST(Program, SeededMistakesAreFound) {
   send->waits_end = send->waits_begin + 1;
   const auto stuck = execute(circle, no_time);
   ASSERT_FALSE(stuck);
-  EXPECT_NE(stuck.error().why.find("wait in a circle"), std::string::npos) << stuck.error().why;
+  EXPECT_NE(stuck.error().why.find("wait in a cycle"), std::string::npos) << stuck.error().why;
 }
 
 }  // namespace

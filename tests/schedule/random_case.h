@@ -1,4 +1,4 @@
-// A random valid plan with its model, for properties of programs.
+// A random valid plan with its model, for property tests of programs.
 #pragma once
 
 #include "plan/random_plan.h"

@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// Of GPT-2's 50,257 tokens no row is in whole 16 bytes, and of half of them neither.
+// With GPT-2's vocabulary of 50,257 no row is a multiple of 16 bytes, and neither is half a row.
 TEST(DeviceSizes, LogitsHaveRowsOfWhole128Bytes) {
   const ModelSpec model = *find_preset("gpt2");
   const auto columns = [&](Precision precision, int tp, int device) {

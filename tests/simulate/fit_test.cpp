@@ -7,7 +7,7 @@
 namespace optimus {
 namespace {
 
-// Measurements made with known constants lead back to them when the prior hardly pulls.
+// Measurements generated with known constants recover these constants if the prior is weak.
 TEST(Fit, FindsWhatMadeTheMeasurements) {
   Constants truth;
   truth.product_ampere = 0.8, truth.bandwidth = 0.7, truth.launch = 9e-6;
@@ -24,7 +24,7 @@ TEST(Fit, FindsWhatMadeTheMeasurements) {
   EXPECT_NEAR(found.product_ampere, 0.8, 0.004);
   EXPECT_NEAR(found.bandwidth, 0.7, 0.01);
   EXPECT_NEAR(found.launch, 9e-6, 2e-7);
-  EXPECT_EQ(found.fp8, Constants{}.fp8);  // not asked for
+  EXPECT_EQ(found.fp8, Constants{}.fp8);  // not fitted
 }
 
 TEST(Fit, StaysAtThePriorWithoutMeasurements) {

@@ -34,7 +34,7 @@ PipelineTimes run_units(Schedule schedule, int stages, int microbatches, int chu
   return run_pipeline(all, std::vector<double>(static_cast<std::size_t>(microbatches), 1.0), messages);
 }
 
-// With unit times the length is the one that schedule/picture.h finds on its own.
+// With unit times the length equals the one that schedule/picture.h computes independently.
 TEST(Pipeline, MeetsTheSchedulesFormulas) {
   for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved})
     for (const int stages : {1, 2, 3, 4, 8})

@@ -35,8 +35,8 @@ std::unique_ptr<MadeUpRun> make_run(const std::string& model, const std::string&
   return run;
 }
 
-// Steps made with other constants than the fitted ones: the refitted ones predict them, and what nobody measured better than
-// before.
+// Steps generated with constants other than the fitted ones: the refit predicts them, and unmeasured plans
+// better than before.
 TEST(Refit, AMadeUpRunIsPredictedAgain) {
   EXPECT_TRUE(rc::check([] {
     Constants truth = fitted_constants();
@@ -76,7 +76,7 @@ TEST(Refit, ReadsMetrics) {
       "{\"step\": 1, \"seconds\": 9.0, \"epoch\": 0}\n{\"step\": 2, \"seconds\": 2.0, \"epoch\": 1}\n"
       "{\"step\": 3, \"seconds\": 3.0, \"epoch\": 1}\n{\"step\": 4, \"seco";
   EXPECT_EQ(step_seconds_of(lines, "m"),
-            (std::vector<double>{2, 3}));  // of the last plan; the cut line is left out
+            (std::vector<double>{2, 3}));  // of the last plan; the incomplete line is skipped
   EXPECT_EQ(usual_seconds({100, 50, 20, 1, 2, 3, 2, 90}), 2);
   EXPECT_EQ(usual_seconds({5}), 5);
   EXPECT_THROW(step_seconds_of("", "m"), UserError);

@@ -71,7 +71,7 @@ TEST(Runs, MixturesArePredictedAndReportedApart) {
   ASSERT_TRUE(runs[0].run && runs[1].run);
   EXPECT_TRUE(runs[0].run->software.balances_experts);
   EXPECT_FALSE(runs[1].run->software.balances_experts);
-  EXPECT_EQ(runs[0].measured.skipped, "a mixture of experts, reported apart");
+  EXPECT_EQ(runs[0].measured.skipped, "an MoE model, reported separately");
   EXPECT_EQ(runs[2].measured.skipped, "ep 3 does not divide the 16 devices of a stage");
   const std::vector<RunOutcome> outcomes = predict_runs(runs, fitted_constants());
   const AccuracySummary summary = summarise(runs, outcomes);
@@ -89,7 +89,7 @@ TEST(Runs, SkipsWithAReason) {
   const auto reason = [](const std::string& row) { return read_one(row).measured.skipped; };
   const std::string shape = "x,32,4096,32,8,14336,128256,8192,128,1,";
   EXPECT_EQ(reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,8,"),
-            "experts_per_token is not given");
+            "experts_per_token is missing");
   EXPECT_NE(
       reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,,,,,fsdp2-compile,single-node,,").find("neither"),
       std::string::npos);
@@ -97,7 +97,7 @@ TEST(Runs, SkipsWithAReason) {
       reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,LoRA").find("LoRA"),
       std::string::npos);
   EXPECT_EQ(reason("c-1,Z9,8,8," + shape + "1,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,"),
-            "gpu 'Z9' is not a known card");
+            "unknown gpu 'Z9'");
   EXPECT_EQ(reason("c-1,A100,8,8," + shape + "3,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,"),
             "tp 3 x pp 1 x cp 1 does not divide 8 devices");
   EXPECT_EQ(reason("c-1,A100,8,8," + shape + "many,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,"),
@@ -121,8 +121,8 @@ TEST(Known, WordsOfTables) {
   EXPECT_TRUE(numbers_of("MXFP8", megatron).format.has_blocks);
 }
 
-// The committed constants on the committed runs. The bounds are what the fit reached, and a little: a change of the model
-// that makes it worse has to be seen.
+// The committed constants on the committed runs. The bounds are the errors of the fit plus a small margin, so
+// that a degradation of the model is detected.
 TEST(Accuracy, OfTheCommittedFit) {
   const Path path = Path(OPTIMUS_SOURCE) / "bench/data/published_runs.csv";
   const std::vector<optimus::Run> runs = read_runs(parse_csv(value_or_throw(read_file(path)), path.string()));
@@ -134,7 +134,7 @@ TEST(Accuracy, OfTheCommittedFit) {
   EXPECT_LT(summary.memory.mape, 0.08);
   EXPECT_GT(summary.pairs_ordered, 0.90);
   EXPECT_GT(summary.rank_correlation, 0.85);
-  // Every origin was left out once.
+  // Every source was excluded once.
   const std::vector<std::string_view> left_out = left_out_sources();
   for (const RunOutcome& outcome : outcomes)
     EXPECT_NE(std::find(left_out.begin(), left_out.end(), outcome.run->measured.source), left_out.end())
@@ -147,7 +147,7 @@ TEST(Accuracy, OfTheCommittedFit) {
   EXPECT_NE(accuracy_text(runs, outcomes).find("rightly"), std::string::npos);
 }
 
-// A second table, of another's making, which is not in this repository.
+// A second table by other authors, which is not part of this repository.
 TEST(Accuracy, OfASingleNodeSweep) {
   const char* shared = std::getenv("OPTIMUS_SHARED");
   const Path folder = shared != nullptr ? Path(shared) : Path(OPTIMUS_SOURCE) / "../shared";

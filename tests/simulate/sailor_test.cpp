@@ -1,5 +1,5 @@
-// Measured plans on mixed cards: a made-up one is read, and the published ones, where they lie beside this repository, are
-// predicted no worse than they were when the formulas were written.
+// Measured plans on mixed GPU types: a synthetic one is read, and the published ones, if present next to this
+// repository, are predicted no worse than when the formulas were written.
 #include "simulate/sailor.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-// Two stages of 13 blocks; each on a node of two cards of each kind.
+// Two stages of 13 blocks, each on nodes with two GPUs of each type.
 std::string made_up(const std::string& first, const std::string& second, int tp = 2) {
   std::string layers;
   for (int stage = 0; stage < 2; ++stage) {
@@ -47,7 +47,7 @@ TEST(MeasuredPlans, TheSlowestReplicaSetsThePace) {
     return parse_measured_plan(made_up(a, b), "m.json").run->simulator->seconds(fitted_constants());
   };
   const double slow = seconds("RTX-2080", "RTX-2080");
-  // Half of the nodes have a faster network, nothing else gets faster.
+  // Half of the nodes have a faster network; nothing else changes.
   for (const double mixed : {seconds("GH-96", "RTX-2080"), seconds("RTX-2080", "GH-96")}) {
     EXPECT_GT(mixed, 0.9 * slow);
     EXPECT_LE(mixed, slow);
@@ -68,7 +68,7 @@ TEST(MeasuredPlans, PublishedOnesStayPredicted) {
   const Path shared = named != nullptr ? Path(named) : Path(OPTIMUS_SOURCE) / ".." / "shared";
   const Path folder = shared / "traces/sailor/measured_plans";
   if (std::error_code error; !std::filesystem::is_directory(folder, error))
-    GTEST_SKIP() << folder << " is not there: published plans are not predicted";
+    GTEST_SKIP() << folder << " does not exist: skipping published plans";
   double sum = 0;
   int number = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

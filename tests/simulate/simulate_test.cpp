@@ -31,7 +31,7 @@ Case make_case(const std::string& model_name, const std::string& cluster, const 
   return {std::move(model), std::move(plan), std::move(machines), DeviceMap::identity(devices)};
 }
 
-// Constants without what only this simulator adds to the rules of schedule/execute.h.
+// Constants without the effects that only this simulator adds to the rules of schedule/execute.h.
 Constants plain_constants() {
   Constants constants;
   constants.interference = 0, constants.slot_seconds = 0, constants.straggling = 0,
@@ -39,7 +39,7 @@ Constants plain_constants() {
   return constants;
 }
 
-// The same instructions with the same prices, device by device, without any short cut.
+// The same instructions with the same prices, device by device, without approximation.
 double exact_seconds(const Case& one, const Constants& constants) {
   const ModelWork work = work_of(one.model, one.plan.sequence_length);
   const std::vector<Program> programs = compile_all(one.plan, one.model);
@@ -60,10 +60,11 @@ double exact_seconds(const Case& one, const Constants& constants) {
   return timeline->length;
 }
 
-// The short cut looks at one device of a stage and at two micro-batches. What it may differ in: a slot ends when its last sum
-// over tensor parts is there, while execute() lets the next slot's first product begin beside it (at most one such sum a slot);
-// messages wait for no buffers (at most one message a slot, only where messages are long against slots). So on machines
-// whose links are fast against their products the two differ by little, either way.
+// The approximation simulates one device per stage and two micro-batches. Differences: a slot ends when its
+// last tensor-parallel reduction is complete, while execute() lets the first GEMM of the next slot overlap
+// with it (at most one such reduction per slot); messages do not wait for buffers (at most one message per
+// slot, relevant only if messages are long compared to slots). On machines with links that are fast compared
+// to their GEMMs, the two differ only slightly in either direction.
 TEST(Simulate, MeetsTheExactExecution) {
   EXPECT_TRUE(rc::check([] {
     UniformPlan shape;
@@ -97,7 +98,7 @@ TEST(Simulate, SplitsAddUpToTheStep) {
   for (const StagePrediction& stage : step.stages) EXPECT_NEAR(stage.split.total(), step.seconds, 1e-9);
   EXPECT_GT(step.mfu, 0.1);
   EXPECT_LT(step.mfu, 0.7);
-  // The first stage keeps the most micro-batches.
+  // The first stage saves the most micro-batches.
   EXPECT_GT(step.stages[0].memory.activations, step.stages[3].memory.activations);
 }
 
@@ -113,7 +114,7 @@ TEST(Simulate, SlowDeviceSlowsTheStep) {
 }
 
 TEST(Simulate, MemoryFollowsThePrograms) {
-  // Our own engine's plans: what the formula adds up against what the programs' buffers need at one time.
+  // Plans of the Optimus engine: compares the formula with the peak size of the programs' buffers.
   EXPECT_TRUE(rc::check([] {
     UniformPlan shape;
     shape.pp = *rc::gen::inRange(1, 4), shape.dp = *rc::gen::inRange(1, 3);
@@ -125,7 +126,7 @@ TEST(Simulate, MemoryFollowsThePrograms) {
     shape.microbatch = *rc::gen::inRange(1, 4);
     shape.batch = static_cast<std::int64_t>(shape.dp) * shape.microbatch * *rc::gen::inRange(1, 7);
     shape.sequence_length = 512;
-    const std::string model = *rc::gen::element<std::string>("gpt3-760m", "llama2-7b");  // tied and not
+    const std::string model = *rc::gen::element<std::string>("gpt3-760m", "llama2-7b");  // tied and untied
     Case one = make_case(model, "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
     one.plan.buddy = shape.strategy.zero > 0 ? *rc::gen::inRange(0, 2) : 0;
     const int stage = *rc::gen::inRange(0, shape.pp);
@@ -136,7 +137,8 @@ TEST(Simulate, MemoryFollowsThePrograms) {
     RC_ASSERT(quick.weights == exact.weights);
     RC_ASSERT(quick.gradients == exact.gradients);
     RC_ASSERT(quick.optimizer == exact.optimizer);
-    // Buffers of neighbouring blocks overlap in time: two blocks' gradients, a boundary, a whole gradient on its way.
+    // Buffers of neighbouring blocks are live at the same time: gradients of two blocks, a boundary, a whole
+    // gradient before its reduction.
     RC_ASSERT(quick.total / exact.peak > 0.9);
     RC_ASSERT(quick.total / exact.peak < 1.1);
   }));
@@ -151,7 +153,7 @@ TEST(Simulate, ManyDevicesCostWhatOnePipelineCosts) {
   EXPECT_LT(step.seconds, 1000);
 }
 
-// A mixture of experts, with the same rules as above.
+// An MoE model, with the same rules as above.
 TEST(Simulate, MixturesMeetTheExactExecution) {
   EXPECT_TRUE(rc::check([] {
     UniformPlan shape;
@@ -160,8 +162,8 @@ TEST(Simulate, MixturesMeetTheExactExecution) {
     shape.strategy.sequence_parallel = shape.strategy.tp > 1;
     const int width = shape.dp * shape.strategy.tp;
     shape.strategy.ep = width > 1 ? *rc::gen::element(1, width) : 1;
-    // Weights are many against the work of a token: with ZeRO 1 and 2 the next step hides their gathers, with ZeRO 3 a
-    // pipeline's bubbles do, which this simulator does not see.
+    // MoE weights are large compared to the work per token. With ZeRO 1 and 2 the next step hides their
+    // gathers; with ZeRO 3 a pipeline's bubbles hide them, which this simulator does not model.
     shape.strategy.zero = shape.dp > 1 && shape.pp == 1 ? *rc::gen::element(0, 3) : 0;
     shape.microbatch = *rc::gen::inRange(1, 4);
     shape.batch = static_cast<std::int64_t>(shape.dp) * shape.microbatch * *rc::gen::inRange(1, 7);
@@ -204,13 +206,14 @@ TEST(Simulate, SingleInstructionsFillTheirSlots) {
     free[std::tuple(at.stage, at.lane)] = at.end;
     if (at.lane == Lane::compute) compute[at.stage] += at.end - at.start;
   }
-  // Interference is added to a slot as a whole, so compute may look a little shorter than its share of the step.
+  // Interference is added to a slot as a whole, so compute may appear slightly shorter than its share of the
+  // step.
   for (const StagePrediction& stage : step.stages) {
     const double expected = stage.split.compute + stage.split.optimizer;
     EXPECT_LE(compute[stage.stage], expected * 1.001) << stage.stage;
     EXPECT_GE(compute[stage.stage], expected * 0.9) << stage.stage;
   }
-  // Each of 8 layers a stage, forward in two halves, for each of 6 micro-batches.
+  // 8 layers per stage, forward in two halves, 6 micro-batches.
   EXPECT_EQ(std::count_if(all.begin(), all.end(),
                           [](const TracedInstruction& at) { return at.name.starts_with("forward layer"); }),
             24 * 2 * 6);

@@ -245,9 +245,9 @@ TEST(Move, WhatWouldChangeTheTrainingIsRefused) {
   EXPECT_EQ(refusal(plan(1, 8, Precision::fp32)), "");
   EXPECT_EQ(refusal(plan(4, 8, Precision::fp32)), "the plan needs 4 devices, the run has 2");
   EXPECT_EQ(refusal(plan(2, 4, Precision::fp32)),
-            "the run has batch 8, the plan 4: a change of plan must not change what is learned");
+            "the run has batch 8, the plan 4: a plan change must not alter what the model learns");
   EXPECT_EQ(refusal(plan(2, 8, Precision::bf16)),
-            "the run has precision fp32, the plan bf16: a change of plan must not change what is learned");
+            "the run has precision fp32, the plan bf16: a plan change must not alter what the model learns");
 }
 
 }  // namespace
