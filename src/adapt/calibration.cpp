@@ -1,4 +1,4 @@
-// See calibration.h.
+// Implements calibration.h.
 #include "adapt/calibration.h"
 
 #include <algorithm>
@@ -18,26 +18,28 @@ bool is_between_nodes(const Topology& topology, int group, Channel channel) {
                      [&](int rank) { return topology.nodes_of(rank, channel).size() > 1; });
 }
 
-constexpr double kMessage = 1 << 19, kRing = 1 << 20;  // bytes, where a rate becomes a speed
+constexpr double kMessage = 1 << 19,
+                 kRing = 1 << 20;  // sizes in bytes at which a measured rate is converted into a speed
 
-// To another node; alone: while the others of its node send nothing.
+// Seconds of a message to another node. is_alone: the other devices of the node send nothing.
 double message_seconds(const Cluster& cluster, double bytes, bool is_alone = false) {
-  int elsewhere = 0;
-  while (cluster.node_of(Device{elsewhere}) == cluster.node_of(Device{0})) ++elsewhere;
-  Link link = cluster.link(Device{0}, Device{elsewhere});
+  int remote = 0;
+  while (cluster.node_of(Device{remote}) == cluster.node_of(Device{0})) ++remote;
+  Link link = cluster.link(Device{0}, Device{remote});
   if (is_alone) link.shared_bytes_per_second = link.bytes_per_second;
   return LinkCost(fitted_constants()).message(link, bytes);
 }
 
-// A sum over all devices.
+// Seconds of an all-reduce over all devices.
 double ring_seconds(const Cluster& cluster, double bytes) {
-  std::vector<int> everyone(static_cast<std::size_t>(cluster.num_devices()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  const GroupShape shape = shape_of(everyone, cluster, DeviceMap::identity(cluster.num_devices()));
+  std::vector<int> all(static_cast<std::size_t>(cluster.num_devices()));
+  std::iota(all.begin(), all.end(), 0);
+  const GroupShape shape = shape_of(all, cluster, DeviceMap::identity(cluster.num_devices()));
   return LinkCost(fitted_constants()).collective(Collective::all_reduce, shape, bytes);
 }
 
-// Networks at the speed at which messages take `slower` times what they do: latencies stay, and fast networks do not reach all of their speed.
+// Scales network bandwidths so that messages take `slower` times as long. Bisection, because latencies stay
+// and the effective bandwidth depends on the message size.
 HardwareProfile with_messages(const HardwareProfile& profile, double slower) {
   const auto with_speed = [&](double factor) {
     HardwareProfile other = profile;
@@ -55,9 +57,9 @@ HardwareProfile with_messages(const HardwareProfile& profile, double slower) {
   return with_speed(std::sqrt(low * high));
 }
 
-// Of the largest of each channel.
-void take_links(const Setup& setup, const StepMeter& meter, const PricedProgram& priced,
-                const std::vector<double>& seconds, StageWork& own) {
+// Sets the seconds per byte of each channel from its largest message.
+void set_links(const Setup& setup, const StepMeter& meter, const PricedProgram& priced,
+               const std::vector<double>& seconds, StageWork& own) {
   const LinkCost cost(fitted_constants());
   const Program& program = priced.program();
   std::array<double, kChannels> largest{};
@@ -92,7 +94,7 @@ std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, cons
       for (std::size_t i = 0; i < seconds.size(); ++i)
         if (const Instruction& at = priced.program().instructions[i]; is_computing(at.op) && at.block >= 0)
           own.compute[static_cast<std::size_t>(role_of(model, at.block))] += seconds[i];
-      take_links(setup, StepMeter(priced.program(), plan, model, seconds), priced, seconds, own);
+      set_links(setup, StepMeter(priced.program(), plan, model, seconds), priced, seconds, own);
     }
   return result;
 }
@@ -103,8 +105,8 @@ Constants with_rates(Constants constants, const RoleRates& rates) {
   return constants;
 }
 
-// Slowly forgets: what changes over hours is no condition.
-void Calibration::Mean::see(double value) {
+// Forgets slowly: a change over hours is no condition.
+void Calibration::Mean::add(double value) {
   constexpr int kRemembered = 256;
   count = std::min(count + 1, kRemembered);
   const double now = std::log(value), before = log;
@@ -119,14 +121,14 @@ void Calibration::learn(const Observation& quiet, const std::vector<StageWork>& 
   ++num_learned_;
   for (std::size_t role = 0; role < kBlockRoles; ++role)
     if (const Rate& rate = quiet.rates[role]; rate.seconds > 0 && rate.predicted > 0)
-      rates_[role].see(rate.seconds / rate.predicted);
+      rates_[role].add(rate.seconds / rate.predicted);
   for (const auto& [group, seen] : quiet.groups)
     for (std::size_t c = 0; c < kChannels && group < std::ssize(work); ++c) {
       const auto channel = static_cast<Channel>(c);
       const double predicted = work[static_cast<std::size_t>(group)].links[c];
       const Spread& spread = seen.of(measure_of(channel));
       if (spread.count > 0 && spread.median() > 0 && predicted > 0)
-        links_[c][is_between_nodes(topology, group, channel) ? 1 : 0].see(spread.median() / predicted);
+        links_[c][is_between_nodes(topology, group, channel) ? 1 : 0].add(spread.median() / predicted);
     }
 }
 
@@ -173,7 +175,7 @@ HardwareProfile Calibration::refreshed(HardwareProfile profile) const {
         for (auto& [name, table] : times.tables)
           for (double& rate : table.rates) rate /= *layers;
     }
-  // The quickest channel tells what the link can do; the others wait for more than it.
+  // The fastest channel shows what the link can do. Others include waiting for other ranks.
   double inside = 0;
   for (const auto& channel : links_)
     if (channel[0].count > 0 && (inside == 0 || channel[0].value() < inside)) inside = channel[0].value();
@@ -189,8 +191,8 @@ double Calibration::ring_factor(const HardwareProfile& profile) const {
   return *rings() * ring_seconds(usual, kRing) / ring_seconds(Cluster(refreshed(profile)), kRing);
 }
 
-std::optional<double> Calibration::quickest(std::initializer_list<Channel> channels,
-                                            std::optional<double> probed) const {
+std::optional<double> Calibration::fastest(std::initializer_list<Channel> channels,
+                                           std::optional<double> probed) const {
   std::optional<double> result;
   for (const Channel channel : channels)
     if (const Mean& mean = links_[static_cast<std::size_t>(channel)][1];
@@ -199,7 +201,7 @@ std::optional<double> Calibration::quickest(std::initializer_list<Channel> chann
   return result ? result : probed;
 }
 
-void Calibration::learn(const Probed& quiet, const Cluster& cluster) {
+void Calibration::learn(const ProbeResult& quiet, const Cluster& cluster) {
   if (cluster.num_nodes() < 2) return;
   if (quiet.ring_seconds > 0) probed_rings_ = quiet.ring_seconds / ring_seconds(cluster, quiet.ring_bytes);
   std::vector<double> ratios;

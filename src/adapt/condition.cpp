@@ -1,4 +1,4 @@
-// See condition.h.
+// Implements condition.h.
 #include "adapt/condition.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr std::array<CauseWords, 8> kCauses = {{{"device", "slow device"},
                                                 {"uneven_lengths", "uneven lengths"},
                                                 {"memory", "growing memory of stage"}}};
 
-// Where a node lies: its group, and which of the group's it is.
+// The location of a node: its group, and its number within the group.
 struct NodePlace {
   std::size_t group = 0;
   int node = 0, first_device = 0, devices = 0;
@@ -39,16 +39,17 @@ NodePlace place_of_node(const HardwareProfile& profile, int node) {
     }
     first_node += group.num_nodes(), first_device += group.num_devices;
   }
-  throw UserError("{}: there is no node {}, only {}", profile.name, node, first_node);
+  throw UserError("{}: there is no node {}; it has {} nodes", profile.name, node, first_node);
 }
 
-// The group as up to three, so that the node is one of its own. Returns the number of that one.
+// Splits the group into up to three groups, so that the node is a group of its own. Returns the index of that
+// group.
 std::size_t cut_out(HardwareProfile& profile, const NodePlace& at) {
   const NodeGroup whole = profile.groups[at.group];
   if (whole.devices_per_domain > whole.devices_per_node || whole.num_nodes() == 1) return at.group;
-  const int before = at.node * whole.devices_per_node, behind = whole.num_devices - before - at.devices;
+  const int before = at.node * whole.devices_per_node, after = whole.num_devices - before - at.devices;
   std::vector<NodeGroup> parts;
-  for (const int devices : {before, at.devices, behind}) {
+  for (const int devices : {before, at.devices, after}) {
     if (devices == 0) continue;
     parts.push_back(whole);
     parts.back().num_devices = devices;
@@ -83,7 +84,7 @@ HardwareProfile with_conditions(HardwareProfile profile, const std::vector<Condi
   for (const Condition& one : conditions) {
     if (one.cause == Cause::device) {
       if (one.where < 0 || one.where >= num_devices)
-        throw UserError("{}: there is no device {}, only {}", profile.name, one.where, num_devices);
+        throw UserError("{}: there is no device {}; it has {} devices", profile.name, one.where, num_devices);
       slow_down(one.where, one.factor);
     } else if (one.cause == Cause::host) {
       const NodePlace at = place_of_node(profile, one.where);

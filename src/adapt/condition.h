@@ -1,5 +1,5 @@
-// Condition: something that slows a training down, as plain data: what, where, how much. Scenarios are made of them, detectors find
-// them, and a cluster with them is the cluster as it is now.
+// Condition: something that slows a training run down: its cause, its location and its severity. Scenarios
+// consist of conditions, detectors find them, and the cost model applies them to a cluster. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 namespace optimus {
 
 enum class Cause {
-  device,          // one is slow; where: its number
-  link,            // a node's network is; where: the node
-  host,            // all devices of a node are
-  cluster,         // everything is; nowhere in particular
-  data_loading,    // ranks wait for their samples; where: ranks, or nowhere
-  heavy_stage,     // a stage has too much to do; where: its number, counted through all pipelines
-  uneven_lengths,  // samples of ranks cost differently, from step to step others
-  memory,          // grows towards the limit; where: the stage
+  device,          // a slow device; where: its number
+  link,            // a node with a slow network; where: the node
+  host,            // a node whose devices are all slow; where: the node
+  cluster,         // all devices are slow; no location
+  data_loading,    // ranks wait for their samples; where: the ranks; no location: all
+  heavy_stage,     // a stage with too much work; where: its number, counted through all pipelines
+  uneven_lengths,  // samples of different ranks differ in cost, in each step at other ranks
+  memory,          // memory grows towards the limit; where: the stage
 };
 std::string text(Cause cause);                                        // "slow device"
 Cause parse_cause(const std::string& word, const std::string& what);  // "device"; throws UserError
 std::string word_of(Cause cause);
-// Whether another plan can do something about it.
+// Whether another plan can reduce its effect.
 inline bool is_answerable(Cause cause) {
   return cause == Cause::device || cause == Cause::host || cause == Cause::link ||
          cause == Cause::heavy_stage;
@@ -32,13 +32,14 @@ inline bool is_answerable(Cause cause) {
 struct Condition {
   Cause cause = Cause::device;
   int where = 0;
-  double factor = 1;  // times as long; data_loading: of the step
+  double factor = 1;  // time with the condition relative to time without; data_loading: of the whole step
   bool operator==(const Condition&) const = default;
 };
 
-// The machines with these conditions, as far as they concern machines: devices at a part of their speed, a node's network with a part
-// of its bandwidth (the group of nodes is cut there; a node that shares its fast domain with others keeps its group, and all of
-// these are slowed). Conditions of one place multiply. Throws UserError for a place that there is not.
+// The machines under these conditions: slower devices, and a lower network bandwidth of slow nodes. Causes
+// that do not concern machines are ignored. A node with a slow network becomes a node group of its own; if it
+// shares a fast domain with other nodes, the whole group becomes slower instead. Factors of the same location
+// multiply. Throws UserError for a location that does not exist.
 HardwareProfile with_conditions(HardwareProfile profile, const std::vector<Condition>& conditions);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See detect.h: ratios and what lasts. What findings are made of them: adapt/attribute.cpp.
+// Implements detect.h: ratios, and which of them last. Attribution of lasting ratios is in detect_causes.cpp.
 #include "adapt/detect.h"
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMostSuspects = 512;
-constexpr double kSuspicious = 1.04;  // worth remembering
-constexpr int kForgotten = 30;        // steps without suspicion
+constexpr std::size_t kMostTracks = 512;
+constexpr double kTrackedRatio = 1.04;  // ratios from here on are tracked
+constexpr int kForgotten = 30;          // steps without a high ratio after which a track is dropped
 
 constexpr std::array<Measure, 6> kWatched = {Measure::compute,  Measure::clock,  Measure::next,
                                              Measure::previous, Measure::tensor, Measure::data};
@@ -30,7 +30,7 @@ double last_median(const std::deque<double>& values, int window) {
   return median_of({values.end() - number, values.end()});
 }
 
-// All but so many of the last steps are at least this.
+// The least value of the last steps if the `num_others` smallest ones are ignored.
 double least_of_last(const std::deque<double>& values, int window, int num_others) {
   if (std::ssize(values) < window) return 0;
   std::vector<double> last(values.end() - window, values.end());
@@ -40,10 +40,10 @@ double least_of_last(const std::deque<double>& values, int window, int num_other
 
 }  // namespace
 
-DetectorOptions hasty_options() {
+DetectorOptions early_options() {
   constexpr double kNever = 1e9;
   DetectorOptions options;
-  options.short_window = options.quick_window = kHastySteps, options.short_factor = options.quick_factor;
+  options.short_window = options.quick_window = kEarlySteps, options.short_factor = options.quick_factor;
   options.long_factor = options.link_short_factor = options.link_long_factor = kNever;
   return options;
 }
@@ -52,15 +52,15 @@ Detector::Detector(Topology topology, DetectorOptions options,
                    const std::map<std::pair<int, Measure>, double>& usual)
     : topology_(std::move(topology)), options_(options) {
   for (const auto& [key, value] : usual) baselines_[key].value = value;
-  // Clocks are compared with the others' of the same step, whatever they were before.
+  // Clocks are compared with other ranks' clocks of the same step, not with earlier ones.
   for (int group = 0; group < topology_.num_groups(); ++group) baselines_[{group, Measure::clock}].value = 1;
   stage_shares_.resize(static_cast<std::size_t>(topology_.num_groups()));
   memory_.resize(stage_shares_.size());
 }
 
-std::vector<Finding> Detector::see(const Observation& observation) {
+std::vector<Finding> Detector::observe(const Observation& observation) {
   step_ = observation.step, step_seconds_ = observation.seconds;
-  if (num_seen_++ == 0) first_step_ = step_;
+  if (num_observations_++ == 0) first_step_ = step_;
   const Common common{common_factor(observation, Measure::compute),
                       common_factor(observation, Measure::clock)};
   follow_one(common_, common.compute, false);
@@ -78,8 +78,8 @@ std::vector<Finding> Detector::see(const Observation& observation) {
   return found;
 }
 
-// What the better half of the ranks has in common, against before. Among two or three ranks the best one tells; one alone has nobody
-// to compare with, and its own change counts as its own.
+// The ratio to the baseline that the faster half of the ranks shares. Among two or three ranks it is the best
+// rank's ratio. A single rank cannot be compared, so its change counts as its own.
 double Detector::common_factor(const Observation& observation, Measure measure) const {
   if (observation.num_ranks < 2) return 1;
   std::vector<std::pair<double, std::int64_t>> ratios;  // by rank
@@ -92,7 +92,7 @@ double Detector::common_factor(const Observation& observation, Measure measure) 
     ratios.emplace_back(value / base->second.value, spread.count);
     ranks += spread.count;
   }
-  if (2 * ranks < observation.num_ranks) return 1;  // of the others nothing is known yet
+  if (2 * ranks < observation.num_ranks) return 1;  // too few ranks have baselines
   std::sort(ratios.begin(), ratios.end());
   if (observation.num_ranks < 4) return ratios.front().first;
   std::int64_t left = (ranks + 1) / 2;
@@ -111,8 +111,9 @@ bool Detector::is_steady(const Track& track, int window) const {
   return at(0.75) - at(0.25) <= options_.steady_part * at(0.5);
 }
 
-// The first of the last steps that are nearer to the present level than to the usual one, but for single others.
-std::int64_t Detector::began(const Track& track) const {
+// The first of the latest steps that are closer to the present level than to the usual one. Single exceptions
+// are ignored.
+std::int64_t Detector::first_step_of(const Track& track) const {
   const double halfway = std::sqrt(last_median(track.ratios, options_.quick_window));
   std::int64_t first = track.steps.back();
   int num_low = 0;
@@ -129,7 +130,7 @@ void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   if (std::ssize(track.ratios) > options_.long_window) track.ratios.pop_front(), track.steps.pop_front();
   const double least = is_link ? options_.link_short_factor : options_.short_factor,
                least_long = is_link ? options_.link_long_factor : options_.long_factor;
-  // Over again when the last steps are nearly as before.
+  // A condition is over when the last steps are nearly at the usual level.
   const double end = 1 + (least - 1) / 3;
   const bool is_high = ratio >= end;
   track.quiet = is_high ? 0 : track.quiet + 1;
@@ -142,11 +143,12 @@ void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   const bool begins = (has_quick || has_short || has_long) && track.high_seconds >= options_.least_seconds &&
                       (track.high_seconds >= options_.unsteady_seconds || is_steady(track, window));
   if (track.quiet >= 2) track.high_since = step_ + 1;
-  if (begins && !track.is_lasting) track.since = began(track);
+  if (begins && !track.is_lasting) track.since = first_step_of(track);
   track.is_lasting = begins || (track.is_lasting && last_median(track.ratios, options_.short_window) >= end);
 }
 
-void Detector::follow(const Observation& observation, const Common& common) {
+std::map<Detector::Key, double> Detector::ratios_of(const Observation& observation,
+                                                    const Common& common) const {
   std::map<Key, double> now;
   for (const auto& [group, seen] : observation.groups)
     for (const Measure measure : kWatched) {
@@ -156,13 +158,18 @@ void Detector::follow(const Observation& observation, const Common& common) {
       if (measure == Measure::clock && observation.num_ranks < 2) continue;
       const double usual = base->second.value * common.of(measure);
       now[{measure, -1 - group}] = spread.median() / usual;
-      for (const Seen& one : spread.largest) now[{measure, one.rank}] = one.value / usual;
+      for (const RankValue& one : spread.largest) now[{measure, one.rank}] = one.value / usual;
     }
+  return now;
+}
+
+void Detector::follow(const Observation& observation, const Common& common) {
+  const std::map<Key, double> now = ratios_of(observation, common);
   for (const auto& [key, ratio] : now) {
     const bool is_known = tracks_.contains(key);
-    if (!is_known && (ratio < kSuspicious || tracks_.size() >= kMostSuspects)) continue;
+    if (!is_known && (ratio < kTrackedRatio || tracks_.size() >= kMostTracks)) continue;
     Track& track = tracks_[key];
-    if (!is_known) {  // what it was before was nothing remarkable
+    if (!is_known) {  // earlier ratios were below kTrackedRatio
       track.ratios.assign(static_cast<std::size_t>(options_.long_window - 1), 1.0);
       track.steps.assign(track.ratios.size(), step_), track.high_since = step_;
     }
@@ -171,7 +178,8 @@ void Detector::follow(const Observation& observation, const Common& common) {
   for (auto it = tracks_.begin(); it != tracks_.end();) {
     Track& track = it->second;
     if (!now.contains(it->first)) {
-      // Who is not among the largest of a large group is taken as its median: where all of it is slow, others are listed in every step.
+      // An observation lists only the largest ranks of a large group. Other ranks count as the group's
+      // median, because a slow group may list other ranks in every step.
       const auto [measure, rank] = it->first;
       const auto median = now.find({measure, rank >= 0 ? -1 - topology_.group_of(rank) : rank});
       follow_one(track, median == now.end() ? 1.0 : median->second, is_channel(measure));
@@ -180,7 +188,8 @@ void Detector::follow(const Observation& observation, const Common& common) {
   }
 }
 
-// Baselines: the median over the warm-up, then a slow mean of quiet steps, so that what changes over hours is no condition.
+// A baseline is the median over the warm-up, then a slow moving average of undisturbed steps: a change over
+// hours is no condition.
 void Detector::learn(const Observation& observation, const Common& common) {
   constexpr double kRate = 1.0 / 256;
   for (const auto& [group, seen] : observation.groups)
@@ -194,7 +203,7 @@ void Detector::learn(const Observation& observation, const Common& common) {
         continue;
       }
       const double ratio = spread.median() / (base.value * common.of(measure));
-      if (ratio < kSuspicious && ratio > 1 / kSuspicious) base.value *= std::pow(ratio, kRate);
+      if (ratio < kTrackedRatio && ratio > 1 / kTrackedRatio) base.value *= std::pow(ratio, kRate);
     }
 }
 
@@ -205,7 +214,7 @@ const Detector::Track* Detector::track_of(Measure measure, int rank) const {
   return nullptr;
 }
 
-// By itself, or with the whole group: a group may have more ranks than are listed.
+// The rank's own track or its group's: a group may have more ranks than are listed.
 bool Detector::is_slow(Measure measure, int rank) const { return track_of(measure, rank) != nullptr; }
 
 Finding Detector::finding_of(Cause cause, std::vector<int> where,
@@ -220,7 +229,7 @@ Finding Detector::finding_of(Cause cause, std::vector<int> where,
       logs.push_back(std::abs(std::log(std::max(1e-9, *it / medians.back()))));
   }
   finding.factor = median_of(medians);
-  // Median deviation to standard deviation, then of a median of so many.
+  // From the median deviation to the standard deviation, then to that of a median of short_window values.
   finding.spread = 1.4826 * median_of(logs) * 1.25 / std::sqrt(static_cast<double>(options_.short_window));
   return finding;
 }

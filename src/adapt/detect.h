@@ -1,14 +1,17 @@
-// Detectors: what slows this run down, found from observations alone (adapt/observation.h), step by step.
+// Detector: finds what slows the run down from observations alone (adapt/observation.h), step by step.
 //
-// A value is compared with what its group of equal ranks had before (the *baseline*), less what all ranks have in common in this step. A
-// ratio counts as lasting when all but one of 10 steps have 1.15 at least, or the median of 60 steps 1.12; and for a second, where steps take
-// milliseconds, or for five where the ratios jump about. Seven of 1.5 at least are enough: each step counts then. What is over after six steps passes, and is not found. Who is in force is then put together: all devices of a node are a
-// host, all ranks of a stage on several nodes are a heavy stage, of slow channels the nodes that explain all of them.
+// A measured value is compared with the earlier value of its group of equal ranks (the *baseline*), after
+// dividing out what all ranks have in common in this step. A ratio counts as lasting if all but one of 10
+// steps have at least 1.15, or if the median of 60 steps is at least 1.12; seven steps of at least 1.5 are
+// enough, because each of them is expensive. It must also have lasted for one second, or for five seconds if
+// the ratios vary a lot. Lasting ratios are then attributed: all devices of a node to the host, all ranks of
+// a stage on several nodes to a heavy stage, and slow channels to the nodes that explain all of them.
 //
 //   Detector detector(Topology(plan, cluster, map));
-//   for each step: for (const Finding& finding : detector.see(observation)) …
+//   for each step: for (const Finding& finding : detector.observe(observation)) …
 //
-// One detector serves one plan epoch. Memory: the plan's stages, and at most 512 suspects. One thread at a time.
+// One detector serves one plan epoch. Memory: proportional to the plan's stages, plus at most 512 tracked
+// ranks. One thread at a time.
 #pragma once
 
 #include <array>
@@ -21,106 +24,77 @@
 
 #include "adapt/condition.h"
 #include "adapt/observation.h"
-#include "cluster/device_map.h"
-#include "plan/plan.h"
+#include "adapt/topology.h"
 
 namespace optimus {
 
 struct Finding {
   Cause cause = Cause::device;
-  std::vector<int> where;  // as in Condition; of a link all nodes that measurements cannot tell apart
+  std::vector<int> where;  // as in Condition; of a link: all nodes that measurements cannot tell apart
   double factor = 1;       // median over the last steps
-  double spread = 0;       // of the factor's logarithm: how sure it is
-  std::int64_t since = 0;  // first step of it, as far as can be told
-  double clock = 0;        // of a device whose clock is lower, by its own word: of what others have
+  double spread = 0;       // standard deviation of the factor's logarithm
+  std::int64_t since = 0;  // the first step of it, as far as measurements show
+  double clock = 0;        // of a device that reports a lower clock: relative to the clock of the others
 };
-// "slow device 5: 1.52x since step 397"; behind it " (clock at 0.66)"
+// "slow device 5: 1.52x since step 397", followed by " (clock at 0.66)" if the clock is known to be lower
 std::string text(const Finding& finding);
 
-// Who sits where, and who speaks to whom. Ranks are the plan's devices. Copies what it needs.
-class Topology {
- public:
-  Topology(const Plan& plan, const Cluster& cluster, const DeviceMap& map);
-
-  int num_ranks() const { return static_cast<int>(seats_.size()); }
-  int num_nodes() const { return static_cast<int>(ranks_of_node_.size()); }  // with ranks
-  int group_of(int rank) const { return seats_[static_cast<std::size_t>(rank)].group; }
-  int node_of(int rank) const { return seats_[static_cast<std::size_t>(rank)].node; }
-  const std::vector<int>& ranks_of_node(int node) const { return ranks_of_node_.at(node); }
-  const std::vector<int>& ranks_of_group(int group) const {
-    return ranks_of_group_[static_cast<std::size_t>(group)];
-  }
-  int num_groups() const { return static_cast<int>(ranks_of_group_.size()); }
-  // Ranks that the channel joins with this one, itself too; only itself where it has none.
-  std::vector<int> members(int rank, Channel channel) const;
-  // Nodes of these.
-  std::vector<int> nodes_of(int rank, Channel channel) const;
-
- private:
-  struct RankSeat {
-    int group = -1, index = 0, node = 0, pipeline = 0, stage = 0;
-  };
-  void note_twins(const Plan& plan);
-  std::vector<int> holders(const RankSeat& seat) const;
-
-  std::vector<RankSeat> seats_;
-  std::map<int, std::vector<int>> ranks_of_node_;
-  std::vector<std::vector<int>> ranks_of_group_;
-  std::vector<int> inner_;            // [group]: tp * cp of its first layers
-  std::vector<int> first_of_, last_;  // [group]: first and last group of its pipeline
-  std::vector<std::vector<int>>
-      twins_;  // [group]: those that have some of its blocks, itself too; of several pipelines
-};
-
 struct DetectorOptions {
-  int warm_up = 12;  // steps before anything is compared with before
+  int warm_up = 12;  // steps from which baselines are computed
   int short_window = 10, long_window = 60;
   double short_factor = 1.15, long_factor = 1.12;
-  int quick_window = 7;  // all of these, where so much is lost that each step counts
+  int quick_window = 7;  // all of these steps must have quick_factor
   double quick_factor = 1.5;
   double link_short_factor = 1.12, link_long_factor = 1.12;
-  double least_seconds = 1;    // other work on a machine takes milliseconds: no condition
-  double data_share = 0.05;    // of the step, waiting for data
-  double uneven_factor = 1.1;  // the costliest rank's samples, of the mean
-  double stage_factor = 1.1;   // the heaviest stage, of the mean
-  int memory_horizon = 500;    // steps until the limit is reached
-  // A level that has shifted lies closely around its new place. Where the middle half of the last ratios' logarithms spreads over more
-  // than this part of the shift, other work comes and goes; that counts when it lasts longer.
+  double least_seconds = 1;    // shorter disturbances, such as other work on a machine, are no conditions
+  double data_share = 0.05;    // part of the step spent waiting for data
+  double uneven_factor = 1.1;  // the samples of the most expensive rank, relative to the mean
+  double stage_factor = 1.1;   // the heaviest stage, relative to the mean
+  int memory_horizon = 500;    // steps until the memory limit is reached
+  // A level that has shifted varies little around its new value. If the middle half of the last ratios'
+  // logarithms spreads over more than this part of the shift, other work comes and goes: then it must last
+  // for unsteady_seconds.
   double steady_part = 0.5, unsteady_seconds = 5;
 };
 
-// For slow devices and hosts alone, of 1.5 or more in all but one of four steps: found sooner, and more often wrongly.
-constexpr int kHastySteps = 4;
-DetectorOptions hasty_options();
+// Observations until a new detector has seen enough to find a condition.
+constexpr int kObservationsToDetect = 14;
+
+// Options of the early detector: it finds only slow devices and hosts, with a factor of at least 1.5 in all
+// but one of four steps. It finds them sooner, and it is wrong more often.
+constexpr int kEarlySteps = 4;
+DetectorOptions early_options();
 
 class Detector {
  public:
-  // usual: what is known of measures of groups before the first step (adapt/calibration.h); the others are learned.
+  // usual: baselines of groups that are known before the first step (adapt/calibration.h). The others are
+  // learned.
   explicit Detector(Topology topology, DetectorOptions options = {},
                     const std::map<std::pair<int, Measure>, double>& usual = {});
 
-  // What is in force after this step, the worst first. Steps must come in order; some may be left out.
-  std::vector<Finding> see(const Observation& observation);
+  // Returns the findings in force after this step, the worst first. Steps must come in order; some may be
+  // missing.
+  std::vector<Finding> observe(const Observation& observation);
   const Topology& topology() const { return topology_; }
 
  private:
-  // Ratios of the last steps, the newest last, and which steps these were.
+  // The ratios of the last steps, the newest last.
   struct Track {
     std::deque<double> ratios;
-    std::deque<std::int64_t> steps;
-    std::int64_t high_since = 0;  // where the current run of high ones began
-    std::int64_t since = 0;       // of one that lasts: where it began
-    int quiet = 0;                // steps since the last high one
+    std::deque<std::int64_t> steps;  // [ratio]
+    std::int64_t high_since = 0;     // first step of the present run of high ratios
+    std::int64_t since = 0;          // first step of a lasting one
+    int quiet = 0;                   // steps since the last high ratio
     bool is_lasting = false;
-    double high_seconds = 0;  // how long all but single steps have been high
+    double high_seconds = 0;  // how long ratios have been high, except single steps
   };
   struct Baseline {
     std::vector<double> first;  // medians of the warm-up
-    double value = 0;           // 0: not yet
+    double value = 0;           // 0: not known yet
   };
   using Key = std::pair<Measure, int>;  // rank, or -1 - group for the whole group
 
-  // What ranks have in common in a step: of channels nothing.
+  // What all ranks have in common in a step. Channels have nothing in common.
   struct Common {
     double compute = 1, clock = 1;
     double of(Measure measure) const {
@@ -129,24 +103,32 @@ class Detector {
   };
   double common_factor(const Observation& observation, Measure measure) const;
   void follow(const Observation& observation, const Common& common);
+  std::map<Key, double> ratios_of(const Observation& observation, const Common& common) const;
   void follow_one(Track& track, double ratio, bool is_link) const;
   bool is_steady(const Track& track, int window) const;
-  std::int64_t began(const Track& track) const;
+  std::int64_t first_step_of(const Track& track) const;
   void learn(const Observation& observation, const Common& common);
   bool is_slow(Measure measure, int rank) const;
   Finding finding_of(Cause cause, std::vector<int> where, const std::vector<const Track*>& tracks) const;
   const Track* track_of(Measure measure, int rank) const;
-  // Of a slow rank: what it computes takes longer; where nobody sees that (CUDA), its clock is lower.
+  // The track of a slow rank's computing. Where computing is not measured (CUDA), the track of its clock.
   const Track* slowness_of(int rank) const;
 
   void find_slow_ranks(std::vector<Finding>& found) const;
-  // Devices of a host become slow together, and count as slow one after the other: where some do, and all others have half of their shift in most
-  // of the last steps, these count too.
+  std::set<int> slow_ranks() const;
+  // Attributes these ranks to one location if all of them are slow, and removes them from `slow`.
+  void attribute(Cause cause, int where, std::vector<int> ranks, std::set<int>& slow,
+                 std::vector<Finding>& found) const;
+  bool is_node_explanation(int group, const std::set<int>& slow) const;
+  // The devices of a host become slow at the same time but are found one after the other. If some are found,
+  // and all others show half of their shift in most of the last steps, the others are added.
   void complete_nodes(std::set<int>& slow) const;
   void find_slow_links(std::vector<Finding>& found) const;
-  // Whoever comes last to a channel sees its own speed; the others wait for it. A link is slow when all of its members say so.
+  // The rank that reaches a channel last measures the channel's speed; the others also measure their waiting.
+  // So a link is slow only if all of its members measure it.
   bool is_link_slow(Channel channel, int rank) const;
-  // A slow device serves its messages slowly, too: what a channel takes is its link's as far as it exceeds what its members' own work does.
+  // A slow device also serves its messages slowly. A channel is slow only as far as it exceeds the slowdown
+  // of its members' own work.
   bool is_explained_by_device(const Track& link, Channel channel, int rank) const;
   void find_heavy_stage(const Observation& observation, std::vector<Finding>& found);
   void find_data_wait(const Observation& observation, std::vector<Finding>& found);
@@ -157,7 +139,7 @@ class Detector {
   DetectorOptions options_;
   std::int64_t step_ = 0, first_step_ = 0;
   double step_seconds_ = 0;
-  int num_seen_ = 0;
+  int num_observations_ = 0;
   std::map<std::pair<int, Measure>, Baseline> baselines_;  // by group
   std::map<Key, Track> tracks_;
   Track common_;

@@ -1,4 +1,4 @@
-// See finding_text.h.
+// Implements finding_text.h, and text(Finding) of detect.h.
 #include "adapt/finding_text.h"
 
 #include <algorithm>
@@ -23,9 +23,9 @@ std::optional<Cause> cause_at(std::string_view words, std::size_t& length) {
   return best;
 }
 
-// A number at the begin, which is then taken away.
+// Reads a number at the start and removes it from the text.
 template <typename Number>
-std::optional<Number> take(std::string_view& words) {
+std::optional<Number> read_number(std::string_view& words) {
   Number value{};
   const auto [end, problem] = std::from_chars(words.data(), words.data() + words.size(), value);
   if (problem != std::errc()) return std::nullopt;
@@ -44,15 +44,15 @@ std::optional<Finding> finding_in(std::string_view words) {
   std::string_view places = words.substr(length, colon - length);
   while (starts_with(places, " ") || starts_with(places, kBetween)) {
     places.remove_prefix(starts_with(places, " ") ? 1 : kBetween.size());
-    const auto place = take<int>(places);
+    const auto place = read_number<int>(places);
     if (!place) break;
     finding.where.push_back(*place);
   }
   words.remove_prefix(colon + 2);
-  const auto factor = take<double>(words);
+  const auto factor = read_number<double>(words);
   if (!factor || !starts_with(words, kTimes)) return std::nullopt;
   words.remove_prefix(kTimes.size());
-  const auto since = take<std::int64_t>(words);
+  const auto since = read_number<std::int64_t>(words);
   if (!since) return std::nullopt;
   finding.factor = *factor, finding.since = *since;
   return finding;

@@ -1,4 +1,4 @@
-// Findings as people read them, and back: decisions keep them as their evidence.
+// Reads findings back from the evidence text of recorded decisions (text(const Finding&) in adapt/detect.h).
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace optimus {
 
-// Of a decision's evidence, which is text(finding), …: cause, place, factor and first step, as far as the words have them. What is no
-// finding is left out.
+// The findings in a comma-separated list of text(finding): cause, location, factor and first step. Other
+// parts of the text are skipped.
 std::vector<Finding> parse_findings(std::string_view evidence);
 
 }  // namespace optimus

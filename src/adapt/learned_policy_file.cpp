@@ -1,4 +1,4 @@
-// See learned_policy.h: the file.
+// Implements learned_policy.h: reading and writing of policy files.
 #include <algorithm>
 #include <cmath>
 
@@ -39,13 +39,13 @@ void read_tensor(const SafetensorsContent& content, const std::string& name,
   const auto found = std::find_if(content.tensors.begin(), content.tensors.end(),
                                   [&](const StoredTensor& one) { return one.name == name; });
   if (found == content.tensors.end())
-    throw UserError("{}: no tensor {}; a policy of this program has one", source, name);
+    throw UserError("{}: tensor {} is missing; it is no policy file of this program", source, name);
   if (found->type != ElementType::f32 || found->shape != shape)
-    throw UserError("{}: tensor {} is {} {}, must be F32 {}", source, name, text(found->type),
+    throw UserError("{}: tensor {} is {} {}; it must be F32 {}", source, name, text(found->type),
                     shape_text(found->shape), shape_text(shape));
   decode(found->type, found->bytes, values);
   if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }))
-    throw UserError("{}: tensor {} has values that are no numbers", source, name);
+    throw UserError("{}: tensor {} has values that are not finite", source, name);
 }
 
 }  // namespace
@@ -54,8 +54,8 @@ LearnedPolicy parse_learned_policy(std::span<const std::byte> file, const std::s
   const SafetensorsContent content = parse_safetensors(file, source);
   const auto format = content.metadata.find("format");
   if (format == content.metadata.end() || format->second != kPolicyFormat)
-    throw UserError("{}: its format is {}, must be {}", source,
-                    format == content.metadata.end() ? "not said" : in_quotes(format->second), kPolicyFormat);
+    throw UserError("{}: its format is {}; it must be {}", source,
+                    format == content.metadata.end() ? "missing" : in_quotes(format->second), kPolicyFormat);
   LearnedPolicy network;
   for (const PolicyTensor& tensor : policy_tensors())
     read_tensor(content, tensor.name, tensor.shape,
@@ -64,8 +64,8 @@ LearnedPolicy parse_learned_policy(std::span<const std::byte> file, const std::s
   read_tensor(content, "high", {static_cast<std::int64_t>(kFeatures)}, network.high, source);
   for (std::size_t i = 0; i < kFeatures; ++i)
     if (network.low[i] > network.high[i])
-      throw UserError("{}: the range of {} is upside down: {} to {}", source, feature_names()[i],
-                      network.low[i], network.high[i]);
+      throw UserError("{}: the range of {} is reversed: {} to {}", source, feature_names()[i], network.low[i],
+                      network.high[i]);
   network.origin = content.metadata;
   const auto without = network.origin.find(kWithout);
   network.sees_misses = without == network.origin.end() || without->second != kResidual;

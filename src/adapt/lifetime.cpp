@@ -1,4 +1,4 @@
-// See lifetime.h.
+// Implements lifetime.h.
 #include "adapt/lifetime.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-double chance_beyond(const Lifetime& lifetime, double seconds) {
+double probability_beyond(const Lifetime& lifetime, double seconds) {
   const double z = std::log(std::max(seconds, 1e-9) / lifetime.median) / lifetime.spread;
   return 0.5 * std::erfc(z / std::numbers::sqrt2);
 }
@@ -38,13 +38,13 @@ Lifetime usual_lifetime(Cause cause) {
 
 double expected_rest(const Lifetime& lifetime, double age, double horizon) {
   if (lifetime.is_endless) return horizon;
-  const double alive = chance_beyond(lifetime, age);
-  if (alive < 1e-12) return horizon;  // older than anything that was seen: it stays
-  // The integral of the chance to live on, in steps that grow with the age.
+  const double alive = probability_beyond(lifetime, age);
+  if (alive < 1e-12) return horizon;  // older than any observed one: it stays
+  // The integral of the survival probability, in steps that grow with the age.
   double rest = 0, at = 0, width = std::max(1.0, age / 64);
   while (at < horizon) {
     const double step = std::min(width, horizon - at);
-    rest += step * chance_beyond(lifetime, age + at + step / 2) / alive;
+    rest += step * probability_beyond(lifetime, age + at + step / 2) / alive;
     at += step, width *= 1.05;
   }
   return std::min(rest, horizon);
@@ -52,8 +52,8 @@ double expected_rest(const Lifetime& lifetime, double age, double horizon) {
 
 double chance_to_end(const Lifetime& lifetime, double age) {
   if (lifetime.is_endless) return 0;
-  const double alive = chance_beyond(lifetime, age);
-  return alive < 1e-12 ? 0 : 1 - chance_beyond(lifetime, age + 1) / alive;
+  const double alive = probability_beyond(lifetime, age);
+  return alive < 1e-12 ? 0 : 1 - probability_beyond(lifetime, age + 1) / alive;
 }
 
 }  // namespace optimus

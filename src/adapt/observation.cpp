@@ -1,4 +1,4 @@
-// See observation.h.
+// Implements observation.h.
 #include "adapt/observation.h"
 
 #include <algorithm>
@@ -13,11 +13,11 @@ int bucket_of(double value) {
   return static_cast<int>(std::floor(std::log2(std::max(value, kLeastValue)) * kBucketsPerOctave));
 }
 
-bool is_larger(const Seen& a, const Seen& b) {
+bool is_larger(const RankValue& a, const RankValue& b) {
   return a.value > b.value || (a.value == b.value && a.rank < b.rank);
 }
 
-bool is_smaller(const Seen& a, const Seen& b) {
+bool is_smaller(const RankValue& a, const RankValue& b) {
   return a.value < b.value || (a.value == b.value && a.rank < b.rank);
 }
 
@@ -26,8 +26,8 @@ void merge_lengths(LengthSum& into, const LengthSum& other) {
   into.longest = std::max(into.longest, other.longest);
 }
 
-// 0 is "not known".
-Bytes lesser_limit(Bytes a, Bytes b) {
+// 0 means not known.
+Bytes smaller_limit(Bytes a, Bytes b) {
   if (a.value == 0 || b.value == 0) return std::max(a, b);
   return std::min(a, b);
 }
@@ -59,7 +59,7 @@ void Spread::merge(const Spread& other) {
   if (other.count == 0) return;
   if (count == 0 || is_smaller(other.smallest, smallest)) smallest = other.smallest;
   count += other.count, sum += other.sum;
-  std::vector<Seen> both;
+  std::vector<RankValue> both;
   std::merge(largest.begin(), largest.end(), other.largest.begin(), other.largest.end(),
              std::back_inserter(both), is_larger);
   both.resize(std::min(both.size(), kLargest));
@@ -69,7 +69,7 @@ void Spread::merge(const Spread& other) {
 
 double Spread::median() const {
   if (count == 0) return 0;
-  // Few ranks are all known by name: exact.
+  // If `largest` contains all ranks, the median is exact.
   if (count <= static_cast<std::int64_t>(largest.size()))
     return largest[static_cast<std::size_t>(count / 2)].value;
   std::int64_t left = (count + 1) / 2;
@@ -95,7 +95,7 @@ void Observation::add(const RankStep& rank) {
   ++num_ranks;
   merge_lengths(lengths, rank.lengths);
   merge_rates(rates, rank.rates);
-  memory_limit = lesser_limit(memory_limit, rank.memory_limit);
+  memory_limit = smaller_limit(memory_limit, rank.memory_limit);
   GroupStep& group = groups[rank.group];
   const auto put = [&](Measure measure, double value) {
     group.spreads[static_cast<std::size_t>(measure)].add(value, rank.rank);
@@ -120,7 +120,7 @@ void Observation::merge(const Observation& other) {
   num_ranks += other.num_ranks;
   merge_lengths(lengths, other.lengths);
   merge_rates(rates, other.rates);
-  memory_limit = lesser_limit(memory_limit, other.memory_limit);
+  memory_limit = smaller_limit(memory_limit, other.memory_limit);
   for (const auto& [number, group] : other.groups)
     for (std::size_t m = 0; m < kMeasures; ++m) groups[number].spreads[m].merge(group.spreads[m]);
 }

@@ -1,9 +1,10 @@
-// What was seen of one training step: by one rank (RankStep), and of all ranks together (Observation).
+// Measurements of one training step: by one rank (RankStep), and of all ranks together (Observation).
 //
-// A rank adds up its instructions by kind. Observations of parts of the run are merged in any tree, in any order, with the same result
-// bit for bit but for the last digits of sums; an observation grows with the plan's stages, never with its ranks: of each group
-// of equal ranks (a stage of a pipeline) and each measure it keeps the smallest, a histogram for the median, and the largest few, with
-// who had them. Plain data: what detectors (adapt/detect.h) and policies see, and what a learned policy is trained on.
+// A rank sums the times of its instructions by kind. Observations of parts of the run are merged in any tree
+// and any order. The result is the same except for the last digits of sums. The size of an observation grows
+// with the plan's stages, not with its ranks: for each group of equal ranks (a stage of a pipeline) and each
+// measure it stores the smallest value, a histogram for the median, and the few largest values with their
+// ranks. Plain data; the input of detectors (adapt/detect.h).
 #pragma once
 
 #include <array>
@@ -34,25 +35,26 @@ inline constexpr std::size_t kWorkKinds = 10;
 
 struct WorkTime {
   std::int64_t count = 0;
-  double seconds = 0;  // from begin to end, without `waiting`
-  double waiting = 0;  // until others were there, as far as that is known
+  double seconds = 0;  // without `waiting`
+  double waiting = 0;  // for other ranks, as far as it is known
   bool operator==(const WorkTime&) const = default;
 };
 
-// Whom a rank speaks to: the stages beside its own, its tensor (and context) group, those that hold the same layers.
+// The communication channels of a rank: the next and the previous stage, its tensor (and context) parallel
+// group, and its data-parallel group.
 enum class Channel { next, previous, tensor, data };
 inline constexpr std::size_t kChannels = 4;
 
 struct LinkTime {
-  double bytes = 0, seconds = 0;  // seconds: while both sides were there
+  double bytes = 0, seconds = 0;  // seconds: while all members are ready
   bool operator==(const LinkTime&) const = default;
 };
 
-// Blocks that the cost model may be wrong about in different ways.
+// Kinds of blocks for which the cost model has different errors.
 enum class BlockRole { embedding, layer, head };
 inline constexpr std::size_t kBlockRoles = 3;
 
-// What computing took, and what the cost model says of the same.
+// The measured and predicted seconds of the same computing.
 struct Rate {
   double seconds = 0, predicted = 0;
   bool operator==(const Rate&) const = default;
@@ -61,28 +63,30 @@ using BlockRates = std::array<Rate, kBlockRoles>;
 
 struct LengthSum {
   std::int64_t sequences = 0, tokens = 0, longest = 0;
-  double squares = 0;  // of lengths: what attention takes
+  double squares = 0;  // sum of squared lengths, which attention cost is proportional to
   bool operator==(const LengthSum&) const = default;
 };
 
 struct RankStep {
-  int rank = 0;        // as the plan names it
-  int group = 0;       // of equal ranks: the stage, counted through all pipelines
+  int rank = 0;        // device number of the plan
+  int group = 0;       // the stage, counted through all pipelines
   double seconds = 0;  // of the step
   double data_wait = 0;
-  double work = 1;  // what its samples cost, of the usual: by their lengths
+  double work = 1;  // cost of its samples relative to the usual cost, by their lengths
   std::array<WorkTime, kWorkKinds> kinds{};
   std::array<LinkTime, kChannels> links{};
   BlockRates rates{};
   LengthSum lengths{};
   Bytes memory{}, memory_limit{};
-  // What a GPU says of itself: its highest clock over the present one (0: nobody knows), and the part of the time in which it was idle.
+  // Reported by a GPU: its highest clock over the present one (0: not known), and the part of the time in
+  // which it was idle.
   double clock = 0, idle = 0;
 
   double compute_seconds() const;  // forward, recompute, backward
 };
 
-// What is compared between ranks: the larger, the slower. compute: seconds, of usual work. Channels: seconds a byte.
+// Quantities that are compared between ranks; larger is slower. compute: seconds for the usual work.
+// Channels: seconds per byte.
 enum class Measure {
   compute,
   optimizer,
@@ -104,25 +108,26 @@ inline Measure measure_of(Channel channel) {
 }
 std::string text(Measure measure);
 
-struct Seen {
+struct RankValue {
   double value = 0;
   int rank = 0;
-  bool operator==(const Seen&) const = default;
+  bool operator==(const RankValue&) const = default;
 };
 
 // The values of one measure over a group's ranks. Values are at least 0.
 struct Spread {
-  static constexpr std::size_t kLargest = 16;  // a host's devices, and some more
+  static constexpr std::size_t kLargest = 16;  // more than the devices of a host
   std::int64_t count = 0;
   double sum = 0;
-  Seen smallest{};
-  std::vector<Seen> largest{};            // the first is the largest; of equal ones the lower rank first
-  std::map<int, std::int64_t> buckets{};  // of a 64th of an octave each; zero and below 1e-12 in the lowest
+  RankValue smallest{};
+  std::vector<RankValue> largest{};  // descending; equal values by rank
+  std::map<int, std::int64_t>
+      buckets{};  // histogram, 64 buckets per factor of two; values below 1e-12 are in the lowest
 
   void add(double value, int rank);
   void merge(const Spread& other);
   double mean() const { return count > 0 ? sum / static_cast<double>(count) : 0; }
-  double median() const;  // the lower one; within half a percent
+  double median() const;  // the lower median, accurate to half a percent
   bool operator==(const Spread&) const = default;
 };
 
@@ -134,12 +139,12 @@ struct GroupStep {
 
 struct Observation {
   std::int64_t step = 0;
-  double seconds = 0;  // of the step: of the slowest rank
+  double seconds = 0;  // of the step, by the slowest rank
   std::int64_t num_ranks = 0;
   LengthSum lengths{};
-  BlockRates rates{};                 // of all ranks together
-  Bytes memory_limit{};               // the least of all ranks; 0: none is known
-  std::map<int, GroupStep> groups{};  // by number
+  BlockRates rates{};                 // sums over all ranks
+  Bytes memory_limit{};               // the smallest of all ranks; 0: not known
+  std::map<int, GroupStep> groups{};  // by group number
 
   void add(const RankStep& rank);
   void merge(const Observation& other);  // of other ranks in the same step

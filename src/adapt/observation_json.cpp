@@ -1,7 +1,10 @@
-// The text of an observation: what ranks send up the tree, and what a run's folder keeps.
+// Implements the JSON format of observation.h, which ranks send up the tree and the run's folder stores.
 //
-//   {"format": "optimus-observation", "version": 1, "step": 412, "seconds": 0.31, "num_ranks": 16, "lengths": {…}, "rates": [[0.1, 0.08], …], "memory_limit": 0,
-//    "groups": [{"group": 0, "compute": {"count": 4, "sum": 1.0, "smallest": [0.24, 3], "largest": [[0.26, 1], …], "buckets": [[-132, 2], …]}, …}]}
+//   {"format": "optimus-observation", "version": 1, "step": 412, "seconds": 0.31, "num_ranks": 16,
+//    "lengths": {…}, "rates": [[0.1, 0.08], …], "memory_limit": 0,
+//    "groups": [{"group": 0,
+//                "compute": {"count": 4, "sum": 1.0, "smallest": [0.24, 3], "largest": [[0.26, 1], …],
+//                            "buckets": [[-132, 2], …]}, …}]}
 #include <cmath>
 
 #include "adapt/observation.h"
@@ -12,7 +15,7 @@ namespace {
 
 constexpr int kObservationVersion = 1;
 constexpr std::int64_t kMostGroups = 100'000, kMostRanks = 1'000'000, kMostCount = std::int64_t{1} << 53;
-constexpr int kLowestBucket = -2560, kHighestBucket = 65'600;  // of 1e-12 and of the largest double
+constexpr int kLowestBucket = -2560, kHighestBucket = 65'600;  // for 1e-12 and for the largest double
 
 double amount(const JsonView& view) {
   const double value = view.number();
@@ -20,17 +23,17 @@ double amount(const JsonView& view) {
   return value;
 }
 
-Seen seen_of(const JsonView& view) {
+RankValue rank_value_of(const JsonView& view) {
   const std::vector<JsonView> pair = view.elements();
   if (pair.size() != 2) view.refuse("[value, rank]");
   return {amount(pair[0]), static_cast<int>(pair[1].integer(0, kMostRanks))};
 }
 
-OrderedJson json_of(const Seen& seen) { return OrderedJson::array({seen.value, seen.rank}); }
+OrderedJson json_of(const RankValue& one) { return OrderedJson::array({one.value, one.rank}); }
 
 OrderedJson json_of(const Spread& spread) {
   OrderedJson largest = OrderedJson::array(), buckets = OrderedJson::array();
-  for (const Seen& seen : spread.largest) largest.push_back(json_of(seen));
+  for (const RankValue& one : spread.largest) largest.push_back(json_of(one));
   for (const auto& [bucket, number] : spread.buckets) buckets.push_back(OrderedJson::array({bucket, number}));
   return {{"count", spread.count},
           {"sum", spread.sum},
@@ -42,14 +45,14 @@ OrderedJson json_of(const Spread& spread) {
 Spread spread_of(const JsonView& view) {
   Spread spread;
   spread.count = view.at("count").integer(1, kMostRanks), spread.sum = amount(view.at("sum"));
-  spread.smallest = seen_of(view.at("smallest"));
+  spread.smallest = rank_value_of(view.at("smallest"));
   const JsonView largest = view.at("largest");
   const std::vector<JsonView> seen = largest.elements();
   if (std::ssize(seen) != std::min<std::int64_t>(spread.count, Spread::kLargest))
-    largest.refuse("as many as there are ranks, 16 at most");
+    largest.refuse("one for each rank, at most 16");
   for (const JsonView& one : seen) {
-    spread.largest.push_back(seen_of(one));
-    if (spread.largest.back().value > spread.largest.front().value) one.refuse("the largest first");
+    spread.largest.push_back(rank_value_of(one));
+    if (spread.largest.back().value > spread.largest.front().value) one.refuse("descending values");
   }
   std::int64_t counted = 0;
   for (const JsonView& one : view.at("buckets").elements()) {
@@ -58,10 +61,10 @@ Spread spread_of(const JsonView& view) {
     const std::int64_t number = pair[1].integer(1, kMostRanks);
     if (!spread.buckets.emplace(static_cast<int>(pair[0].integer(kLowestBucket, kHighestBucket)), number)
              .second)
-      one.refuse("each bucket once");
+      one.refuse("each bucket only once");
     counted += number;
   }
-  if (counted != spread.count) view.at("buckets").refuse("as many values as the count says");
+  if (counted != spread.count) view.at("buckets").refuse("as many values as `count`");
   return spread;
 }
 
@@ -116,12 +119,12 @@ OrderedJson to_json(const Observation& seen) {
           {"groups", std::move(groups)}};
 }
 
-Observation parse_observation(std::string_view text_of_it, const std::string& source) {
-  const Json document = parse_json(text_of_it, source);
+Observation parse_observation(std::string_view document_text, const std::string& source) {
+  const Json document = parse_json(document_text, source);
   const JsonView json(document, source);
   if (json.at("format").text() != "optimus-observation") json.at("format").refuse("\"optimus-observation\"");
   if (const auto version = json.at("version").integer(); version != kObservationVersion)
-    throw UserError("{}: version {}, this program reads version {}", source, version, kObservationVersion);
+    throw UserError("{}: version {}; this program reads version {}", source, version, kObservationVersion);
   Observation seen;
   seen.step = json.at("step").integer(0, kMostCount), seen.seconds = amount(json.at("seconds"));
   seen.num_ranks = json.at("num_ranks").integer(0, kMostRanks);
@@ -131,7 +134,7 @@ Observation parse_observation(std::string_view text_of_it, const std::string& so
   for (const JsonView& one : json.at("groups").elements()) {
     const auto number = static_cast<int>(one.at("group").integer(0, kMostGroups));
     const auto [place, is_new] = seen.groups.emplace(number, GroupStep{});
-    if (!is_new) one.at("group").refuse("each group once");
+    if (!is_new) one.at("group").refuse("each group only once");
     for (std::size_t m = 0; m < kMeasures; ++m)
       if (const auto spread = one.find(text(static_cast<Measure>(m))))
         place->second.spreads[m] = spread_of(*spread);

@@ -1,4 +1,4 @@
-// See phase.h.
+// Implements phase.h.
 #include "adapt/phase.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace optimus {
 
-void LossPlateau::see(double loss) {
+void LossPlateau::observe(double loss) {
   if (!std::isfinite(loss)) return;
   losses_.push_back(loss);
   if (std::ssize(losses_) > window_) losses_.pop_front();
@@ -29,7 +29,7 @@ bool LossPlateau::has_stopped(double part) const {
   return (slope - 2 * std::sqrt(rest / (n - 2) / xx)) * n > -part * std::abs(mean);
 }
 
-void LengthMix::see(const LengthSum& lengths) {
+void LengthMix::observe(const LengthSum& lengths) {
   if (lengths.sequences == 0 || lengths.tokens == 0) return;
   const auto sequences = static_cast<double>(lengths.sequences), tokens = static_cast<double>(lengths.tokens);
   const double ratio = lengths.squares * sequences / (tokens * tokens);

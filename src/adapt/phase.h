@@ -1,5 +1,6 @@
-// Signals of a training's phase: whether its loss still falls, whether its sequences change; how noisy its gradients are is in
-// plan/noise_scale.h. They say nothing about machines; another plan for other lengths may follow from them. Pure; one thread at a time.
+// Signals of the training's phase: whether the loss still falls, and whether sequence lengths change. The
+// noise of gradients is in plan/noise_scale.h. These signals do not depend on machines. Pure; one thread at a
+// time.
 #pragma once
 
 #include <deque>
@@ -8,12 +9,13 @@
 
 namespace optimus {
 
-// Whether the loss has stopped falling: the slope over a window, with its standard error.
+// Whether the loss has stopped falling: its slope over a window of steps, with the slope's standard error.
 class LossPlateau {
  public:
   explicit LossPlateau(int window = 200) : window_(window) {}
-  void see(double loss);
-  // Over the window it falls by less than this part of itself, with some certainty (two standard errors). False until the window is full.
+  void observe(double loss);
+  // The loss falls over the window by less than this part of itself, with a certainty of two standard errors.
+  // False until the window is full.
   bool has_stopped(double part = 0.02) const;
 
  private:
@@ -21,11 +23,12 @@ class LossPlateau {
   std::deque<double> losses_;
 };
 
-// Whether sequences cost something else than before: mean square over squared mean of lengths, now against the run's first steps.
+// Whether the cost of sequences has changed: the mean square of lengths over their squared mean, now against
+// the first steps.
 class LengthMix {
  public:
-  void see(const LengthSum& lengths);
-  double change() const;  // 1: as before
+  void observe(const LengthSum& lengths);
+  double change() const;  // 1: no change
 
  private:
   double first_ = 0, recent_ = 0;

@@ -1,4 +1,4 @@
-// See prediction_memory.h.
+// Implements prediction_memory.h.
 #include "adapt/prediction_memory.h"
 
 #include <algorithm>
@@ -7,45 +7,47 @@
 namespace optimus {
 namespace {
 
-// Of a kind that has not run, at least: in the lab copies took up to 1.9 times what was predicted from stages, e^0.4 is 1.5.
+// The least doubt of a kind that has not run. In the lab, data-parallel plans took up to 1.9 times the time
+// that was predicted from pipelines; e^0.4 is 1.5.
 constexpr double kLeastDoubt = 0.4;
-// Of a kind that has run with its state cut otherwise: collectives of which nothing was measured.
+// Of a kind that has run with another sharding: its collectives were not measured.
 constexpr double kDoubtOfShards = 0.1;
-// Of one whose stages computed in another order: in the lab zero-bubble was promised to take 0.83 of 1f1b's step, and took 0.86 to 1.2 of it.
+// Of a kind that has run with another schedule. In the lab, zero-bubble was predicted to take 0.83 of 1f1b's
+// step time, and it took 0.86 to 1.2.
 constexpr double kDoubtOfSchedule = 0.2;
 
 PredictionMemory::Kind kind_of(const Plan& plan) {
-  bool has_stages = false, has_tp = false, has_cp = false, has_copies = plan.pipelines.size() > 1,
+  bool has_stages = false, has_tp = false, has_cp = false, has_dp = plan.pipelines.size() > 1,
        has_shards = false;
   for (const Pipeline& pipeline : plan.pipelines) {
     has_stages |= pipeline.stages.size() > 1;
     for (const Stage& stage : pipeline.stages) {
       const LayerStrategy& strategy = stage.chunks.front().runs.front().strategy;
       has_tp |= strategy.tp > 1, has_cp |= strategy.cp > 1;
-      has_copies |= data_parallel(stage, strategy) > 1, has_shards |= strategy.zero > 0;
+      has_dp |= data_parallel(stage, strategy) > 1, has_shards |= strategy.zero > 0;
     }
   }
   std::string kind;
-  for (const auto& [has, letter] : {std::pair(has_stages, 'p'), std::pair(has_tp, 't'),
-                                    std::pair(has_cp, 'c'), std::pair(has_copies, 'd')})
+  for (const auto& [has, letter] :
+       {std::pair(has_stages, 'p'), std::pair(has_tp, 't'), std::pair(has_cp, 'c'), std::pair(has_dp, 'd')})
     if (has) kind += letter;
   return {kind, has_stages ? std::optional(plan.schedule) : std::nullopt, has_shards};
 }
 
-// Of what one kind takes, where another of the same axes is known.
-double doubt_between(const PredictionMemory::Kind& known, const PredictionMemory::Kind& asked) {
-  return std::hypot(known.has_shards == asked.has_shards ? 0 : kDoubtOfShards,
-                    known.schedule == asked.schedule ? 0 : kDoubtOfSchedule);
+// The doubt of a prediction for one kind by the ratio of another kind with the same axes.
+double doubt_between(const PredictionMemory::Kind& known, const PredictionMemory::Kind& wanted) {
+  return std::hypot(known.has_shards == wanted.has_shards ? 0 : kDoubtOfShards,
+                    known.schedule == wanted.schedule ? 0 : kDoubtOfSchedule);
 }
 
 }  // namespace
 
-void PredictionMemory::saw(const Plan& plan, double predicted, double measured, bool is_quiet) {
+void PredictionMemory::record(const Plan& plan, double predicted, double measured, bool is_quiet) {
   if (predicted > 0 && measured > 0) ratios_[kind_of(plan)] = {measured / predicted, is_quiet};
 }
 
-void PredictionMemory::saw_added(Cause cause, double ratio) {
-  constexpr double kMost = 4;  // beyond that it was something else
+void PredictionMemory::record_added(Cause cause, double ratio) {
+  constexpr double kMost = 4;  // larger ratios have another reason
   added_[cause] = std::clamp(ratio, 1 / kMost, kMost);
 }
 
@@ -62,9 +64,10 @@ bool PredictionMemory::knows_quiet(const Plan& plan) const {
 PredictionMemory::Trust PredictionMemory::trust_in(const Plan& plan, const Plan& now) const {
   const Kind kind = kind_of(plan);
   std::optional<Trust> nearest;
-  for (const auto& [known, seen] : ratios_) {
+  for (const auto& [known, measured] : ratios_) {
     const double doubt = doubt_between(known, kind);
-    if (known.axes == kind.axes && (!nearest || doubt < nearest->doubt)) nearest = Trust{seen.ratio, doubt};
+    if (known.axes == kind.axes && (!nearest || doubt < nearest->doubt))
+      nearest = Trust{measured.ratio, doubt};
   }
   if (nearest) return *nearest;
   const auto present = ratios_.find(kind_of(now));

@@ -1,10 +1,10 @@
-// How far predictions can be trusted: what plans took of what the cost model said of them.
+// PredictionMemory: measured over predicted step times of plans that have run, by kind of plan.
 //
-// The model errs in common for plans of one kind (which axes they have, in which order their stages compute, whether state is cut), because
-// it errs about the same channels, kernels and gaps: a kind that has run is believed by what it took then, and so is, with a small doubt, one
-// of the same axes whose schedule is another or whose state is cut otherwise; any other one as much as the model was right about the plan
-// that runs.
-// Pure; one thread.
+// Plans of one kind have the same parallel axes, the same schedule and the same sharding. The cost model has
+// a common error for them, because they use the same channels and kernels. So a prediction is corrected by
+// the ratio of its kind. A kind with the same axes and another schedule or sharding is corrected in the same
+// way, with a small doubt. Any other kind is corrected by the ratio of the present plan, with a large doubt.
+// Pure; copyable; one thread.
 #pragma once
 
 #include <map>
@@ -21,29 +21,30 @@ class PredictionMemory {
  public:
   struct Kind {
     std::string axes;
-    std::optional<Schedule> schedule;  // of stages, where there are several
-    bool has_shards = false;           // state is cut: other collectives
+    std::optional<Schedule> schedule;  // only with several stages
+    bool has_shards = false;           // sharded state uses other collectives
     auto operator<=>(const Kind&) const = default;
   };
-  // The plan runs, and takes so much of what was predicted for the machines as they are; quiet: as they usually are.
-  void saw(const Plan& plan, double predicted, double measured, bool is_quiet);
-  // Such a condition has made its steps longer by so much of what was predicted that it would.
-  void saw_added(Cause cause, double ratio);
+  // The present plan's step time in seconds, predicted for the present conditions, and measured. is_quiet: no
+  // condition concerns the plan.
+  void record(const Plan& plan, double predicted, double measured, bool is_quiet);
+  // A condition of this cause has made steps longer by this multiple of the predicted increase.
+  void record_added(Cause cause, double ratio);
   double added(Cause cause) const;
-  bool knows_quiet(const Plan& plan) const;  // its kind, where nothing was slow
+  bool knows_quiet(const Plan& plan) const;  // whether its kind has run without conditions
   struct Trust {
-    double factor = 1;  // seconds, of those predicted
-    double doubt = 0;   // of its logarithm, beside the prediction's own
+    double factor = 1;  // expected over predicted seconds
+    double doubt = 0;   // standard deviation of its logarithm, in addition to the prediction's own
   };
-  // now: the plan that runs, of which saw() was told.
+  // now: the present plan, of which record() was called.
   Trust trust_in(const Plan& plan, const Plan& now) const;
 
  private:
-  struct Seen {
+  struct Measured {
     double ratio = 1;
     bool is_quiet = false;
   };
-  std::map<Kind, Seen> ratios_;
+  std::map<Kind, Measured> ratios_;
   std::map<Cause, double> added_;
 };
 

@@ -1,4 +1,4 @@
-// See respond.h.
+// Implements respond.h.
 #include "adapt/respond.h"
 
 #include <algorithm>
@@ -12,9 +12,10 @@
 namespace optimus {
 namespace {
 
-constexpr double kSlow = 1.15;        // worth being left out
-constexpr double kBytesOfState = 12;  // masters and two moments, fp32
-// What the cost model misses on published runs, on average (docs/cost-model.md); of plans that are close to each other less.
+constexpr double kSlow = 1.15;        // slower devices may be dropped
+constexpr double kBytesOfState = 12;  // per parameter: fp32 master weight and two moments
+// The mean error of the cost model on published runs (docs/cost-model.md). The error is smaller between
+// similar plans.
 constexpr double kDoubtOfPrediction = 0.06, kDoubtOfNeighbour = 0.03;
 
 class Responder {
@@ -69,7 +70,7 @@ class Responder {
     options_.push_back(std::move(one));
   }
 
-  // As the model has it with what was measured of both.
+  // The cost of the head relative to a layer, by the cost model with measured corrections.
   std::optional<double> head_in_layers(const Plan& plan) const {
     if (plan.pipelines.front().stages.size() < 2) return std::nullopt;
     BlockRates all{};
@@ -81,7 +82,7 @@ class Responder {
     return head * usual_.constants.head_residual * static_cast<double>(usual_.model.layers) / layers;
   }
 
-  // Speeds, where devices behind a slow network are slow ones.
+  // Device speeds in which a slow network counts as slow devices.
   std::vector<double> usable(std::vector<double> speeds) const {
     for (std::size_t i = 0; i < speeds.size(); ++i)
       for (const Condition& one : conditions_)
@@ -95,12 +96,12 @@ class Responder {
         search(now_, ground_, search_limits(limits_, ground_.num_devices(), limits_.alternatives));
     add(Response::replan, found.plan, kDoubtOfPrediction, true);
     for (const Alternative& other : found.alternatives)
-      // Better ones are told of, too: those that constraints exclude.
+      // The search also reports better plans that violate constraints; they are skipped.
       if (other.fill.fits() && other.objective >= found.objective * (1 - 1e-9))
         add(Response::replan, other.plan, kDoubtOfPrediction, true);
   }
 
-  // The devices that are slow, or those of nodes that are, left out.
+  // The planner's best plan without slow devices and without nodes that have a slow network.
   void add_without_slow() {
     HardwareProfile profile = cluster_.profile();
     std::vector<int> dropped;
@@ -129,7 +130,7 @@ class Responder {
       one.option.pause_seconds = pause_of(costs_, usual_.model, found.plan, true);
       one.option.devices = num_devices(found.plan);
       options_.push_back(std::move(one));
-    } catch (const UserError&) {  // the model does not fit on the rest
+    } catch (const UserError&) {  // the model does not fit on the remaining devices
     }
   }
 
@@ -137,7 +138,7 @@ class Responder {
   const RecoveryCosts& costs_;
   const ResponseLimits& limits_;
   const std::vector<Condition>& conditions_;
-  const Cluster cluster_;  // as it is now
+  const Cluster cluster_;  // under the present conditions
   const Demand now_;
   const Ground ground_, usual_ground_;
   std::vector<PlannedOption> options_;

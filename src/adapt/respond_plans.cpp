@@ -1,4 +1,5 @@
-// The cheap answers of respond.h: sequences by speed, layers by speed, and state held once or twice.
+// Implements respond.h: answers that need no search. Sequences by speed, layers by speed, and redundant
+// copies of the state.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -13,9 +14,10 @@
 namespace optimus {
 namespace {
 
-// A pipeline whose layers are all cut into as many parts, with as many replicas: what can be taken apart.
+// The shape of a pipeline whose layers all have the same tp * cp and the same number of replicas. Such a
+// pipeline can be split by replicas.
 struct GridShape {
-  int unit = 1, replicas = 1;
+  int unit = 1, replicas = 1;  // unit: tp * cp
 };
 std::optional<GridShape> grid_of(const Pipeline& pipeline) {
   std::optional<GridShape> shape;
@@ -53,14 +55,15 @@ Pipeline part_of(const Pipeline& whole, const GridShape& shape, const std::vecto
   return part;
 }
 
-// So many sequences in micro-batches of `size`, the last one smaller.
+// Splits sequences into micro-batches of `size`; the last one may be smaller.
 std::vector<int> microbatches_of(std::int64_t sequences, int size) {
   std::vector<int> all(static_cast<std::size_t>(sequences / size), size);
   if (sequences % size != 0) all.push_back(static_cast<int>(sequences % size));
   return all;
 }
 
-// So many sequences of so many replicas in micro-batches of about `size` for each: a share by speed is seldom a multiple of that.
+// Splits sequences into nearly equal micro-batches of about `size` sequences per replica, because a share by
+// speed is rarely a multiple of `size`.
 std::vector<int> even_microbatches_of(std::int64_t sequences, std::int64_t replicas, int size) {
   const std::int64_t each = sequences / replicas;
   const auto number = std::max<std::int64_t>(1, (2 * each + size) / (2 * size));
@@ -78,7 +81,7 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
   const Pipeline& whole = plan.pipelines.front();
   const std::optional<GridShape> shape = grid_of(whole);
   if (!shape || shape->replicas < 2) return std::nullopt;
-  std::map<double, std::vector<int>, std::greater<>> by_speed;  // the quickest first
+  std::map<double, std::vector<int>, std::greater<>> by_speed;  // the fastest first
   for (int r = 0; r < shape->replicas; ++r) by_speed[speed_of_replica(whole, *shape, r, speeds)].push_back(r);
   if (by_speed.size() < 2) return std::nullopt;
   double power = 0;
@@ -88,13 +91,13 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
   result.pipelines.clear();
   std::int64_t left = plan.batch;
   for (auto it = by_speed.rbegin(); it != by_speed.rend();
-       ++it) {  // the slowest first; the quickest takes the rest
+       ++it) {  // the slowest first; the fastest replicas take the remaining sequences
     const auto& [speed, replicas] = *it;
     const auto count = static_cast<std::int64_t>(replicas.size());
     const double share = static_cast<double>(plan.batch) * speed / power;  // of one replica
     const bool is_last = std::next(it) == by_speed.rend();
     const std::int64_t own = is_last ? left : std::llround(share) * count;
-    if (own < count || own > left) return std::nullopt;  // a replica without a sequence
+    if (own < count || own > left) return std::nullopt;  // a replica would have no sequence
     Pipeline part = part_of(whole, *shape, replicas);
     part.microbatches = even_microbatches_of(own, count, size);
     result.pipelines.push_back(std::move(part));
@@ -105,7 +108,7 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
 
 namespace {
 
-// Whether so many replicas can share the state in the groups that the plan's layers have.
+// Whether the shard groups of the plan's layers divide this number of replicas.
 bool can_share(const Pipeline& pipeline, int replicas) {
   for (const Stage& stage : pipeline.stages)
     for (const Chunk& chunk : stage.chunks)
@@ -122,20 +125,20 @@ std::optional<Plan> without_slow_replicas(const Plan& plan, const std::vector<do
   const Pipeline& whole = plan.pipelines.front();
   const std::optional<GridShape> shape = grid_of(whole);
   if (!shape) return std::nullopt;
-  double quickest = 0;
-  for (const double speed : speeds) quickest = std::max(quickest, speed);
-  std::vector<int> kept;
+  double fastest = 0;
+  for (const double speed : speeds) fastest = std::max(fastest, speed);
+  std::vector<int> remaining;
   for (int r = 0; r < shape->replicas; ++r)
-    if (speed_of_replica(whole, *shape, r, speeds) >= least * quickest) kept.push_back(r);
-  // Sound ones go too where groups would not come out even: the batch is dealt in whole sequences, so that a few replicas fewer often
-  // have no more to do than the others.
-  while (!kept.empty() && !can_share(whole, static_cast<int>(kept.size()))) kept.pop_back();
-  const int count = static_cast<int>(kept.size());
+    if (speed_of_replica(whole, *shape, r, speeds) >= least * fastest) remaining.push_back(r);
+  // Healthy replicas are dropped too if shard groups would not be even. The batch is distributed in whole
+  // sequences, so the remaining replicas often have no more work with a few replicas less.
+  while (!remaining.empty() && !can_share(whole, static_cast<int>(remaining.size()))) remaining.pop_back();
+  const int count = static_cast<int>(remaining.size());
   if (count == 0 || count == shape->replicas || plan.batch < count) return std::nullopt;
   Plan result = plan;
-  result.pipelines.front() = part_of(whole, *shape, kept);
+  result.pipelines.front() = part_of(whole, *shape, remaining);
   const int size = std::max(1, whole.microbatches.front() / shape->replicas);
-  // Whole micro-batches, so that no replica has none in the last one.
+  // A last micro-batch with fewer sequences than replicas is merged into the one before.
   std::vector<int>& sizes = result.pipelines.front().microbatches = microbatches_of(plan.batch, count * size);
   if (sizes.size() > 1 && sizes.back() < count) sizes[sizes.size() - 2] += sizes.back(), sizes.pop_back();
   return result;
@@ -151,8 +154,9 @@ int layers_of(const Plan& plan, int stage) {
   return blocks - (stage == 0 ? 1 : 0) - (is_last ? 1 : 0);
 }
 
-// Interleaved stages become plain ones: layers of different speed are dealt in one piece for each. False: its layers differ.
-bool take_as_one_chunk(Stage& stage) {
+// Turns an interleaved stage into one with a single chunk, because its layers are distributed as one piece.
+// Returns false if its layers have different strategies.
+bool merge_chunks(Stage& stage) {
   const LayerStrategy strategy = stage.chunks.front().runs.front().strategy;
   for (const Chunk& chunk : stage.chunks)
     for (const BlockRun& run : chunk.runs)
@@ -171,9 +175,9 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
   const int num_stages = static_cast<int>(pipeline.stages.size()), layers = static_cast<int>(model.layers);
   if (num_stages < 2 || !grid_of(pipeline)) return std::nullopt;
   for (Stage& stage : pipeline.stages)
-    if (!take_as_one_chunk(stage)) return std::nullopt;
+    if (!merge_chunks(stage)) return std::nullopt;
   if (result.schedule == Schedule::interleaved) result.schedule = Schedule::one_f_one_b;
-  // The head in layers: by its parameters, each of which every token meets once.
+  // The cost of the head in layers, by its number of parameters.
   const double embedding = static_cast<double>(model.vocab) * static_cast<double>(model.hidden);
   const double layer =
       (static_cast<double>(num_parameters(model)) - (model.is_tied ? 1 : 2) * embedding) / layers;
@@ -184,7 +188,7 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
     for (const int device : pipeline.stages[static_cast<std::size_t>(s)].devices)
       slowest = std::min(slowest, speeds[static_cast<std::size_t>(device)]);
     const double more = s == num_stages - 1 ? more_of_last : 0;
-    // Measured against the mean of all stages: beyond what layers and head explain.
+    // The measured load relative to the mean of all stages, divided by the load that layers and head explain.
     const double expected = (layers_of(plan, s) + more) * num_stages / (layers + more_of_last);
     const double load = loads.empty() || loads[static_cast<std::size_t>(s)] == 1
                             ? 1
@@ -192,14 +196,15 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
     for (int n = 0; n <= layers; ++n)
       times[static_cast<std::size_t>(s)].push_back(n == 0 ? kNever : (n + more) * load / slowest);
   }
-  const std::vector<int> dealt =
+  const std::vector<int> layers_of_stage =
       deal_layers(times, layers, static_cast<double>(pipeline.microbatches.size()));
-  if (dealt.empty()) return std::nullopt;
+  if (layers_of_stage.empty()) return std::nullopt;
   int block = 0;
   for (int s = 0; s < num_stages; ++s) {
     BlockRun& run = pipeline.stages[static_cast<std::size_t>(s)].chunks.front().runs.front();
     run.first = block;
-    run.count = dealt[static_cast<std::size_t>(s)] + (s == 0 ? 1 : 0) + (s == num_stages - 1 ? 1 : 0);
+    run.count =
+        layers_of_stage[static_cast<std::size_t>(s)] + (s == 0 ? 1 : 0) + (s == num_stages - 1 ? 1 : 0);
     block += run.count;
   }
   if (result == plan) return std::nullopt;
@@ -207,15 +212,15 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
 }
 
 std::optional<Plan> with_other_redundancy(Plan plan, const std::vector<int>& node_of_device) {
-  const bool is_held_twice = plan.buddy > 0;
-  plan.buddy = is_held_twice ? 0 : 1;
+  const bool has_copies = plan.buddy > 0;
+  plan.buddy = has_copies ? 0 : 1;
   bool is_sharded = false;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const Chunk& chunk : stage.chunks)
         for (const BlockRun& run : chunk.runs) is_sharded |= run.strategy.zero > 0;
   if (!is_sharded || problem_in(plan)) return std::nullopt;
-  return is_held_twice ? plan : with_copies_apart(std::move(plan), node_of_device);
+  return has_copies ? plan : with_copies_apart(std::move(plan), node_of_device);
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See run_evidence.h.
+// Implements run_evidence.h.
 #include "adapt/run_evidence.h"
 
 #include <algorithm>
@@ -20,15 +20,15 @@ double median_value(std::vector<double> values) {
   return *middle;
 }
 
-// What the cost model says of one rank of a stage beside its layers (StageWork has these).
-struct StageSaid {
+// Predictions of the cost model for one rank of a stage that StageWork does not contain.
+struct StagePredictions {
   double optimizer = 0, host = 0;
   std::array<double, kChannels> bytes{};  // of the largest message
 };
 
-std::vector<StageSaid> said_of_stages(const RunSeen& seen, const Setup& setup) {
+std::vector<StagePredictions> predictions_of_stages(const RunMeasurements& seen, const Setup& setup) {
   const ModelWork work = work_of(seen.model, seen.plan.sequence_length);
-  std::vector<StageSaid> result;
+  std::vector<StagePredictions> result;
   for (const Pipeline& pipeline : seen.plan.pipelines)
     for (const Stage& stage : pipeline.stages) {
       const int device = stage.devices.front();
@@ -36,7 +36,7 @@ std::vector<StageSaid> said_of_stages(const RunSeen& seen, const Setup& setup) {
                                  Device{device});
       const std::vector<double> seconds = priced.price(fitted_constants());
       const StepMeter meter(priced.program(), seen.plan, seen.model, seconds);
-      StageSaid& own = result.emplace_back();
+      StagePredictions& own = result.emplace_back();
       for (std::size_t i = 0; i < seconds.size(); ++i) {
         const Op op = priced.program().instructions[i].op;
         if (op == Op::optimizer) own.optimizer += seconds[i];
@@ -51,20 +51,21 @@ std::vector<StageSaid> said_of_stages(const RunSeen& seen, const Setup& setup) {
 
 class Collector {
  public:
-  explicit Collector(const RunSeen& seen)
+  explicit Collector(const RunMeasurements& seen)
       : seen_(seen),
         map_(DeviceMap::identity(seen.cluster.num_devices())),
         setup_{seen.plan, seen.model, seen.cluster, map_, our_software(), format_of(seen.plan.precision)},
         topology_(seen.plan, seen.cluster, map_) {}
 
   std::vector<Evidence> from_instructions() {
-    const std::vector<StageSaid> said = said_of_stages(seen_, setup_);
+    const std::vector<StagePredictions> predicted_stages = predictions_of_stages(seen_, setup_);
     const std::vector<StageWork> work = stage_work(seen_.plan, seen_.model, seen_.cluster);
     for (const Observation& one : seen_.observations) {
-      see_rates(one);
-      see_measure(one, Measure::optimizer, ResidualKind::optimizer, said, &StageSaid::optimizer);
-      see_measure(one, Measure::host, ResidualKind::host, said, &StageSaid::host);
-      see_links(one, said, work);
+      add_rates(one);
+      add_measure(one, Measure::optimizer, ResidualKind::optimizer, predicted_stages,
+                  &StagePredictions::optimizer);
+      add_measure(one, Measure::host, ResidualKind::host, predicted_stages, &StagePredictions::host);
+      add_links(one, predicted_stages, work);
     }
     std::vector<Evidence> result;
     for (const auto& [key, logs] : logs_)
@@ -74,73 +75,76 @@ class Collector {
     return result;
   }
 
-  // Nobody has timed instructions: all that a step takes is put down to layers, and doubted by what it is beside them.
+  // Without timed instructions: the whole error of a step is attributed to layers, with a doubt that grows
+  // with the rest of the step.
   std::vector<Evidence> from_steps() const {
     const StepPrediction step = StepSimulator(setup_).run(fitted_constants());
     double compute = 0;
     for (const StagePrediction& stage : step.stages) compute = std::max(compute, stage.split.compute);
     if (!(step.seconds > 0)) return {};
-    constexpr double kSurely = 0.05;
+    constexpr double kLeastDoubt = 0.05;
     const double rest = std::clamp(1 - compute / step.seconds, 0.0, 1.0);
     const double log = std::log(median_value(seen_.step_seconds) / step.seconds);
-    return {{ResidualKind::layers, seen_.device, std::clamp(log, -kMost, kMost), kSurely + rest,
+    return {{ResidualKind::layers, seen_.device, std::clamp(log, -kMost, kMost), kLeastDoubt + rest,
              static_cast<int>(seen_.step_seconds.size())}};
   }
 
  private:
-  static constexpr double kMost = 5;  // e^5: something else is wrong
+  static constexpr double kMost = 5;  // larger ratios than e^5 have another reason
 
   void put(ResidualKind kind, const std::string& where, double measured, double predicted) {
     if (measured > 0 && predicted > 0) logs_[{kind, where}].push_back(std::log(measured / predicted));
   }
 
-  void see_rates(const Observation& one) {
+  void add_rates(const Observation& one) {
     constexpr ResidualKind kRoles[] = {ResidualKind::embedding, ResidualKind::layers, ResidualKind::head};
     static_assert(std::size(kRoles) == kBlockRoles);
     for (std::size_t role = 0; role < kBlockRoles; ++role)
       put(kRoles[role], seen_.device, one.rates[role].seconds, one.rates[role].predicted);
   }
 
-  // Of all stages together, so that one with little of it counts little.
-  void see_measure(const Observation& one, Measure measure, ResidualKind kind,
-                   const std::vector<StageSaid>& said, double StageSaid::*member) {
+  // Sums over all stages, so that a stage with little of this work has little weight.
+  void add_measure(const Observation& one, Measure measure, ResidualKind kind,
+                   const std::vector<StagePredictions>& predicted_stages, double StagePredictions::*member) {
     double measured = 0, predicted = 0;
     for (const auto& [group, steps] : one.groups)
-      if (group >= 0 && group < std::ssize(said) && steps.of(measure).count > 0)
-        measured += steps.of(measure).median(), predicted += said[static_cast<std::size_t>(group)].*member;
+      if (group >= 0 && group < std::ssize(predicted_stages) && steps.of(measure).count > 0)
+        measured += steps.of(measure).median(),
+            predicted += predicted_stages[static_cast<std::size_t>(group)].*member;
     put(kind, seen_.device, measured, predicted);
   }
 
-  void see_links(const Observation& one, const std::vector<StageSaid>& said,
+  void add_links(const Observation& one, const std::vector<StagePredictions>& predicted_stages,
                  const std::vector<StageWork>& work) {
     for (const auto& [group, steps] : one.groups) {
-      if (group < 0 || group >= std::ssize(said) || group >= topology_.num_groups()) continue;
+      if (group < 0 || group >= std::ssize(predicted_stages) || group >= topology_.num_groups()) continue;
       const auto g = static_cast<std::size_t>(group);
       for (std::size_t c = 0; c < kChannels; ++c) {
         const auto channel = static_cast<Channel>(c);
         const int rank = topology_.ranks_of_group(group).front();
-        const bool is_far = topology_.nodes_of(rank, channel).size() > 1;
+        const bool is_between_nodes = topology_.nodes_of(rank, channel).size() > 1;
         const Spread& spread = steps.of(measure_of(channel));
         if (spread.count == 0) continue;
         constexpr double kSmall =
-            256 << 10;  // bytes: above, latency is a small part of what any shipped link takes
-        put(said[g].bytes[c] < kSmall ? ResidualKind::small_messages : ResidualKind::large_messages,
-            seen_.device + (is_far ? "/network" : "/domain"), spread.median(), work[g].links[c]);
+            256 << 10;  // bytes; latency is a small part of larger messages on all known links
+        put(predicted_stages[g].bytes[c] < kSmall ? ResidualKind::small_messages
+                                                  : ResidualKind::large_messages,
+            seen_.device + (is_between_nodes ? "/network" : "/domain"), spread.median(), work[g].links[c]);
       }
     }
   }
 
-  const RunSeen& seen_;
+  const RunMeasurements& seen_;
   const DeviceMap map_;
   const Setup setup_;
   const Topology topology_;
   std::map<std::pair<ResidualKind, std::string>, std::vector<double>>
-      logs_;  // one for each observation, links more
+      logs_;  // log ratios: one for each observation; of links several
 };
 
 }  // namespace
 
-std::vector<Evidence> evidence_of(const RunSeen& seen) {
+std::vector<Evidence> evidence_of(const RunMeasurements& seen) {
   const double seconds = std::accumulate(seen.step_seconds.begin(), seen.step_seconds.end(), 0.0);
   if (seen.model.is_custom() || std::ssize(seen.step_seconds) < kLeastSteps || seconds < kLeastRunSeconds)
     return {};

@@ -1,8 +1,10 @@
-// What one run says of the cost model, for the history (cost/history.h): measured over predicted seconds by kind of work.
+// Errors of the cost model that a run shows, for the history (cost/history.h): measured over predicted
+// seconds by kind of work.
 //
-// Where instructions were timed (several ranks on processors), layers, embedding, head, updates, the host and links are told apart. Elsewhere
-// only steps were: their seconds count as those of layers, the more doubtful the more of a step is something else. What came and went
-// in the run, medians pass over; a condition that lasted is in the figure, and the next runs outweigh it. Pure.
+// If instructions were timed (several ranks on CPUs), layers, embedding, head, optimizer updates, the host
+// and links are distinguished. Otherwise only steps are known: their time counts as time of layers, with a
+// doubt that grows with the rest of the step. Medians ignore short disturbances. A condition that lasted is
+// part of the result; later runs outweigh it. Pure.
 #pragma once
 
 #include <vector>
@@ -15,23 +17,24 @@
 
 namespace optimus {
 
-// Of the last plan of a run. The cluster: as the cost model knows these machines, device i is rank i.
-struct RunSeen {
+// Measurements with the last plan of a run. cluster: the machines as the cost model knows them; device i is
+// rank i.
+struct RunMeasurements {
   const Plan& plan;
   const ModelSpec& model;
   const Cluster& cluster;
-  std::string device;                     // type
+  std::string device;                     // device type
   std::vector<Observation> observations;  // with this plan
-  std::vector<double> step_seconds;       // the same, without the first few
+  std::vector<double> step_seconds;       // with this plan, without the first few
 };
 
-// Fewer steps, or a run of less than half a minute, say nothing.
+// Shorter runs are no evidence.
 inline constexpr int kLeastSteps = 20, kLeastObservations = 4;
 inline constexpr double kLeastRunSeconds = 30;
-// Empty: it says nothing. Models of modules say nothing, because the cost model does not know them.
-std::vector<Evidence> evidence_of(const RunSeen& seen);
+// Empty if the run is no evidence. Custom models are none, because the cost model does not know them.
+std::vector<Evidence> evidence_of(const RunMeasurements& seen);
 
-// What the planner is told of it.
+// The plan as the history records it.
 PastStrategy strategy_of(const Plan& plan);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See step_meter.h.
+// Implements step_meter.h.
 #include "adapt/step_meter.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ WorkKind kind_of(const Instruction& at) {
   }
 }
 
-// Of a step, of one rank and of the first of its stage: a batch may not divide evenly.
+// Tokens of a step: of one rank, and of the first rank of its stage. A batch may not divide evenly.
 struct Tokens {
   double own = 0, first = 0;
 };
@@ -72,7 +72,7 @@ double bytes_on_the_wire(const Instruction& at, const Group* group) {
   const auto bytes = static_cast<double>(at.bytes);
   if (group == nullptr) return bytes;
   const auto size = static_cast<double>(std::max<std::size_t>(1, group->members.size()));
-  // Where each keeps its shard, a sum goes round once.
+  // A reduce-scatter has half the volume of an all-reduce.
   const bool is_both_ways = at.op == Op::all_reduce || at.op == Op::sync_gradients ||
                             (at.op == Op::reduce_gradients && group->role != Role::shard);
   return bytes * (size - 1) / size * (is_both_ways ? 2 : 1);
@@ -117,7 +117,7 @@ StepMeter::StepMeter(const Program& program, const Plan& plan, const ModelSpec& 
   sum_.rank = program.device, sum_.group = group_of(plan, program.seat);
   const Tokens tokens = tokens_of(plan, program.seat);
   if (tokens.own > 0 && tokens.first > 0) part_ = tokens.own / tokens.first;
-  // A token sees all of its document, or what is before it.
+  // Causal attention computes half of the score matrix.
   const double first = model_flops_per_token(model, 1), more = model_flops_per_token(model, 2) - first;
   linear_ = (first - more) * tokens.own;
   attention_ = more * (model.is_causal ? 0.5 : 1);
@@ -136,7 +136,7 @@ StepMeter::Known StepMeter::known_of(const Program& program, const Plan& plan, c
   known.is_compute = is_computing(at.op);
   if (known.is_compute && at.block >= 0) known.role = role_of(model, at.block);
   if (at.op == Op::send || at.op == Op::receive) {
-    // Between other pipelines or chunks it is somebody further away: of no use here.
+    // Messages to other pipelines, or to stages further away, belong to no channel.
     const Seat peer = seat_of(plan, at.peer);
     const int away = peer.stage - program.seat.stage;
     known.is_message = peer.pipeline == program.seat.pipeline && (away == 1 || away == -1);
@@ -159,13 +159,13 @@ std::vector<bool> StepMeter::messages() const {
   return result;
 }
 
-void StepMeter::see(const MeasuredStep& step, const std::vector<InstructionTime>& times) {
+void StepMeter::observe(const MeasuredStep& step, const std::vector<InstructionTime>& times) {
   ++num_steps_;
   sum_.seconds += step.seconds, sum_.data_wait += step.data_wait;
   sum_.lengths.sequences += step.sequences, sum_.lengths.tokens += step.tokens;
   sum_.lengths.squares += step.squares;
   const bool is_timed = !times.empty();
-  if (is_timed && num_timed_++ == 0) work_ = 0;  // what computing took is compared with its own steps' work
+  if (is_timed && num_timed_++ == 0) work_ = 0;  // from now on only the work of timed steps counts
   const double usual = linear_ + attention_ * step.usual_squares;
   if (is_timed || num_timed_ == 0) work_ += usual > 0 ? (linear_ + attention_ * step.squares) / usual : 1;
   for (const InstructionTime& time : times) {

@@ -1,12 +1,13 @@
-// StepMeter: what one rank's instructions took, step by step, added up until somebody collects it as a RankStep.
+// StepMeter: sums the times of one rank's instructions over steps until they are collected as a RankStep.
 //
 //   StepMeter meter(program, plan, model, predicted);
-//   for each step: meter.see({seconds, data_wait}, times);
-//   …                                                       // now and then, all ranks after the same step
+//   for each step: meter.observe({seconds, data_wait}, times);
+//   …                                                       // at times, at all ranks after the same step
 //   const RankStep mean = meter.take();
 //
-// Of messages and collectives only the quickest of a step counts, of those at least half as large as the largest: the others may have
-// waited for their partners, and no clock is shared that could tell. Pure; one thread at a time.
+// Only the fastest message or collective of a step counts, among those of at least half the largest size.
+// Others may include waiting for peers, which cannot be measured without a shared clock. Pure; one thread at
+// a time.
 #pragma once
 
 #include <vector>
@@ -18,42 +19,44 @@
 
 namespace optimus {
 
-// Stages counted through all pipelines, as Topology does.
+// The stage, counted through all pipelines as in Topology.
 int group_of(const Plan& plan, const Seat& seat);
-// Bytes that a device sends in a collective or message, as rings do it.
+// Bytes that a device sends in a message, or in a collective with ring algorithms.
 double bytes_on_the_wire(const Instruction& at, const Group* group);
 BlockRole role_of(const ModelSpec& model, int block);
-// Forward, recompute, backward: what counts as computing.
+// Whether the instruction is forward, recompute or backward.
 bool is_computing(Op op);
 
-// [instruction]: of those that compute the first of its span, whose instructions follow each other, are of one kind and one kind of block, and
-// wait for nobody but each other; -1: it does not compute. A span can be timed as one.
+// [instruction]: the first instruction of its span; -1: it does not compute. The instructions of a span are
+// consecutive, have the same kind and the same kind of block, and wait only for each other, so a span can be
+// timed as a whole.
 std::vector<int> computing_spans(const Program& program, const ModelSpec& model);
 
 struct MeasuredStep {
   double seconds = 0, data_wait = 0;
-  // Of lengths that attention saw: those of the rank, and what as many sequences of the whole step had; 0: nobody knows.
+  // Sums of squared lengths: of this rank, and the mean over the whole step for the same number of sequences;
+  // 0: not known.
   double squares = 0, usual_squares = 0;
-  std::int64_t sequences = 0, tokens = 0;  // of the rank, without padding
+  std::int64_t sequences = 0, tokens = 0;  // of this rank, without padding
 };
 
 class StepMeter {
  public:
-  // predicted: seconds of each instruction by the cost model; empty: nobody knows. Copies what it needs.
+  // predicted: [instruction] seconds by the cost model; empty: not known. Copies what it needs.
   StepMeter(const Program& program, const Plan& plan, const ModelSpec& model, std::vector<double> predicted);
 
-  // Without times of instructions only the step counts; of some steps they may be there, of others not.
-  void see(const MeasuredStep& step, const std::vector<InstructionTime>& times);
-  // Of a message or collective of a program: whom it joins, and its bytes; 0: it is none.
+  // times: empty if the instructions of this step were not timed.
+  void observe(const MeasuredStep& step, const std::vector<InstructionTime>& times);
+  // The channel and the bytes of a message or collective; 0 bytes: the instruction is none.
   std::pair<Channel, double> message(std::size_t instruction) const {
     const Known& known = known_[instruction];
     return {known.channel, known.is_message ? known.bytes : 0};
   }
-  // [instruction]: whether it is one of those.
+  // [instruction]: whether it is a message or a collective.
   std::vector<bool> messages() const;
   bool is_empty() const { return num_steps_ == 0; }
-  // The mean of the steps since the last call, of instructions of those that have their times; computing as if all ranks of the stage had as
-  // much of the batch. There must be some.
+  // The mean over the steps since the last call, of which there must be at least one. Times of instructions:
+  // over the timed steps. Computing is scaled as if all ranks of the stage had the same part of the batch.
   RankStep take();
 
  private:
@@ -74,9 +77,9 @@ class StepMeter {
   std::array<double, kChannels> largest_{};    // bytes
   std::array<int, kChannels> num_measured_{};  // steps
   int num_steps_ = 0, num_timed_ = 0;
-  double work_ = 0;  // of the steps with times, where there are some
-  double part_ = 1;  // of what the first rank of the stage has to compute
-  // Flops: of a step for what every token takes, and for a square of a length.
+  double work_ = 0;  // of timed steps; of all steps if none was timed
+  double part_ = 1;  // this rank's tokens relative to those of the stage's first rank
+  // Flops of a step that are proportional to tokens, and flops per squared length.
   double linear_ = 0, attention_ = 0;
 };
 

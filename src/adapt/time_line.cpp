@@ -1,4 +1,4 @@
-// See time_line.h: time lines drawn at random.
+// Implements time_line.h: random timelines.
 #include "adapt/time_line.h"
 
 #include <algorithm>
@@ -33,15 +33,16 @@ TimeLine random_time_line(const Cluster& cluster, double length, const Condition
   put(Cause::link, cluster.num_nodes(), rates.link_per_hour, 1.15, 3);
   std::sort(line.conditions.begin(), line.conditions.end(),
             [](const TimedCondition& a, const TimedCondition& b) { return a.at < b.at; });
-  // InfiniteHBD's outages: of median 33 h, whose logarithm spreads by 2 (environment_traces.cpp).
-  constexpr double kRepair = 33 * 3600, kRepairSpread = 2, kMostAway = 1e8;
+  // Outages in InfiniteHBD's trace have a median of 33 h, and their logarithm has a standard deviation of 2
+  // (environment_traces.cpp).
+  constexpr double kRepair = 33 * 3600, kRepairSpread = 2, kLongestOutage = 1e8;
   const double losses = rates.loss_per_hour * cluster.num_nodes() / 3600;
   for (double at = losses > 0 ? -std::log(1 - uniform()) / losses : length; at < length;
        at += -std::log(1 - uniform()) / losses) {
     const double radius = std::sqrt(-2 * std::log(1 - uniform()));
     const double normal = radius * std::cos(2 * std::numbers::pi * uniform());
     line.losses.push_back({static_cast<int>(uniform() * cluster.num_nodes()), at,
-                           std::min(kMostAway, kRepair * std::exp(kRepairSpread * normal))});
+                           std::min(kLongestOutage, kRepair * std::exp(kRepairSpread * normal))});
   }
   return line;
 }

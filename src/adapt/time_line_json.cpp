@@ -1,4 +1,4 @@
-// The file of a time line: time_line.h.
+// Implements time_line.h: the file format.
 #include <climits>
 
 #include "adapt/time_line.h"
@@ -14,7 +14,7 @@ constexpr std::size_t kMostEntries = 100'000;
 double number_between(const JsonView& view, double low, double high) {
   const double value = view.number();
   if (!(value >= low && value <= high))
-    throw UserError("{} is {}, must be from {} to {}", view.where(), value, low, high);
+    throw UserError("{} is {}; it must be from {} to {}", view.where(), value, low, high);
   return value;
 }
 
@@ -23,8 +23,7 @@ TimedCondition parse_condition(const JsonView& one, double length) {
   one.allow_only(keys);
   TimedCondition timed;
   timed.condition.cause = parse_cause(one.at("cause").text(), one.at("cause").where());
-  if (timed.condition.cause > Cause::cluster)
-    one.at("cause").refuse("device, link, host or cluster: what concerns machines");
+  if (timed.condition.cause > Cause::cluster) one.at("cause").refuse("device, link, host or cluster");
   timed.condition.where = static_cast<int>(one.integer_or("where", 0));
   timed.condition.factor = number_between(one.at("factor"), 1, 1e6);
   timed.at = number_between(one.at("at"), 0, length);
@@ -75,7 +74,7 @@ TimeLine parse_time_line(std::string_view text, const std::string& source) {
   const JsonView json(document, source);
   if (json.at("format").text() != "optimus-conditions") json.at("format").refuse("\"optimus-conditions\"");
   if (const auto version = json.at("version").integer(); version != kTimeLineVersion)
-    throw UserError("{}: version {}, this program reads version {}", source, version, kTimeLineVersion);
+    throw UserError("{}: version {}; this program reads version {}", source, version, kTimeLineVersion);
   const std::vector<std::string> keys = {"format", "version", "length", "conditions", "losses"};
   json.allow_only(keys);
   TimeLine line;

@@ -1,9 +1,8 @@
-// Topology of detect.h.
+// Implements topology.h.
+#include "adapt/topology.h"
+
 #include <algorithm>
 #include <set>
-
-#include "adapt/detect.h"
-#include "base/error.h"
 
 namespace optimus {
 
@@ -12,7 +11,7 @@ Topology::Topology(const Plan& plan, const Cluster& cluster, const DeviceMap& ma
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const int device : stage.devices) most = std::max(most, device);
-  seats_.resize(static_cast<std::size_t>(most + 1));
+  places_.resize(static_cast<std::size_t>(most + 1));
   for (int p = 0; p < std::ssize(plan.pipelines); ++p) {
     const std::vector<Stage>& stages = plan.pipelines[static_cast<std::size_t>(p)].stages;
     const int first = num_groups(), last = first + static_cast<int>(stages.size()) - 1;
@@ -22,19 +21,19 @@ Topology::Topology(const Plan& plan, const Cluster& cluster, const DeviceMap& ma
       for (int i = 0; i < std::ssize(stage.devices); ++i) {
         const int rank = stage.devices[static_cast<std::size_t>(i)];
         const int node = cluster.node_of(map[VirtualDevice{rank}]);
-        seats_[static_cast<std::size_t>(rank)] = {first + s, i, node, p, s};
+        places_[static_cast<std::size_t>(rank)] = {first + s, i, node, p, s};
         ranks_of_node_[node].push_back(rank);
       }
       ranks_of_group_.push_back(stage.devices);
       inner_.push_back(strategy.tp * strategy.cp);
-      first_of_.push_back(first), last_.push_back(last);
+      first_.push_back(first), last_.push_back(last);
     }
   }
-  if (plan.pipelines.size() > 1) note_twins(plan);
+  if (plan.pipelines.size() > 1) find_shared_groups(plan);
 }
 
-// Pipelines share their layers' gradients, however each of them is cut.
-void Topology::note_twins(const Plan& plan) {
+// Pipelines all-reduce the gradients of the same layers, whatever their stages are.
+void Topology::find_shared_groups(const Plan& plan) {
   std::map<int, std::vector<int>> groups_of;  // by block
   const auto for_each_block = [&](const auto& take) {
     int group = 0;
@@ -47,46 +46,46 @@ void Topology::note_twins(const Plan& plan) {
       }
   };
   for_each_block([&](int group, int block) { groups_of[block].push_back(group); });
-  std::vector<std::set<int>> twins(ranks_of_group_.size());
+  std::vector<std::set<int>> shared(ranks_of_group_.size());
   for_each_block([&](int group, int block) {
     const std::vector<int>& others = groups_of[block];
-    twins[static_cast<std::size_t>(group)].insert(others.begin(), others.end());
+    shared[static_cast<std::size_t>(group)].insert(others.begin(), others.end());
   });
-  for (const std::set<int>& one : twins) twins_.emplace_back(one.begin(), one.end());
+  for (const std::set<int>& one : shared) groups_with_same_blocks_.emplace_back(one.begin(), one.end());
 }
 
 std::vector<int> Topology::members(int rank, Channel channel) const {
-  const RankSeat& seat = seats_[static_cast<std::size_t>(rank)];
-  const auto group = static_cast<std::size_t>(seat.group);
+  const Place& place = places_[static_cast<std::size_t>(rank)];
+  const auto group = static_cast<std::size_t>(place.group);
   const std::vector<int>& own = ranks_of_group_[group];
   std::vector<int> found;
   if (channel == Channel::next || channel == Channel::previous) {
-    const int other = seat.group + (channel == Channel::next ? 1 : -1);
+    const int other = place.group + (channel == Channel::next ? 1 : -1);
     found = {rank};
-    if (other < first_of_[group] || other > last_[group]) return found;
-    const std::vector<int>& there = ranks_of_group_[static_cast<std::size_t>(other)];
-    // Stages of different width: whoever has the same part of the samples.
-    const std::size_t index = static_cast<std::size_t>(seat.index) * there.size() / own.size();
-    found.push_back(there[index]);
+    if (other < first_[group] || other > last_[group]) return found;
+    const std::vector<int>& others = ranks_of_group_[static_cast<std::size_t>(other)];
+    // If the stages have different widths: the rank that has the same part of the samples.
+    const std::size_t index = static_cast<std::size_t>(place.index) * others.size() / own.size();
+    found.push_back(others[index]);
     return found;
   }
-  const int inner = inner_[group], unit = seat.index / inner;
-  if (channel == Channel::data && !twins_.empty()) return holders(seat);
+  const int inner = inner_[group], unit = place.index / inner;
+  if (channel == Channel::data && !groups_with_same_blocks_.empty()) return data_members(place);
   for (int i = 0; i < std::ssize(own); ++i)
-    if (channel == Channel::tensor ? i / inner == unit : i % inner == seat.index % inner)
+    if (channel == Channel::tensor ? i / inner == unit : i % inner == place.index % inner)
       found.push_back(own[static_cast<std::size_t>(i)]);
   return found;
 }
 
-// Where pipelines cut their layers into different parts, all of the other's.
-std::vector<int> Topology::holders(const RankSeat& seat) const {
-  const int inner = inner_[static_cast<std::size_t>(seat.group)];
+// The ranks that hold the same shards of the same blocks. If a group has another tp * cp, all of its ranks.
+std::vector<int> Topology::data_members(const Place& place) const {
+  const int inner = inner_[static_cast<std::size_t>(place.group)];
   std::vector<int> found;
-  for (const int group : twins_[static_cast<std::size_t>(seat.group)]) {
+  for (const int group : groups_with_same_blocks_[static_cast<std::size_t>(place.group)]) {
     const std::vector<int>& ranks = ranks_of_group_[static_cast<std::size_t>(group)];
     const bool is_alike = inner_[static_cast<std::size_t>(group)] == inner;
     for (int i = 0; i < std::ssize(ranks); ++i)
-      if (!is_alike || i % inner == seat.index % inner) found.push_back(ranks[static_cast<std::size_t>(i)]);
+      if (!is_alike || i % inner == place.index % inner) found.push_back(ranks[static_cast<std::size_t>(i)]);
   }
   return found;
 }

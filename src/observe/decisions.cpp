@@ -20,9 +20,9 @@ std::string line_of(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-OrderedJson json_of(const std::vector<WeighedPlan>& plans) {
+OrderedJson json_of(const std::vector<PlanAlternative>& plans) {
   OrderedJson list = OrderedJson::array();
-  for (const WeighedPlan& one : plans)
+  for (const PlanAlternative& one : plans)
     list.push_back(
         {{"plan", one.plan}, {"response", one.response}, {"predicted_gain", or_null(one.predicted_gain)}});
   return list;
@@ -139,7 +139,7 @@ std::string text(const Decision& decision, const std::string& from, const std::s
     line += fmt::format(", paused {}, moved {} (bound {})", text(decision.pause), text(decision.moved),
                         text(decision.minimum));
   for (std::size_t i = 0; i < decision.alternatives.size(); ++i) {
-    const WeighedPlan& one = decision.alternatives[i];
+    const PlanAlternative& one = decision.alternatives[i];
     line += (i == 0 ? "; alternatives: " : ", ") + one.plan;
     if (!one.response.empty()) line += fmt::format(" ({})", one.response);
     if (one.predicted_gain) line += " " + gain_text(*one.predicted_gain);

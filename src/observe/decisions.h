@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "adapt/plan_wish.h"
+#include "adapt/plan_proposal.h"
 #include "base/json.h"
 #include "base/units.h"
 #include "observe/metrics.h"
@@ -31,7 +31,7 @@ struct Decision {
   Bytes early{};               // of `moved`: before the pause
   Bytes precopied{};           // sent again because of that
   std::string cause{};         // "link", as in adapt/condition.h; empty: nothing was found to be slow
-  std::vector<WeighedPlan> alternatives{};
+  std::vector<PlanAlternative> alternatives{};
   bool operator==(const Decision&) const = default;
 };
 

@@ -151,7 +151,7 @@ class Recorder {
         if (gain > -1) now.emplace(mode_of(plan, response), from->second / (1 + gain));
       };
       put(name_(one.to), Response::replan, *one.predicted_gain);
-      for (const WeighedPlan& other : one.alternatives)
+      for (const PlanAlternative& other : one.alternatives)
         if (other.predicted_gain) put(other.plan, response_of(other.response), *other.predicted_gain);
     }
     for (const auto& [mode, seconds] : now) known_[mode] = seconds;

@@ -149,7 +149,7 @@ std::string decisions_of(const RunReport& report) {
   for (std::size_t i = 0; i < std::min(kMostRows, report.decisions.size()); ++i) {
     const Decision& one = report.decisions[i];
     std::string others;
-    for (const WeighedPlan& plan : one.alternatives)
+    for (const PlanAlternative& plan : one.alternatives)
       others +=
           fmt::format("{}{} {}", others.empty() ? "" : "; ", plan.plan, gain_or_dash(plan.predicted_gain));
     rows += fmt::format(

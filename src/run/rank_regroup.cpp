@@ -111,11 +111,11 @@ SwitchReport RankRun::move_state(const RegroupOrder& order, Training& training) 
 }
 
 // A rank that leaves on request does not count as a loss.
-void RankRun::note_comings(const RegroupOrder& order) {
+void RankRun::note_membership_change(const RegroupOrder& order) {
   const double now = seconds_now();
-  comings_.add_time(now, rank_.comm.size());
-  if (order.kind == "recover") comings_.losses.add(now);
-  if (order.kind == "join") comings_.arrivals.add(now);
+  membership_.add_time(now, rank_.comm.size());
+  if (order.kind == "recover") membership_.losses.add(now);
+  if (order.kind == "join") membership_.arrivals.add(now);
 }
 
 void RankRun::take_up(const RegroupOrder& order, Training& training) {
@@ -125,7 +125,7 @@ void RankRun::take_up(const RegroupOrder& order, Training& training) {
   training.drop_part_keepers();
   const Plan before = part_.plan;
   num_steps_lost_ += order.num_steps_lost;  // also by earlier orders that further losses interrupted
-  note_comings(order);
+  note_membership_change(order);
   rank_.elastic->regrouped(order);
   is_taker_gone_ |= rank_of(order.membership, seat_of(0)) < 0;
   rank_.comm.regroup(order.membership);

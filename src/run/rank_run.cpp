@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "adapt/host_profile.h"
 #include "adapt/learned_policy.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -166,21 +167,22 @@ double steps_undone(const TrainOptions& options, double step_seconds) {
   return between / 2 + options.failures.restart.value / step_seconds;
 }
 
-ExpectedLife expected_life(const TrainOptions& options) {
-  return options.failures.mtbf.value > 0 ? ExpectedLife{options.failures.mtbf.value, 1} : ExpectedLife{};
+ExpectedLifetime expected_life(const TrainOptions& options) {
+  return options.failures.mtbf.value > 0 ? ExpectedLifetime{options.failures.mtbf.value, 1}
+                                         : ExpectedLifetime{};
 }
 
 }  // namespace
 
 double RankRun::life_so_far(int num_devices) const {
   Situation situation;
-  Comings comings = comings_;
-  optimus::tell(comings, seconds_now(), num_devices, expected_life(options_), situation);
+  MembershipHistory membership = membership_;
+  describe_membership(membership, seconds_now(), num_devices, expected_life(options_), situation);
   return 1 / situation.losses_per_device_second;
 }
 
-std::unique_ptr<Deciding> RankRun::decider() {
-  if (!comings_.began) comings_.began = seconds_now();
+std::unique_ptr<AdaptationController> RankRun::make_controller() {
+  if (!membership_.began) membership_.began = seconds_now();
   if (!is_watched() || number() != 0 || settings_.model.is_custom()) return nullptr;
   const DeviceFacts device = device_facts();
   const int size = rank_.comm.size();
@@ -195,7 +197,7 @@ std::unique_ptr<Deciding> RankRun::decider() {
     policy.network = network.get();
   const bool may_change = options_.redundancy == Redundancy::automatic && rank_.elastic != nullptr;
   const bool has_copies = rank_.elastic != nullptr && can_lose(part_.plan) > 0 && !may_change;
-  Deciding::Facts facts{
+  AdaptationContext context{
       .model = settings_.model,
       .policy = policy,
       .machines = profile_of(usual_machines(device, size), hosts),
@@ -219,22 +221,22 @@ std::unique_ptr<Deciding> RankRun::decider() {
             }
           },
       .clock = seconds_now,
-      .looks_for_better = true,
+      .seeks_better_plan = true,
       .last_step = settings_.steps,
       .has_host_links = !rank_.comm.has_cards(),
-      .network = network,
-      .comings = comings_,
+      .learned_policy = network,
+      .membership = membership_,
   };
-  facts.life = expected_life(options_);
-  if (const auto received = received_per_second(Cluster(facts.machines), 1))
-    facts.costs.link_bytes_per_second = kPartOfLink * *received;
+  context.expected_lifetime = expected_life(options_);
+  if (const auto received = received_per_second(Cluster(context.machines), 1))
+    context.costs.link_bytes_per_second = kPartOfLink * *received;
   if (may_change)
-    facts.undone_steps = [this](const Plan& plan, double step_seconds) {
+    context.undone_steps = [this](const Plan& plan, double step_seconds) {
       return can_lose(plan) > 0 ? 0 : steps_undone(options_, step_seconds);
     };
   if (policy.kind == PolicyKind::oracle)
-    facts.foretold = Deciding::Foretold{read_time_line(options_.foretold), *comings_.began};
-  return std::make_unique<Deciding>(std::move(facts), part_.plan, calibration_);
+    context.scripted = ScriptedConditions{read_time_line(options_.foretold), *membership_.began};
+  return std::make_unique<AdaptationController>(std::move(context), part_.plan, calibration_);
 }
 
 // Each rank has only a part of the weights; the checkpoint has all.
@@ -265,10 +267,11 @@ RankRun::End RankRun::train_on(Training& training) {
   MoveOptions move{
       .patience = options_.patience, .keeps_old = rank_.elastic != nullptr, .early = options_.precopy};
   if (!options_.layout.max_memory) move.spare = spare_memory(rank_.device, rank_.comm.size());
-  const std::unique_ptr<Deciding> deciding = decider();
-  if (deciding != nullptr)
-    outside->wish = [&] { return deciding->wish(); }, outside->refused = [&] { deciding->refused(); },
-    outside->suspicion = [&] { return deciding->suspicion(); };
+  const std::unique_ptr<AdaptationController> controller = make_controller();
+  if (controller != nullptr)
+    outside->wish = [&] { return controller->take_proposal(); },
+    outside->refused = [&] { controller->proposal_refused(); },
+    outside->suspicion = [&] { return controller->provisional_status(); };
   PlanSwitches switches(
       {settings_.model, rank_.comm, engine_options(), move}, part_,
       with_begins(run_.script, settings_, training.done().phase_begins), outside,
@@ -284,7 +287,7 @@ RankRun::End RankRun::train_on(Training& training) {
     if (is_watched())
       watching.emplace(
           Watching::Facts{rank_.comm, settings_.model, options_.patience, engine_options().predicted,
-                          rank_.device, deciding.get(), ObservationRecord(settings_.run)},
+                          rank_.device, controller.get(), ObservationRecord(settings_.run)},
           part_);
     return training.run(records_ ? &*records_ : nullptr, &switches, watching ? &*watching : nullptr);
   } catch (const RegroupAsked& asked) {

@@ -60,7 +60,7 @@ class RankRun {
   bool shares_cores(const std::vector<std::string>& hosts) const;
   void remember() const;  // in the history of runs, if there is one
   // Returns the adaptation controller on rank 0 of a run that adapts automatically; null otherwise.
-  std::unique_ptr<Deciding> decider();
+  std::unique_ptr<AdaptationController> make_controller();
   // Mean seconds between two losses of a device, from the expected rate and the losses observed so far.
   double life_so_far(int num_devices) const;
   bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
@@ -78,7 +78,7 @@ class RankRun {
   // Carries out an order. Returns another order if ranks are lost meanwhile.
   std::optional<RegroupOrder> go_on(const RegroupOrder& order, Training& training);
   void take_up(const RegroupOrder& order, Training& training);
-  void note_comings(const RegroupOrder& order);
+  void note_membership_change(const RegroupOrder& order);
   SwitchReport move_state(const RegroupOrder& order, Training& training);
   void answer_drains(const RegroupOrder& order, const std::string& line);
   void open_records_after(const RegroupOrder& order, const Training& training);
@@ -104,7 +104,7 @@ class RankRun {
   PlanPart earlier_;  // the part before a move that some ranks may not have completed
   ControlFolder requests_;
   Calibration calibration_;           // on rank 0
-  Comings comings_;                   // as far as this rank has observed it
+  MembershipHistory membership_;      // as far as this rank has observed it
   std::optional<RunFolder> records_;  // on rank 0
   // On rank 0: the worker that leaves with the next order because a user requested it.
   struct Draining {

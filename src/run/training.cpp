@@ -200,10 +200,10 @@ void Training::end_of_step(RunFolder* folder) {
 
 // On rank 0: reports that the plan stays, and the measured gain of a plan that the run proposed.
 void Training::tell_decisions(RunFolder& folder) {
-  Deciding* const deciding = company_.watching->deciding();
-  if (deciding == nullptr) return;
-  if (const std::optional<PlanStay> stay = deciding->stay()) tell_stay(folder, *stay);
-  const std::optional<double> gain = deciding->realised();
+  AdaptationController* const controller = company_.watching->controller();
+  if (controller == nullptr) return;
+  if (const std::optional<StayDecision> stay = controller->take_stay()) tell_stay(folder, *stay);
+  const std::optional<double> gain = controller->take_measured_gain();
   if (!gain) return;
   progress_.finish();
   line_.print(fmt::format("step {}: measured gain of plan epoch {}: {:+.0f} % (predicted {:+.0f} %)", step_,
@@ -212,7 +212,7 @@ void Training::tell_decisions(RunFolder& folder) {
   if (!kept) events_.report(Warning{kept.error().why});
 }
 
-void Training::tell_stay(RunFolder& folder, const PlanStay& stay) {
+void Training::tell_stay(RunFolder& folder, const StayDecision& stay) {
   const std::string plan = plan_hash(part_.plan);
   progress_.finish();
   line_.print(fmt::format("step {}: {}; keeping the current plan: {}", step_, stay.why, stay.reason));
@@ -317,8 +317,8 @@ StepMetrics Training::one_step() {
   if (company_.watching != nullptr)
     company_.watching->end_step(*part_.engine, {metrics.seconds.value, data_wait, batch.squares,
                                                 batch.usual_squares, num_sequences(batch), batch.num_tokens});
-  if (company_.watching != nullptr && company_.watching->deciding() != nullptr)
-    company_.watching->deciding()->see_loss(report.loss);
+  if (company_.watching != nullptr && company_.watching->controller() != nullptr)
+    company_.watching->controller()->observe_loss(report.loss);
   if (keepers_.profiler != nullptr) keepers_.profiler->after(step_);
   metrics.saved = std::exchange(saved_, std::nullopt);
   if (is_last || (options_.eval_every > 0 && step_ % options_.eval_every == 0))
@@ -376,8 +376,8 @@ StepMetrics Training::step_of_others() {
   done_or_throw(company_.comm.receive(teller(), numbers, kStepTag, "step metrics")
                     ->wait(Deadline::after(options_.patience, "the plan's ranks")));
   const double* const told = numbers.const_data_ptr<double>();
-  if (company_.watching != nullptr && company_.watching->deciding() != nullptr)
-    company_.watching->deciding()->see_loss(told[0]);
+  if (company_.watching != nullptr && company_.watching->controller() != nullptr)
+    company_.watching->controller()->observe_loss(told[0]);
   metrics.loss = told[0], metrics.grad_norm = told[1], metrics.tokens = std::llround(told[2]);
   metrics.seconds = Seconds(told[3]), metrics.is_skipped = told[4] != 0;
   metrics.tokens_per_second = told[2] / std::max(1e-9, told[3]);

@@ -137,7 +137,7 @@ class Training {
   void end_of_step(RunFolder* folder);
   std::string take_new_part(const SwitchEnd& end, RunFolder* folder);
   void tell_decisions(RunFolder& folder);
-  void tell_stay(RunFolder& folder, const PlanStay& stay);
+  void tell_stay(RunFolder& folder, const StayDecision& stay);
   void save_if_due();
   void save_to_memory();
   // Writes the final checkpoint. Throws UserError if that fails.

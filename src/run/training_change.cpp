@@ -82,16 +82,17 @@ std::string Training::take_new_part(const SwitchEnd& end, RunFolder* folder) {
   const std::string hashes = fmt::format("plan {} → {}", from.substr(0, 4), to.substr(0, 4));
   if (!end.why_not.empty()) {
     const std::string line = fmt::format("step {}: {} rejected: {}", step_, hashes, end.why_not);
-    if (end.wish && end.wish->is_suspicion && company_.watching != nullptr)
-      return company_.watching->deciding()->withdrawn(), line;
+    if (end.wish && end.wish->is_provisional && company_.watching != nullptr)
+      return company_.watching->controller()->proposal_cancelled(), line;
     if (folder != nullptr) events_.report(Warning{line});
-    if (end.wish && company_.watching != nullptr) company_.watching->deciding()->refused();
+    if (end.wish && company_.watching != nullptr) company_.watching->controller()->proposal_refused();
     return line;
   }
   ++epoch_;
   if (company_.watching != nullptr) {
     company_.watching->took(part_);
-    if (Deciding* const deciding = company_.watching->deciding()) deciding->took(part_.plan, end.wish, step_);
+    if (AdaptationController* const controller = company_.watching->controller())
+      controller->plan_adopted(part_.plan, end.wish, step_);
   }
   RealFileSystem files;
   if (folder != nullptr) keep_plan(files, settings_.run, part_.plan, epoch_);

@@ -44,7 +44,7 @@ void Watching::begin_step(Engine& engine) {
 void Watching::end_step(Engine& engine, const MeasuredStep& step) {
   const bool is_own = log_ && engine.instruction_log == &*log_;
   if (is_own) engine.instruction_log = nullptr, is_due_ = !facts_.device.is_cuda();
-  if (meter_) meter_->see(step, is_own ? log_->take() : std::vector<InstructionTime>());
+  if (meter_) meter_->observe(step, is_own ? log_->take() : std::vector<InstructionTime>());
 }
 
 void Watching::collect(std::int64_t step) {
@@ -59,17 +59,17 @@ void Watching::collect(std::int64_t step) {
     own.add(mean);
   }
   const std::optional<Observation> seen = tree_.send(std::move(own));
-  if (!seen || facts_.deciding == nullptr) return;
-  facts_.deciding->see(*seen);
-  if (facts_.keep) facts_.keep(*seen, facts_.deciding->findings());
+  if (!seen || facts_.controller == nullptr) return;
+  facts_.controller->observe(*seen);
+  if (facts_.keep) facts_.keep(*seen, facts_.controller->findings());
 }
 
 void Watching::probe() {
-  Deciding* const deciding = facts_.deciding;
+  AdaptationController* const controller = facts_.controller;
   ProbeWish wish;
-  if (deciding != nullptr) wish = {deciding->nodes(), deciding->look()};
-  const Probed seen = optimus::probe(facts_.comm, wish, facts_.device, facts_.patience);
-  if (deciding != nullptr) deciding->probed(seen);
+  if (controller != nullptr) wish = {controller->node_of_ranks(), controller->probe_request()};
+  const ProbeResult seen = optimus::probe(facts_.comm, wish, facts_.device, facts_.patience);
+  if (controller != nullptr) controller->probe_completed(seen);
 }
 
 bool Watching::wants_to_collect() {

@@ -11,7 +11,7 @@
 #include <functional>
 #include <optional>
 
-#include "adapt/deciding.h"
+#include "adapt/adaptation_controller.h"
 #include "adapt/step_meter.h"
 #include "observe/device_sensor.h"
 #include "switching/observation_tree.h"
@@ -27,7 +27,7 @@ class Watching {
     Seconds patience;
     std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted;
     at::Device device;
-    Deciding* deciding = nullptr;  // on rank 0
+    AdaptationController* controller = nullptr;  // on rank 0
     std::function<void(const Observation& seen, const std::vector<Finding>& findings)>
         keep{};  // on rank 0: records observations that are worth keeping
   };
@@ -43,13 +43,13 @@ class Watching {
   // Whether this rank wants to collect after the next step.
   bool wants_to_collect();
   // Whether all ranks are to probe which machines are slow; true once per request.
-  bool wants_to_probe() { return facts_.deciding != nullptr && facts_.deciding->wants_to_probe(); }
+  bool wants_to_probe() { return facts_.controller != nullptr && facts_.controller->take_probe_request(); }
   // After the same step, by all ranks.
   void probe();
   // Called when the part belongs to a new plan.
   void took(const PlanPart& part);
 
-  Deciding* deciding() const { return facts_.deciding; }
+  AdaptationController* controller() const { return facts_.controller; }
 
  private:
   const Facts facts_;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "adapt/deciding.h"
+#include "adapt/host_profile.h"
 #include "adapt/run_evidence.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -62,8 +62,8 @@ std::optional<PastRun> past_run(const EndedRun& run) {
   const std::vector<StepMetrics> steps = steps_of_last_plan(run.folder);
   if (steps.empty()) return std::nullopt;
   const Cluster cluster = machines_of(run);
-  RunSeen seen{run.plan, run.model, cluster, run.device, observations_since(run.folder, steps.front().step),
-               {}};
+  RunMeasurements seen{
+      run.plan, run.model, cluster, run.device, observations_since(run.folder, steps.front().step), {}};
   for (const StepMetrics& step : steps) seen.step_seconds.push_back(step.seconds.value);
   PastRun past;
   past.evidence = evidence_of(seen);

@@ -69,19 +69,19 @@ void PlanSwitches::refuse_request(const std::string& why) {
 // A confirmed finding stays confirmed: other ranks may have acted on it. A scripted plan or a request does
 // not wait for a provisional finding.
 bool PlanSwitches::is_held_back() {
-  if (!attempt_ || attempt_->is_scripted || attempt_->ready || !wish_ || !wish_->is_suspicion) return false;
+  if (!attempt_ || attempt_->is_scripted || attempt_->ready || !wish_ || !wish_->is_provisional) return false;
   constexpr std::int64_t kSaid = 2;  // steps until all ranks have acted on a vote
   if (next_scripted_ < script_.size() && script_[next_scripted_].step - kStepsAhead - kSaid <= step_)
     return false;
-  const Suspicion now = outside_->suspicion();
-  if (now == Suspicion::right) wish_->is_suspicion = false;
-  return now == Suspicion::open && !outside_->requests.is_somebody_waiting();
+  const ProvisionalStatus now = outside_->suspicion();
+  if (now == ProvisionalStatus::confirmed) wish_->is_provisional = false;
+  return now == ProvisionalStatus::open && !outside_->requests.is_somebody_waiting();
 }
 
 // A proposal whose finding is still provisional at the end is not carried out.
 PlanSwitches::Prepared PlanSwitches::take_prepared() {
   Prepared prepared = attempt_->prepared.get();
-  if (!attempt_->is_scripted && wish_ && wish_->is_suspicion)
+  if (!attempt_->is_scripted && wish_ && wish_->is_provisional)
     prepared.why_not = "its reason no longer applies", prepared.is_lost = false;
   return prepared;
 }

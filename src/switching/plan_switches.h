@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "adapt/plan_wish.h"
+#include "adapt/plan_proposal.h"
 #include "reshard/control.h"
 #include "reshard/switch_script.h"
 #include "switching/plan_switch.h"
@@ -28,12 +28,12 @@ namespace optimus {
 
 // How an attempt ended, the same on all ranks.
 struct SwitchEnd {
-  std::string why_not{};           // the rank that refused and its reason; empty: the switch was made
-  std::string why{};               // reason for the switch; only rank 0 knows it
-  bool is_phase = false;           // another phase of the training began with it
-  std::optional<PlanWish> wish{};  // the proposal behind it; only rank 0 knows it
-  Plan from, to;                   // as requested: of their devices only the number counts
-  Seconds prepared;                // time that this rank prepared
+  std::string why_not{};               // the rank that refused and its reason; empty: the switch was made
+  std::string why{};                   // reason for the switch; only rank 0 knows it
+  bool is_phase = false;               // another phase of the training began with it
+  std::optional<PlanProposal> wish{};  // the proposal behind it; only rank 0 knows it
+  Plan from, to;                       // as requested: of their devices only the number counts
+  Seconds prepared;                    // time that this rank prepared
   SwitchReport report{};
 };
 
@@ -50,10 +50,10 @@ class PlanSwitches {
     ControlFolder& requests;
     // The best plan for the same batch and sequence length; on a thread of its own; throws UserError.
     std::function<Plan(const Plan& now)> choose;
-    bool can_drain = false;                                                       // ranks may leave
-    std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };  // after a step
+    bool can_drain = false;                                                           // ranks may leave
+    std::function<std::optional<PlanProposal>()> wish = [] { return std::nullopt; };  // after a step
     // For a provisional proposal, after each step while it is prepared.
-    std::function<Suspicion()> suspicion = [] { return Suspicion::right; };
+    std::function<ProvisionalStatus()> suspicion = [] { return ProvisionalStatus::confirmed; };
     std::function<void()> refused = [] {};  // a proposal that was not tried: the run already uses that plan
   };
   // check: throws UserError if this rank cannot make the switch; on a thread of its own.
@@ -128,7 +128,7 @@ class PlanSwitches {
   std::size_t next_scripted_ = 0;
   std::int64_t step_ = 0;               // the last one that has ended
   std::optional<PlanRequest> request_;  // rank 0: the request in progress
-  std::optional<PlanWish> wish_;        // the proposal behind it
+  std::optional<PlanProposal> wish_;    // the proposal behind it
   std::future<Plan> chosen_;            // its plan, if the request does not specify one
   std::optional<DrainRequest> drain_;
   std::int64_t num_asked_ = 0;  // rank 0: requests accepted

@@ -87,7 +87,7 @@ std::optional<int> probe_partner(int node, int round, int num_nodes) {
 namespace {
 
 void probe_networks(Comm& comm, const std::vector<int>& nodes, int most_rounds, const Deadline& deadline,
-                    Probed& seen) {
+                    ProbeResult& seen) {
   const std::vector<int> speakers = speakers_of(nodes);
   const int num_nodes = static_cast<int>(speakers.size()), own = nodes[static_cast<std::size_t>(comm.rank())];
   PairTime best;
@@ -137,7 +137,7 @@ std::vector<double> probe_devices(Comm& comm, at::Device device, const Deadline&
 }
 
 // The time of the slowest rank, the faster of two runs: the same on all ranks.
-void probe_ring(Comm& comm, const Deadline& deadline, Probed& seen) {
+void probe_ring(Comm& comm, const Deadline& deadline, ProbeResult& seen) {
   constexpr double kRingLongEnough = 20e-3;  // seconds
   const auto sum = [&](std::int64_t bytes) {
     at::Tensor tensor = at::zeros({bytes / 8}, at::kDouble), seconds = at::zeros({1}, at::kDouble);
@@ -157,17 +157,17 @@ void probe_ring(Comm& comm, const Deadline& deadline, Probed& seen) {
 
 }  // namespace
 
-Probed probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience) {
+ProbeResult probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience) {
   const Deadline deadline = Deadline::after(patience, "probing all machines");
   at::Tensor told = at::zeros({comm.size() + 3}, at::kLong);
   auto *const nodes = told.data_ptr<std::int64_t>(), *const look = nodes + comm.size();
   if (comm.rank() == 0) {
     ensure(std::ssize(wish.node_of_rank) == comm.size(), "one node for each rank");
     std::copy(wish.node_of_rank.begin(), wish.node_of_rank.end(), nodes);
-    look[0] = wish.look.who_is_slow, look[1] = wish.look.messages, look[2] = wish.look.ring;
+    look[0] = wish.look.speeds, look[1] = wish.look.messages, look[2] = wish.look.ring;
   }
   done_or_throw(comm.broadcast({Role::world, {}}, told, 0, "the probe settings")->wait(deadline));
-  Probed seen;
+  ProbeResult seen;
   if (look[0] != 0 || look[1] != 0)
     probe_networks(comm, {nodes, nodes + comm.size()}, look[0] != 0 ? comm.size() : 1, deadline, seen);
   if (look[0] != 0) seen.devices = probe_devices(comm, device, deadline);

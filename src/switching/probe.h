@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "adapt/probed.h"
+#include "adapt/probe_result.h"
 #include "comm/comm.h"
 
 namespace optimus {
@@ -24,10 +24,10 @@ std::optional<int> probe_partner(int node, int round, int num_nodes);
 // Set by rank 0; ignored on other ranks.
 struct ProbeWish {
   std::vector<int> node_of_rank{};  // 0, 1, …
-  Look look{};
+  ProbeRequest look{};
 };
 // Called by all ranks at the same time after a step; other traffic (small messages, state that is sent early)
 // makes links appear slower. Returns the same on all ranks. Throws PeersLost.
-Probed probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience);
+ProbeResult probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience);
 
 }  // namespace optimus

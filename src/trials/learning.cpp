@@ -62,7 +62,7 @@ std::size_t drawn_row(const std::vector<double>& chances, double uniform) {
 double add_gradient(const LearnedPolicy& network, const Lesson& lesson, double weight,
                     std::vector<double>& gradient) {
   const std::vector<NetworkPass> passes = passes_of(network, lesson.seen);
-  const std::vector<double> chances = chances_of(passes);
+  const std::vector<double> chances = probabilities_of(passes);
   double regret = 0;
   for (std::size_t row = 0; row < chances.size(); ++row) regret += chances[row] * lesson.regrets[row];
   for (std::size_t row = 0; row < chances.size(); ++row) {
@@ -106,7 +106,7 @@ std::vector<Lesson> lessons_of(const TrialCase& one, const LessonTaker& taker, s
     } else if (taker.network == nullptr) {
       lesson.taken = row_of_option(lesson.seen, choose({.kind = PolicyKind::rule}, situation).option);
     } else {
-      const std::vector<double> chances = chances_of(passes_of(*taker.network, lesson.seen));
+      const std::vector<double> chances = probabilities_of(passes_of(*taker.network, lesson.seen));
       lesson.taken =
           taker.draws
               ? drawn_row(chances, draw.uniform())

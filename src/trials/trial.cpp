@@ -6,7 +6,7 @@
 #include <map>
 #include <numbers>
 
-#include "adapt/comings.h"
+#include "adapt/membership_history.h"
 #include "base/random.h"
 
 namespace optimus {
@@ -88,8 +88,8 @@ class TrialRun {
     present_ = 0;
     for (std::size_t m = 0; m < one_.modes.size(); ++m)
       if (segment.step_seconds[m] > 0) present_ = std::max(present_, one_.modes[m].devices);
-    if (present_ > before && at_ > 0) comings_.arrivals.add(now_);
-    if (segment.is_loss) comings_.losses.add(now_);
+    if (present_ > before && at_ > 0) membership_.arrivals.add(now_);
+    if (segment.is_loss) membership_.losses.add(now_);
   }
 
   void stand_still(const TrialSegment& segment, double seconds) {
@@ -156,14 +156,14 @@ class TrialRun {
     option.step_seconds = told(segment, mode, history);
     option.usual_seconds *= option.step_seconds / truth;  // the same cost model predicts both
     const double mean = history.sum / history.times;
-    option.remembered_seconds = std::exp(mean), option.times_told = history.times;
-    option.told_spread = std::sqrt(std::max(0.0, history.squares / history.times - mean * mean));
+    option.mean_predicted_seconds = std::exp(mean), option.num_predictions = history.times;
+    option.prediction_spread = std::sqrt(std::max(0.0, history.squares / history.times - mean * mean));
     return option;
   }
 
   Situation situation_in(const TrialSegment& segment, std::vector<int>& modes) {
     Situation told_of;
-    tell(comings_, now_, devices_now(), {}, told_of);
+    describe_membership(membership_, now_, devices_now(), {}, told_of);
     if (mode_ != kNone)
       told_of.options.push_back(option_of(segment, mode_));
     else
@@ -178,8 +178,8 @@ class TrialRun {
     if (predicted_ > 0 && now_ - switched_ > 10 * seconds_in(segment, mode_) &&
         seconds_in(segment, mode_) > 0) {
       told_of.predicted_gain = predicted_;
-      told_of.realised_gain = 1 - seconds_in(segment, mode_) / step_before_;
-      if (!is_judged_) judge(*told_of.predicted_gain, *told_of.realised_gain);
+      told_of.measured_gain = 1 - seconds_in(segment, mode_) / step_before_;
+      if (!is_judged_) judge(*told_of.predicted_gain, *told_of.measured_gain);
     }
     told_of.recovery_seconds = one_.costs.detection_seconds + one_.costs.recovery_seconds;
     told_of.exploration_left = std::max(0.0, 0.01 * now_ - explored_);
@@ -200,7 +200,7 @@ class TrialRun {
       told_of.miss_spread =
           std::sqrt(std::max(0.0, misses_.squares / misses_.times - told_of.mean_miss * told_of.mean_miss));
     }
-    told_of.num_judged = num_judged_, told_of.gain_promised = promised_, told_of.gain_kept = kept_;
+    told_of.num_judged = num_judged_, told_of.gain_promised = promised_, told_of.gain_measured = kept_;
   }
 
   void decide(const TrialSegment& segment) {
@@ -220,7 +220,7 @@ class TrialRun {
                          : is_broken ? one_.costs.recovery_seconds + change
                                      : change;
     if (!is_broken) explored_ += change;
-    comings_.add_time(now_, devices_now());
+    membership_.add_time(now_, devices_now());
     before_ = mode_, mode_ = next, switched_ = now_, is_judged_ = false;
     expected_ = option.is_measured ? 0 : option.step_seconds;
     if (!is_first) ++outcome_.switches;
@@ -239,7 +239,7 @@ class TrialRun {
   bool is_judged_ = true;
   int num_judged_ = 0;
   double promised_ = 0, kept_ = 0;
-  Comings comings_{.began = 0};
+  MembershipHistory membership_{.began = 0};
   std::map<std::pair<int, double>, Told> history_;  // [mode, true seconds]: identifies equal conditions
   std::vector<double> told_;                        // [mode], in this segment; 0: not predicted yet
   TrialOutcome outcome_;

@@ -1,4 +1,4 @@
-// Runs and noise that the detectors are tried with: random grids, made-up and recorded noise. Included by detect_test.cpp alone.
+// Random runs and noise for detect_test.cpp: random plans, synthetic and recorded noise.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 bool is_long_run() { return std::getenv("OPTIMUS_LONG") != nullptr; }
 
-// Seeded, so that a figure can be seen again.
+// Seeded random numbers, so that figures can be reproduced.
 struct Dice {
   RandomKey key;
   std::uint64_t drawn = 0;
@@ -28,7 +28,7 @@ struct Dice {
   double between(double low, double high) { return low + (high - low) * random_uniform(key, drawn++); }
 };
 
-// Of the recorded steps.
+// The mean of the recorded steps.
 constexpr double kRecordedSeconds = 0.0057;
 
 struct Case {
@@ -56,7 +56,7 @@ Case random_case(Dice& dice) {
   }
 }
 
-// Numbers of published measurements and of this project's own run: docs/dynamic-results.md.
+// Ranges from published measurements and from this project's own runs: docs/dynamic-results.md.
 Noise random_noise(Dice& dice) {
   Noise noise;
   noise.spread = dice.between(0.01, 0.04), noise.memory = dice.between(0.4, 0.8);
@@ -74,7 +74,8 @@ std::vector<double> recorded_noise() {
   return values;
 }
 
-// For figures that nothing was tuned by: OPTIMUS_HELD_OUT=N has seeds that are N further, OPTIMUS_HALF the recording's second half.
+// For figures on held-out data: OPTIMUS_HELD_OUT=N adds N to the seeds, OPTIMUS_HALF uses only the second
+// half of the recording.
 int held_out() {
   const char* word = std::getenv("OPTIMUS_HELD_OUT");
   return word == nullptr ? 0 : std::atoi(word);

@@ -1,4 +1,5 @@
-// Detectors: what lasts is found within ten steps with the right culprit, noise is not; OPTIMUS_LONG has the counts of docs/dynamic-results.md.
+// Detectors find lasting conditions within ten steps with the right location, and ignore noise. With
+// OPTIMUS_LONG, the number of runs is the one of docs/dynamic-results.md.
 #include "adapt/detect.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@
 namespace optimus {
 namespace {
 
-// A condition that this run can have; nothing where the kind does not exist there.
+// A condition that this run can have; empty if the cause is impossible for it.
 std::optional<Condition> random_condition(Dice& dice, const Case& one, const Topology& topology,
                                           Cause cause) {
   const double factor = std::exp(dice.between(std::log(1.3), std::log(5)));
@@ -32,8 +33,8 @@ std::optional<Condition> random_condition(Dice& dice, const Case& one, const Top
   return Condition{cause, topology.node_of(rank), factor};
 }
 
-// Two names of one thing: the devices of the condition, and of the finding.
-std::vector<int> ranks_meant(const Topology& topology, Cause cause, const std::vector<int>& where) {
+// The ranks of these locations, because the same ranks may be reported as devices, as a host or as a stage.
+std::vector<int> ranks_of(const Topology& topology, Cause cause, const std::vector<int>& where) {
   std::vector<int> ranks;
   for (const int one : where) {
     if (cause == Cause::device) ranks.push_back(one);
@@ -50,11 +51,11 @@ bool is_about_ranks(Cause cause) {
   return cause == Cause::device || cause == Cause::host || cause == Cause::heavy_stage;
 }
 
-// Same cause and place; a node of one device is that device, a stage that is all of a node is that node.
+// Same cause and location. A node with one device is equal to that device, and a stage that fills a node is
+// equal to that node.
 bool is_right(const Topology& topology, const Condition& truth, const Finding& finding) {
   if (is_about_ranks(truth.cause) && is_about_ranks(finding.cause))
-    return ranks_meant(topology, truth.cause, {truth.where}) ==
-           ranks_meant(topology, finding.cause, finding.where);
+    return ranks_of(topology, truth.cause, {truth.where}) == ranks_of(topology, finding.cause, finding.where);
   if (truth.cause != finding.cause) return false;
   if (truth.cause != Cause::link) return true;
   return std::find(finding.where.begin(), finding.where.end(), truth.where) != finding.where.end();
@@ -65,51 +66,37 @@ struct Score {
   double steps_to_find = 0;
 };
 
-// Nothing for conditions that slow nothing of this run down by 1.3.
-void inject(Dice& dice, Cause cause, const Noise& replayed, Score& score) {
-  const Case one = random_case(dice);
-  Noise noise = random_noise(dice);
-  const bool is_recorded = !replayed.recorded.empty();
-  if (is_recorded) noise = replayed;
-  ImaginedRun run(one.plan, one.model, one.profile, noise, random_bits(dice.key, dice.drawn++));
-  const Topology& topology = run.topology();
-  const std::optional<Condition> condition = random_condition(dice, one, topology, cause);
-  if (!condition) return;
-  if (cause == Cause::link) {
-    run.set({*condition});
-    double slowdown = 1;
-    for (const int rank : topology.ranks_of_node(condition->where))
-      for (std::size_t c = 0; c < kChannels; ++c)
-        slowdown = std::max(slowdown, run.link_slowdown(rank, static_cast<Channel>(c)));
-    run.set({});
-    if (slowdown < 1.3) return;
-  }
-  Detector detector(topology);
-  const int onset = 20 + dice.below(60);
-  std::vector<Finding> before;
-  for (int step = 0; step < onset; ++step) {
-    before = detector.see(run.next());
-    for (const Finding& finding : before) {
-      // The embedding and the head make stages uneven from the beginning: true, and not what is injected.
-      const bool is_structural = finding.cause == Cause::heavy_stage && finding.since <= 1;
-      score.false_alarms += is_structural ? 0 : 1;
-    }
-  }
-  score.quiet_steps += onset;
-  run.set({*condition});
-  ++score.injected;
-  // Ten steps; of milliseconds as many as a second has, and ten.
-  const int most = is_recorded ? 10 + static_cast<int>(1 / kRecordedSeconds) : 10;
+// Whether the condition slows a channel of the run by at least 1.3.
+bool slows_a_link(ImaginedRun& run, const Condition& condition) {
+  run.set({condition});
+  double slowdown = 1;
+  for (const int rank : run.topology().ranks_of_node(condition.where))
+    for (std::size_t c = 0; c < kChannels; ++c)
+      slowdown = std::max(slowdown, run.link_slowdown(rank, static_cast<Channel>(c)));
+  run.set({});
+  return slowdown >= 1.3;
+}
+
+// The embedding and the head make stages uneven from the start. That finding is correct, but it is not the
+// injected one.
+bool is_structural(const Finding& finding) {
+  return finding.cause == Cause::heavy_stage && finding.since <= 1;
+}
+
+// Runs `most` steps under the condition and counts what is found. before: findings from before the condition.
+void score_detection(Detector& detector, ImaginedRun& run, const Condition& condition, int most,
+                     const std::vector<Finding>& before, Score& score) {
+  const Cause cause = condition.cause;
   bool is_found = false, has_right = false;
   for (int step = 1; step <= most; ++step) {
     has_right = false;
-    for (const Finding& finding : detector.see(run.next())) {
+    for (const Finding& finding : detector.observe(run.next())) {
       const auto is_same = [&](const Finding& known) {
         return known.cause == finding.cause && known.where == finding.where;
       };
       if (std::any_of(before.begin(), before.end(), is_same) && cause != Cause::heavy_stage) continue;
       if (!is_found) is_found = true, score.steps_to_find += step;
-      if (!is_right(topology, *condition, finding)) continue;
+      if (!is_right(run.topology(), condition, finding)) continue;
       has_right = true;
       if (cause == Cause::link && step == most) ++score.links, score.single += finding.where.size() == 1;
     }
@@ -117,8 +104,32 @@ void inject(Dice& dice, Cause cause, const Noise& replayed, Score& score) {
   score.found += is_found, score.right += has_right;
 }
 
-// One cause alone where OPTIMUS_CAUSE names it: the large counts take long.
-bool is_asked_for(Cause cause) {
+// Adds one random run to the score. Conditions that slow no channel of the run down by 1.3 are skipped.
+void inject(Dice& dice, Cause cause, const Noise& replayed, Score& score) {
+  const Case one = random_case(dice);
+  Noise noise = random_noise(dice);
+  const bool is_recorded = !replayed.recorded.empty();
+  if (is_recorded) noise = replayed;
+  ImaginedRun run(one.plan, one.model, one.profile, noise, random_bits(dice.key, dice.drawn++));
+  const std::optional<Condition> condition = random_condition(dice, one, run.topology(), cause);
+  if (!condition || (cause == Cause::link && !slows_a_link(run, *condition))) return;
+  Detector detector(run.topology());
+  const int onset = 20 + dice.below(60);
+  std::vector<Finding> before;
+  for (int step = 0; step < onset; ++step) {
+    before = detector.observe(run.next());
+    for (const Finding& finding : before) score.false_alarms += is_structural(finding) ? 0 : 1;
+  }
+  score.quiet_steps += onset;
+  run.set({*condition});
+  ++score.injected;
+  // Ten steps; with steps of milliseconds, the steps of one second and ten more.
+  const int most = is_recorded ? 10 + static_cast<int>(1 / kRecordedSeconds) : 10;
+  score_detection(detector, run, *condition, most, before, score);
+}
+
+// OPTIMUS_CAUSE restricts a long run to one cause.
+bool is_selected(Cause cause) {
   const char* word = std::getenv("OPTIMUS_CAUSE");
   return word == nullptr || word_of(cause) == word;
 }
@@ -129,7 +140,7 @@ constexpr Cause kInjected[] = {Cause::device,       Cause::host,        Cause::l
 Score inject_many(std::uint64_t seed, int number, const Noise& replayed) {
   Score all;
   for (const Cause cause : kInjected) {
-    if (!is_asked_for(cause)) continue;
+    if (!is_selected(cause)) continue;
     Score score;
     Dice dice{RandomKey(seed + static_cast<std::uint64_t>(held_out())).with(word_of(cause))};
     for (int i = 0; i < number; ++i) inject(dice, cause, replayed, score);
@@ -144,19 +155,19 @@ Score inject_many(std::uint64_t seed, int number, const Noise& replayed) {
   return all;
 }
 
-TEST(Detector, FindsWhatLastsWithinTenSteps) {
+TEST(Detector, FindsLastingConditionsWithinTenSteps) {
   const Score all = inject_many(1, is_long_run() ? 1500 : 15, {});
   EXPECT_GE(all.found, 0.99 * all.injected) << all.found << " of " << all.injected;
   EXPECT_GE(all.right, 0.95 * all.injected) << all.right << " of " << all.injected;
 }
 
-TEST(Detector, FindsWhatLastsUnderRecordedNoise) {
+TEST(Detector, FindsLastingConditionsUnderRecordedNoise) {
   const Score all = inject_many(2, is_long_run() ? 1000 : 8, replayed_noise());
   EXPECT_GE(all.found, 0.99 * all.injected) << all.found << " of " << all.injected;
   EXPECT_GE(all.right, 0.95 * all.injected) << all.right << " of " << all.injected;
 }
 
-// Alarms, each counted once however long it stays.
+// The number of false alarms, each counted once.
 int false_alarms(std::uint64_t seed, int steps, int runs, const Noise& replayed) {
   int alarms = 0;
   seed += static_cast<std::uint64_t>(held_out());
@@ -170,10 +181,9 @@ int false_alarms(std::uint64_t seed, int steps, int runs, const Noise& replayed)
     std::size_t before = 0;
     for (int step = 0; step < steps / runs; ++step) {
       std::size_t now = 0;
-      for (const Finding& finding : detector.see(run.next())) {
-        const bool is_structural = finding.cause == Cause::heavy_stage && finding.since <= 1;
-        now += is_structural ? 0 : 1;
-        if (!is_structural && now > before) printf("false alarm: %s\n", text(finding).c_str());
+      for (const Finding& finding : detector.observe(run.next())) {
+        now += is_structural(finding) ? 0 : 1;
+        if (!is_structural(finding) && now > before) printf("false alarm: %s\n", text(finding).c_str());
       }
       alarms += now > before ? 1 : 0;
       before = now;
@@ -182,12 +192,12 @@ int false_alarms(std::uint64_t seed, int steps, int runs, const Noise& replayed)
   return alarms;
 }
 
-TEST(Detector, IsQuietWhereNothingHappens) {
+TEST(Detector, HasNoFalseAlarms) {
   const int steps = is_long_run() ? 200'000 : 10'000;
   EXPECT_LE(false_alarms(3, steps, is_long_run() ? 40 : 10, {}), steps / 10'000);
 }
 
-TEST(Detector, IsQuietUnderRecordedNoise) {
+TEST(Detector, HasNoFalseAlarmsUnderRecordedNoise) {
   const int steps = is_long_run() ? 200'000 : 10'000;
   EXPECT_LE(false_alarms(4, steps, is_long_run() ? 40 : 10, replayed_noise()), steps / 10'000);
 }
@@ -198,8 +208,9 @@ Noise without_spikes() {
   return noise;
 }
 
-// 32 ranks of a stage in rings that all pass through one node: every one is slow, and a step's observation names 16.
-TEST(Detector, FindsALinkThatSlowsMoreRanksThanAreListed) {
+// The rings of 32 ranks of a stage all pass through one node. All ranks are slow, and an observation lists
+// only 16 of them.
+TEST(Detector, FindsLinkThatSlowsMoreRanksThanAreListed) {
   Case one{*find_preset("gpt3-1.3b"), standard_cluster("v100x32"), {}};
   one.profile.groups.front().devices_per_node = one.profile.groups.front().devices_per_domain = 4;
   UniformPlan shape{.pp = 1, .dp = 8, .microbatch = 1, .batch = 512, .sequence_length = 1024};
@@ -208,18 +219,18 @@ TEST(Detector, FindsALinkThatSlowsMoreRanksThanAreListed) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     ImaginedRun run(one.plan, one.model, one.profile, {}, seed);
     Detector detector(run.topology());
-    for (int step = 0; step < 30; ++step) (void)detector.see(run.next());
+    for (int step = 0; step < 30; ++step) (void)detector.observe(run.next());
     run.set({{Cause::link, 3, 2}});
     for (int rank = 0; rank < 32; ++rank) ASSERT_GT(run.link_slowdown(rank, Channel::data), 1.3);
     std::vector<Finding> found;
-    for (int step = 0; step < 10; ++step) found = detector.see(run.next());
+    for (int step = 0; step < 10; ++step) found = detector.observe(run.next());
     const auto is_link = [](const Finding& finding) { return finding.cause == Cause::link; };
     EXPECT_TRUE(std::any_of(found.begin(), found.end(), is_link)) << "seed " << seed;
   }
 }
 
-// What one replica of three and a pipeline of its own share goes through all four.
-TEST(Topology, PipelinesShareTheirGradients) {
+// Three replicas in one pipeline, and a second pipeline with two stages, all-reduce their gradients together.
+TEST(Topology, DataChannelSpansPipelines) {
   const ModelSpec model = *find_preset("gpt3-1.3b");
   Plan plan = uniform_plan(model, {.dp = 3, .microbatch = 1, .batch = 12, .sequence_length = 1024});
   Plan other = uniform_plan(model, {.pp = 2, .microbatch = 1, .batch = 4, .sequence_length = 1024});
@@ -234,8 +245,9 @@ TEST(Topology, PipelinesShareTheirGradients) {
   EXPECT_EQ(topology.members(3, Channel::next), (std::vector{3, 4}));
 }
 
-// On CUDA nobody sees what instructions take. A card that is too hot says so itself; what all clocks do together is no device's.
-TEST(Detector, FindsADeviceByItsClock) {
+// On CUDA, instruction times are not available. A GPU that throttles reports a lower clock. A change of all
+// clocks is no slow device.
+TEST(Detector, FindsSlowDeviceByItsClock) {
   const ModelSpec model = *find_preset("gpt2");
   const Plan plan = uniform_plan(model, {.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024});
   const Cluster cluster(standard_cluster("a100x4"));
@@ -247,10 +259,10 @@ TEST(Detector, FindsADeviceByItsClock) {
       one.clock = (1.1 + 0.01 * ((step + rank) % 3)) * all * (rank == 2 ? third : 1);
       seen.add(one);
     }
-    return detector.see(seen);
+    return detector.observe(seen);
   };
   for (int i = 0; i < 30; ++i) EXPECT_TRUE(see(1, 1).empty());
-  for (int i = 0; i < 20; ++i) EXPECT_TRUE(see(1.3, 1).empty()) << "all of them, at " << i;
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(see(1.3, 1).empty()) << "all clocks are lower, at " << i;
   std::vector<Finding> found;
   int steps = 0;
   for (; steps < 20 && found.empty(); ++steps) found = see(1.3, 1.5);
@@ -265,8 +277,8 @@ TEST(Detector, FindsADeviceByItsClock) {
   EXPECT_TRUE(found.empty());
 }
 
-// Single slow steps before, and a quick one in between, do not move what is said of when it began.
-TEST(Detector, SinceIsWhereItBegan) {
+// Single slow steps before, and a fast step in between, do not change the first step of the finding.
+TEST(Detector, ReportsFirstStepOfCondition) {
   const ModelSpec model = *find_preset("gpt2");
   const Plan plan = uniform_plan(model, {.dp = 4, .microbatch = 1, .batch = 60, .sequence_length = 1024});
   for (const double slower : {1.3, 2.5}) {
@@ -282,15 +294,16 @@ TEST(Detector, SinceIsWhereItBegan) {
             1, 0.2 * (rank == 2 && is_slow ? slower : 1) * noise, 0};
         seen.add(one);
       }
-      found = detector.see(seen);
+      found = detector.observe(seen);
     }
     ASSERT_EQ(found.size(), 1U);
     EXPECT_EQ(found[0].since, 61) << text(found[0]);
   }
 }
 
-// Of two devices that became slow together one has had a quick step since: by itself it would count three steps later.
-TEST(Detector, DevicesOfAHostAreFoundTogether) {
+// Of two devices that become slow at the same time, one has had a fast step since. On its own it would be
+// found three steps later.
+TEST(Detector, AttributesAllDevicesOfAHostTogether) {
   const ModelSpec model = *find_preset("gpt2");
   const Plan plan = uniform_plan(model, {.dp = 6, .microbatch = 1, .batch = 60, .sequence_length = 1024});
   HardwareProfile machines = standard_cluster("a100x8");
@@ -306,7 +319,7 @@ TEST(Detector, DevicesOfAHostAreFoundTogether) {
             1, 0.2 * factor * (1 + 0.01 * ((step + rank) % 3)), 0};
         seen.add(one);
       }
-      return detector.see(seen);
+      return detector.observe(seen);
     };
     for (int i = 0; i < 30; ++i) EXPECT_TRUE(see(1, 1).empty());
     std::vector<Finding> found;
@@ -315,32 +328,32 @@ TEST(Detector, DevicesOfAHostAreFoundTogether) {
     EXPECT_EQ(found[0].cause, Cause::host) << text(found[0]);
     EXPECT_EQ(found[0].where, std::vector<int>{1});
     EXPECT_NEAR(found[0].factor, slower, 0.03 * slower);
-    // Where the other is well, it is the device's own.
+    // If the other device is healthy, only this device is slow.
     for (int i = 0; i < 40; ++i) found = see(slower, 1);
     ASSERT_EQ(found.size(), 1U);
     EXPECT_EQ(found[0].cause, Cause::device) << text(found[0]);
   }
 }
 
-// A stage has become slow on several nodes, and a rank beside it nearly: who only makes a node complete is nobody's finding when the stage
-// has taken the others.
-TEST(Detector, AStageTakesRanksOfANodeThatSeemedSlow) {
+// A stage on several nodes becomes slow, and a rank of another stage nearly does. That rank only completes a
+// node, so there is no finding for it once the others are attributed to the stage.
+TEST(Detector, AttributesRanksToStageBeforeNode) {
   const ModelSpec model = *find_preset("gpt2");
   const Plan plan =
       uniform_plan(model, {.pp = 2, .dp = 3, .microbatch = 1, .batch = 60, .sequence_length = 1024});
   HardwareProfile machines = standard_cluster("a100x8");
   machines.groups[0].devices_per_node = machines.groups[0].devices_per_domain = 2;
   Detector detector(Topology(plan, Cluster(machines), DeviceMap::identity(8)));
-  auto see = [&, step = 0](double stage, double beside) mutable {
+  auto see = [&, step = 0](double stage, double other) mutable {
     Observation seen{.step = ++step};
     for (int rank = 0; rank < 6; ++rank) {
       RankStep one{.rank = rank, .group = rank / 3, .seconds = 0.3};
-      const double factor = rank < 3 ? stage : rank == 3 ? beside : 1;
+      const double factor = rank < 3 ? stage : rank == 3 ? other : 1;
       one.kinds[static_cast<std::size_t>(WorkKind::forward)] = {
           1, 0.2 * factor * (1 + 0.01 * ((step + rank) % 3)), 0};
       seen.add(one);
     }
-    return detector.see(seen);
+    return detector.observe(seen);
   };
   for (int i = 0; i < 30; ++i) (void)see(1, 1);
   bool has_stage = false;
@@ -352,8 +365,8 @@ TEST(Detector, AStageTakesRanksOfANodeThatSeemedSlow) {
   EXPECT_TRUE(has_stage);
 }
 
-// How sure a factor is: the more steps jump about, the less.
-TEST(Detector, AFactorsSpreadFollowsTheNoise) {
+// The factor is less certain if step times vary more.
+TEST(Detector, SpreadOfFactorFollowsNoise) {
   const ModelSpec model = *find_preset("gpt3-1.3b");
   const HardwareProfile machines = standard_cluster("a100x4");
   const Plan plan = uniform_plan(model, {.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024});
@@ -363,7 +376,7 @@ TEST(Detector, AFactorsSpreadFollowsTheNoise) {
     std::vector<Finding> found;
     for (int step = 0; step < 100; ++step) {
       if (step == 40) run.set({{Cause::device, 2, 2}});
-      found = detector.see(run.next());
+      found = detector.observe(run.next());
     }
     return found.empty() ? 0 : found.front().spread;
   };
@@ -373,7 +386,7 @@ TEST(Detector, AFactorsSpreadFollowsTheNoise) {
   EXPECT_LT(large, 0.1);
 }
 
-TEST(Detector, ShortTroublePasses) {
+TEST(Detector, IgnoresShortDisturbances) {
   Dice dice{RandomKey(5)};
   for (int i = 0; i < 20; ++i) {
     const Case one = random_case(dice);
@@ -382,13 +395,13 @@ TEST(Detector, ShortTroublePasses) {
     const Condition condition{Cause::device, dice.below(run.topology().num_ranks()), 3};
     for (int step = 0; step < 80; ++step) {
       run.set(step >= 40 && step < 43 ? std::vector{condition} : std::vector<Condition>{});
-      for (const Finding& finding : detector.see(run.next()))
+      for (const Finding& finding : detector.observe(run.next()))
         EXPECT_EQ(finding.cause, Cause::heavy_stage) << text(finding);
     }
   }
 }
 
-TEST(Detector, EndsWhenTheConditionEnds) {
+TEST(Detector, FindingEndsWithCondition) {
   Dice dice{RandomKey(6)};
   for (int i = 0; i < 20; ++i) {
     const Case one = random_case(dice);
@@ -399,7 +412,7 @@ TEST(Detector, EndsWhenTheConditionEnds) {
     for (int step = 0; step < 100; ++step) {
       if (step == 40) run.set({{Cause::device, rank, 2}});
       if (step == 70) run.set({});
-      found = detector.see(run.next());
+      found = detector.observe(run.next());
     }
     for (const Finding& finding : found) EXPECT_LE(finding.since, 1) << text(finding);
   }

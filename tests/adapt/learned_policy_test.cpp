@@ -1,4 +1,4 @@
-// The learned policy: inference, its file, its guards, the environment, and a short training.
+// The learned policy: inference, its file, its guards, its training environment, and a short training.
 #include "adapt/learned_policy.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ FeatureTable random_table(std::uint64_t seed, std::size_t rows) {
   return table;
 }
 
-// The network as its header describes it, in double and as plainly as possible.
+// A reference implementation of the network in double precision.
 double reference_score(const LearnedPolicy& network, const FeatureTable& table, std::size_t row) {
   std::vector<double> inputs;
   for (std::size_t i = 0; i < kFeatures; ++i) {
@@ -62,31 +62,33 @@ double reference_score(const LearnedPolicy& network, const FeatureTable& table, 
   return score;
 }
 
-TEST(LearnedPolicy, InferenceIsTheNetwork) {
+TEST(LearnedPolicy, InferenceMatchesReference) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const LearnedPolicy network = random_network(seed);
     const FeatureTable table = random_table(seed, 7);
     const std::vector<NetworkPass> passes = passes_of(network, table);
     ASSERT_EQ(passes.size(), 7u);
-    // Sums of 41, 25 and 12 terms in float, terms of at most 2 x 1 and some 10 of them at a time: 78 x 2^-24 x 100 = 5e-4.
+    // Tolerance: float sums of 41, 25 and 12 terms of at most 2, in values up to about 100: 78 x 2^-24 x 100
+    // = 5e-4.
     for (std::size_t row = 0; row < 7; ++row)
       EXPECT_NEAR(passes[row].score, reference_score(network, table, row), 5e-4);
     double sum = 0;
-    for (const double chance : chances_of(passes)) sum += chance;
+    for (const double one : probabilities_of(passes)) sum += one;
     EXPECT_NEAR(sum, 1, 1e-12);
   }
 }
 
-TEST(LearnedPolicy, GradientsAreSlopes) {
+TEST(LearnedPolicy, GradientsMatchFiniteDifferences) {
   LearnedPolicy network = random_network(3);
   Lesson lesson{.seen = random_table(5, 4), .regrets = {0, 1.5, 0.4, 3}, .taken = 2, .later = 0};
   const double weight = 0.7;
   std::vector<double> gradient(LearnedPolicy::kNumbers, 0), unused(LearnedPolicy::kNumbers, 0);
   add_gradient(network, lesson, weight, gradient);
   const auto value = [&] {
-    const std::vector<double> chances = chances_of(passes_of(network, lesson.seen));
-    double sum = weight * std::log(chances[lesson.taken]);
-    for (std::size_t row = 0; row < chances.size(); ++row) sum += chances[row] * lesson.regrets[row];
+    const std::vector<double> probabilities = probabilities_of(passes_of(network, lesson.seen));
+    double sum = weight * std::log(probabilities[lesson.taken]);
+    for (std::size_t row = 0; row < probabilities.size(); ++row)
+      sum += probabilities[row] * lesson.regrets[row];
     return sum;
   };
   int compared = 0;
@@ -98,7 +100,8 @@ TEST(LearnedPolicy, GradientsAreSlopes) {
     network.numbers[i] = before - kStep;
     const double below = value();
     network.numbers[i] = before;
-    // Float scores are off by 1e-6, so slopes by 1e-6 x 3 / 8e-3 = 4e-4; curvature and units that bend within the step: a few percent.
+    // Tolerance: float scores have an error of 1e-6, so differences of 1e-6 x 3 / 8e-3 = 4e-4. Curvature, and
+    // units that cross zero within the step, add a few percent.
     EXPECT_NEAR((above - below) / (2 * kStep), gradient[i], 2e-3 + 0.05 * std::abs(gradient[i])) << i;
   }
   EXPECT_GT(compared, 150);
@@ -114,7 +117,7 @@ LearnedPolicy parsed(const std::string& bytes) {
   return parse_learned_policy(std::as_bytes(std::span(bytes)), "policy");
 }
 
-// One line that names the file.
+// The message is one line, names the file and contains `says`.
 void expect_refused(const std::string& bytes, const std::string& says) {
   try {
     (void)parsed(bytes);
@@ -144,15 +147,16 @@ TEST(LearnedPolicyFile, ReadsBack) {
   EXPECT_EQ(back.origin.at("seed"), "9");
 }
 
-// Who was trained without an account of what predictions were off by is told of none, also when it is read from its file.
-TEST(LearnedPolicyFile, WithoutResidualIsRemembered) {
+// A network that was trained without errors of predictions does not get them as features, also after it was
+// read from a file.
+TEST(LearnedPolicyFile, StoresWithoutResidual) {
   Situation exact, wrong;
   exact.options = {{.step_seconds = 1, .usual_seconds = 1, .devices = 8},
                    {.response = Response::replan, .step_seconds = 0.8, .usual_seconds = 0.8, .devices = 8}};
   wrong = exact;
   wrong.num_missed = 5, wrong.mean_miss = 0.3, wrong.miss_spread = 0.1;
-  wrong.options[1].remembered_seconds = 1.1, wrong.options[1].times_told = 4;
-  wrong.options[1].told_spread = 0.2;
+  wrong.options[1].mean_predicted_seconds = 1.1, wrong.options[1].num_predictions = 4;
+  wrong.options[1].prediction_spread = 0.2;
   LearnedPolicy network = random_network(9);
   network.origin = {{kWithout, "nothing"}};
   const LearnedPolicy usual = parsed(file_of(network));
@@ -164,7 +168,7 @@ TEST(LearnedPolicyFile, WithoutResidualIsRemembered) {
   EXPECT_EQ(blind.features(exact).estimates, blind.features(wrong).estimates);
 }
 
-TEST(LearnedPolicyFile, WhatIsNoneIsRefused) {
+TEST(LearnedPolicyFile, RefusesInvalidFiles) {
   const std::string good = file_of(random_network(9));
   for (std::size_t cut = 0; cut < good.size(); cut += 1 + cut / 8) expect_refused(good.substr(0, cut), "");
   expect_refused(good + "x", "");
@@ -174,8 +178,8 @@ TEST(LearnedPolicyFile, WhatIsNoneIsRefused) {
   bad.numbers[5] = std::nanf("");
   expect_refused(file_of(bad), "first.weight");
   bad = random_network(9), bad.low[3] = 1, bad.high[3] = -1;
-  expect_refused(file_of(bad), "upside down");
-  // Bytes of the header at random: refused, or read as the same kind of thing; never anything else.
+  expect_refused(file_of(bad), "reversed");
+  // Random changes of header bytes: the file is refused or read, never anything else.
   for (std::uint64_t i = 0; i < 300; ++i) {
     std::string broken = good;
     broken[8 + random_below(RandomKey(1), 2 * i, 700)] =
@@ -188,7 +192,7 @@ TEST(LearnedPolicyFile, WhatIsNoneIsRefused) {
   }
 }
 
-// A device is slow, and another plan is a fifth quicker.
+// A device is slow, and another plan takes 20 % less time.
 Situation usual_situation() {
   Situation now{.now = 7200};
   now.options = {{Response::stay, 1.5, 1, 0.01, 0, 8}, {Response::share, 1.2, 1.02, 0.05, 2, 8}};
@@ -198,81 +202,97 @@ Situation usual_situation() {
   return now;
 }
 
-// Knows but one feature: the score is the gain that was told, times `sign`.
+// A network that uses a single feature: the score is the predicted gain times `sign`.
 LearnedPolicy one_sided(float sign) {
   LearnedPolicy network;
   network.low.fill(-100), network.high.fill(100);
   network.numbers[1 * kFirstLayer] = 1, network.numbers[LearnedPolicy::kSecond] = 1;
-  network.numbers[LearnedPolicy::kFirstBias] = 5;  // the unit stays in its straight part
+  network.numbers[LearnedPolicy::kFirstBias] = 5;  // the unit stays in its linear range
   network.numbers[LearnedPolicy::kLast] = sign;
   return network;
 }
 
-TEST(LearnedPolicyGuards, TheRuleDecidesWhereItMust) {
-  const LearnedPolicy network = one_sided(20);
-  Policy policy{.kind = PolicyKind::learned, .network = &network};
-  Situation now = usual_situation();
-  EXPECT_EQ(choose(policy, now).option, 1u);
-  EXPECT_NE(choose(policy, now).reason.find("sure to"), std::string::npos);
-
-  LearnedPolicy narrow = network;
-  narrow.low[kOptionFeatures + 7] = 0, narrow.high[kOptionFeatures + 7] = 0.1F;  // of the worst factor
-  policy.network = &narrow;
-  const Choice rule = choose({.kind = PolicyKind::rule}, now);
-  Choice choice = choose(policy, now);
-  EXPECT_NE(choice.reason.find("unfamiliar (worst factor"), std::string::npos) << choice.reason;
-  EXPECT_EQ(choice.option, rule.option);
-
-  policy.network = &network;
-  Situation other = now;
-  other.options[1].pause_seconds = 110;
-  choice = choose(policy, other);
-  EXPECT_NE(choice.reason.find("unfamiliar (a pause of"), std::string::npos) << choice.reason;
-  EXPECT_EQ(choice.option, choose({.kind = PolicyKind::rule}, other).option);
-  other = now, other.run_left = 0.1;
-  choice = choose(policy, other);
-  EXPECT_NE(choice.reason.find("the run ends soon"), std::string::npos) << choice.reason;
-  EXPECT_EQ(choice.option, 0u);
-
-  const LearnedPolicy slow = one_sided(-1);  // likes what is slow
-  policy.network = &slow;
-  now.options[1].step_seconds = 2.5;
-  choice = choose(policy, now);
-  EXPECT_NE(choice.reason.find("vetoed"), std::string::npos) << choice.reason;
-  EXPECT_EQ(choice.option, 0u);
-  policy.is_guarded = false;
-  EXPECT_EQ(choose(policy, now).option, 1u);
-
-  now = usual_situation(), policy = {.kind = PolicyKind::learned, .network = &network};
-  now.num_judged = 4, now.gain_promised = 0.4, now.gain_kept = 0.05;
-  EXPECT_NE(choose(policy, now).reason.find("did not come"), std::string::npos);
-  now.gain_kept = 0.3;
-  EXPECT_NE(choose(policy, now).reason.find("sure to"), std::string::npos);
-
-  now = usual_situation(), now.conditions.clear();
-  choice = choose(policy, now);
-  EXPECT_NE(choice.reason.find("nothing was slow or changed"), std::string::npos) << choice.reason;
-  EXPECT_EQ(choice.option, choose({.kind = PolicyKind::rule}, now).option);
-  now.switches = 1;  // it has come here because of something
-  EXPECT_NE(choose(policy, now).reason.find("sure to"), std::string::npos);
-
-  // It likes to stay, where the rule has something much quicker.
-  now = usual_situation(), policy.network = &slow;
-  now.options.front().step_seconds = 1, now.options[1].step_seconds = 0.5;
-  choice = choose(policy, now);
-  EXPECT_EQ(choice.option, 1u);
-  EXPECT_NE(choice.reason.find("the rule's step"), std::string::npos) << choice.reason;
-
-  const LearnedPolicy faint = one_sided(0.05F);  // likes the quicker one, but hardly
-  now = usual_situation(), policy.network = &faint;
-  choice = choose(policy, now);
-  EXPECT_NE(choice.reason.find("unsure ("), std::string::npos) << choice.reason;
-  EXPECT_EQ(choice.option, choose({.kind = PolicyKind::rule}, now).option);
-  now.options.front().step_seconds = 0;  // nothing runs: somebody has to choose
-  EXPECT_NE(choose(policy, now).reason.find("sure to"), std::string::npos);
+Policy with_network(const LearnedPolicy& network) {
+  return {.kind = PolicyKind::learned, .network = &network};
 }
 
-TEST(Environment, TheSameNumberIsTheSameTrial) {
+void expect_reason(const Choice& choice, const std::string& words) {
+  EXPECT_NE(choice.reason.find(words), std::string::npos) << choice.reason;
+}
+
+// The rule decides, and the reason contains `words`.
+void expect_guarded(const Policy& policy, const Situation& now, const std::string& words) {
+  const Choice choice = choose(policy, now);
+  expect_reason(choice, words);
+  EXPECT_EQ(choice.option, choose({.kind = PolicyKind::rule}, now).option);
+}
+
+TEST(LearnedPolicyGuards, NetworkDecidesInFamiliarSituations) {
+  const LearnedPolicy network = one_sided(20);
+  const Choice choice = choose(with_network(network), usual_situation());
+  EXPECT_EQ(choice.option, 1u);
+  expect_reason(choice, "learned policy, ");
+}
+
+TEST(LearnedPolicyGuards, RuleDecidesWithUnfamiliarFeatures) {
+  LearnedPolicy narrow = one_sided(20);
+  narrow.low[kOptionFeatures + 7] = 0, narrow.high[kOptionFeatures + 7] = 0.1F;  // of the worst factor
+  expect_guarded(with_network(narrow), usual_situation(), "unfamiliar (worst factor");
+}
+
+TEST(LearnedPolicyGuards, RuleDecidesAboutLongPausesAndAtTheEndOfTheRun) {
+  const LearnedPolicy network = one_sided(20);
+  Situation now = usual_situation();
+  now.options[1].pause_seconds = 110;
+  expect_guarded(with_network(network), now, "unfamiliar (a pause of");
+  now = usual_situation(), now.run_left = 0.1;
+  expect_guarded(with_network(network), now, "the run ends soon");
+  EXPECT_EQ(choose(with_network(network), now).option, 0u);
+}
+
+TEST(LearnedPolicyGuards, SlowerChoicesAreVetoed) {
+  const LearnedPolicy prefers_slow = one_sided(-1);
+  Policy policy = with_network(prefers_slow);
+  Situation now = usual_situation();
+  now.options[1].step_seconds = 2.5;
+  expect_reason(choose(policy, now), "vetoed");
+  EXPECT_EQ(choose(policy, now).option, 0u);
+  policy.is_guarded = false;
+  EXPECT_EQ(choose(policy, now).option, 1u);
+  // The network prefers the present plan although the rule has a much faster one.
+  now = usual_situation(), policy.is_guarded = true;
+  now.options.front().step_seconds = 1, now.options[1].step_seconds = 0.5;
+  expect_reason(choose(policy, now), "the rule's choice");
+  EXPECT_EQ(choose(policy, now).option, 1u);
+}
+
+TEST(LearnedPolicyGuards, RuleDecidesAfterMissedGains) {
+  const LearnedPolicy network = one_sided(20);
+  Situation now = usual_situation();
+  now.num_judged = 4, now.gain_promised = 0.4, now.gain_measured = 0.05;
+  expect_reason(choose(with_network(network), now), "predicted gains were not reached");
+  now.gain_measured = 0.3;
+  expect_reason(choose(with_network(network), now), "learned policy, ");
+}
+
+TEST(LearnedPolicyGuards, RuleDecidesInUntouchedRuns) {
+  const LearnedPolicy network = one_sided(20);
+  Situation now = usual_situation();
+  now.conditions.clear();
+  expect_guarded(with_network(network), now, "no condition, loss or switch so far");
+  now.switches = 1;
+  expect_reason(choose(with_network(network), now), "learned policy, ");
+}
+
+TEST(LearnedPolicyGuards, RuleDecidesWhenTheNetworkIsUncertain) {
+  const LearnedPolicy faint = one_sided(0.05F);  // hardly prefers the faster plan
+  Situation now = usual_situation();
+  expect_guarded(with_network(faint), now, "unsure (");
+  now.options.front().step_seconds = 0;  // the present plan cannot run, so there must be a choice
+  expect_reason(choose(with_network(faint), now), "learned policy, ");
+}
+
+TEST(Environment, TrialsAreDeterministic) {
   for (const TrialFamily family : kTrialFamilies) {
     const TrialCase one = random_trial(family, 17), again = random_trial(family, 17),
                     other = random_trial(family, 18);
@@ -290,44 +310,47 @@ TEST(Environment, TheSameNumberIsTheSameTrial) {
   }
 }
 
-TEST(Environment, PiecesBeginWithWhoIsThere) {
+TEST(Environment, PieceOfTraceBeginsWithPresentNodes) {
   const AvailabilityTrace whole = random_trace(TrialFamily::spot, 16, 3);
   const double cut = 0.6 * whole.length;
-  int there = 0;
-  for (const NodeEvent& event : whole.events) there += event.seconds <= cut ? (event.is_add ? 1 : -1) : 0;
+  int num_present = 0;
+  for (const NodeEvent& event : whole.events)
+    num_present += event.seconds <= cut ? (event.is_add ? 1 : -1) : 0;
   const AvailabilityTrace rest = piece_of(whole, cut, whole.length);
-  EXPECT_EQ(node_counts(rest).front().nodes, there);
+  EXPECT_EQ(node_counts(rest).front().nodes, num_present);
   EXPECT_NEAR(rest.length, 0.4 * whole.length, 1e-6);
 }
 
-// Who knows what is to come and pays as policies do is not better than who pays less, and better than rules on the whole.
-TEST(TrialValues, HindsightThatPaysIsBetweenRulesAndTheOracle) {
+// Hindsight that pays for switches as policies do is not better than the oracle, which pays less, and on
+// average better than the rule.
+TEST(TrialValues, PayingHindsightIsBetweenRuleAndOracle) {
   double pays = 0, rules = 0;
   for (const TrialFamily family : kTrialFamilies)
     for (std::uint64_t number = 50; number < 56; ++number) {
       const TrialCase one = random_trial(family, number);
       const TrialValues values(one);
-      const Decider knows = [&](const Situation&, const TrialPoint& point) {
+      const Decider with_hindsight = [&](const Situation&, const TrialPoint& point) {
         const std::vector<double> worth = values.of_options(point);
         const auto most = std::max_element(worth.begin(), worth.end());
         return Choice{
             *most > worth.front() + 1e-9 ? static_cast<std::size_t>(most - worth.begin()) : 0, 0, {}};
       };
-      const double best = hindsight(one).useful_steps, own = run_trial(knows, one).useful_steps;
+      const double best = hindsight(one).useful_steps, own = run_trial(with_hindsight, one).useful_steps;
       EXPECT_LE(own, best * (1 + 1e-9));
       pays += own / best, rules += run_trial({.kind = PolicyKind::rule}, one).useful_steps / best;
     }
   EXPECT_GT(pays, rules);
 }
 
-TEST(Learning, AShortTrainingImprovesAndRepeats) {
+TEST(Learning, ShortTrainingImprovesAndIsDeterministic) {
   LearningOptions options;
   options.minutes = 0.3, options.reinforces = false, options.seed = 5, options.judging_trials = 6;
   std::vector<double> curve;
   const LearnedPolicy one =
       learn(options, [&](const LearningPoint& point) { curve.push_back(point.fraction); });
   ASSERT_GE(curve.size(), 3u);
-  // A random network stands still or wanders; the first round of lessons ends most of that.
+  // A random network never switches, or switches at random. The first round of training examples removes most
+  // of that.
   EXPECT_GT(curve.back(), curve.front() + 0.05);
   EXPECT_GT(curve.back(), 0.95);
   options.threads = 1;
@@ -335,8 +358,8 @@ TEST(Learning, AShortTrainingImprovesAndRepeats) {
   EXPECT_EQ(std::memcmp(one.numbers.data(), again.numbers.data(), sizeof one.numbers), 0);
 }
 
-// Trials with numbers that no training uses. The rule is among those that it has to be better than on the mean.
-TEST(Learning, TheShippedPolicyIsBetterThanTheRule) {
+// These trial numbers are not used in training. The learned policy must be better than the rule on average.
+TEST(Learning, ShippedPolicyIsBetterThanTheRule) {
   constexpr std::uint64_t kFirst = 9'000'000'000'000;
   double learned = 0, rule = 0;
   for (const TrialFamily family : kTrialFamilies) {

@@ -1,3 +1,4 @@
+// Merging of observations and their JSON format.
 #include "adapt/observation.h"
 
 #include <gtest/gtest.h>
@@ -22,12 +23,12 @@ RankStep random_rank(int rank, int num_groups) {
   for (LinkTime& link : one.links) link = {static_cast<double>(any_of(0, 2)), number()};
   one.lengths = {1, any_of(1, 99), 7, number()};
   one.memory = Bytes(any_of(0, 1000)), one.memory_limit = Bytes(any_of(0, 1) * 1000);
-  // Divided by work and by bytes: keep those powers of two, for exactness.
+  // Values are divided by work and by bytes: powers of two keep the results exact.
   if (one.work == 3) one.work = 2;
   return one;
 }
 
-RC_GTEST_PROP(Observation, EveryTreeOfMergesGivesTheSame, ()) {
+RC_GTEST_PROP(Observation, MergeOrderDoesNotMatter, ()) {
   const int ranks = any_of(1, 60), groups = any_of(1, 3);
   Observation whole;
   whole.step = 7;
@@ -47,7 +48,7 @@ RC_GTEST_PROP(Observation, EveryTreeOfMergesGivesTheSame, ()) {
   RC_ASSERT(parse_observation(to_json(whole).dump(), "observation") == whole);
 }
 
-RC_GTEST_PROP(Observation, SpreadKnowsSmallestMedianAndLargest, ()) {
+RC_GTEST_PROP(Observation, SpreadHasSmallestMedianAndLargest, ()) {
   Spread spread;
   std::vector<double> values;
   const int count = any_of(1, 300);
@@ -78,20 +79,20 @@ TEST(Observation, SizeDoesNotGrowWithRanks) {
     }
     return to_json(seen).dump().size();
   };
-  // Only counts have more digits, and the last empty buckets fill.
+  // Only the digits of counts and the number of filled buckets grow.
   EXPECT_LT(size_of(16'384) * 5, size_of(1024) * 6);
   EXPECT_LT(size_of(16'384), 64u << 10);
 }
 
-// A rank whose instructions were not timed says nothing of computing: it does not compute in no time.
-TEST(Observation, WhatWasNotTimedIsNotThere) {
+// A rank without timed instructions has no computing time, rather than one of zero.
+TEST(Observation, UntimedComputingIsAbsent) {
   Observation seen;
   seen.add({.rank = 1, .seconds = 2});
   EXPECT_EQ(seen.groups.at(0).of(Measure::compute).count, 0);
   EXPECT_EQ(seen.num_ranks, 1);
 }
 
-TEST(Observation, BadTextIsRefusedWithItsPlace) {
+TEST(Observation, ParseErrorsNameTheLocation) {
   Observation seen;
   RankStep one{.rank = 1, .seconds = 2};
   one.kinds[static_cast<std::size_t>(WorkKind::forward)].seconds = 1;

@@ -1,4 +1,4 @@
-// What is believed of plans that have not run: as much as of those that have.
+// Corrections of predictions by measured step times, and of block rates by calibration.
 #include "adapt/prediction_memory.h"
 
 #include <gtest/gtest.h>
@@ -21,41 +21,43 @@ Plan grid(int pp, int dp) {
   return uniform_plan(gpt2(), {.pp = pp, .dp = dp, .microbatch = 1, .batch = 64, .sequence_length = 512});
 }
 
-TEST(PredictionMemory, AKindThatHasRunIsBelievedByThat) {
+TEST(PredictionMemory, CorrectsKindsThatHaveRun) {
   PredictionMemory memory;
-  memory.saw(grid(4, 1), 1, 2, true);
+  memory.record(grid(4, 1), 1, 2, true);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(2, 1), grid(4, 1)).factor, 2);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(2, 1), grid(4, 1)).doubt, 0);
   const auto other = memory.trust_in(grid(1, 4), grid(4, 1));
   EXPECT_DOUBLE_EQ(other.factor, 2);
-  EXPECT_DOUBLE_EQ(other.doubt, std::log(2.0)) << "the model was wrong by that much here, and may be there";
-  memory.saw(grid(1, 4), 1, 3, false);
+  EXPECT_DOUBLE_EQ(other.doubt, std::log(2.0))
+      << "the error of the present plan is the doubt of the other kind";
+  memory.record(grid(1, 4), 1, 3, false);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(1, 2), grid(4, 1)).factor, 3);
   EXPECT_DOUBLE_EQ(memory.trust_in(grid(1, 2), grid(4, 1)).doubt, 0);
   EXPECT_TRUE(memory.knows_quiet(grid(2, 1)));
-  EXPECT_FALSE(memory.knows_quiet(grid(1, 4))) << "seen while something was slow";
+  EXPECT_FALSE(memory.knows_quiet(grid(1, 4))) << "measured under a condition";
 }
 
-// Shards are gathered and summed by other collectives than copies; all else is the same.
-TEST(PredictionMemory, StateThatIsCutIsALittleDoubted) {
-  const auto copies = [](int zero) {
+// Sharded state uses other collectives than replicated state.
+TEST(PredictionMemory, DoubtsAnotherSharding) {
+  const auto replicas = [](int zero) {
     UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 512};
     shape.strategy.zero = zero;
     return uniform_plan(gpt2(), shape);
   };
   PredictionMemory memory;
-  memory.saw(copies(0), 1, 2, true);
-  const auto near = memory.trust_in(copies(1), copies(0)), far = memory.trust_in(grid(4, 1), copies(0));
+  memory.record(replicas(0), 1, 2, true);
+  const auto near = memory.trust_in(replicas(1), replicas(0)), far = memory.trust_in(grid(4, 1), replicas(0));
   EXPECT_DOUBLE_EQ(near.factor, 2);
   EXPECT_GT(near.doubt, 0);
   EXPECT_GT(far.doubt, 2 * near.doubt);
-  memory.saw(copies(2), 1, 3, true);
-  EXPECT_DOUBLE_EQ(memory.trust_in(copies(1), copies(0)).factor, 3);
-  EXPECT_DOUBLE_EQ(memory.trust_in(copies(1), copies(0)).doubt, 0);
+  memory.record(replicas(2), 1, 3, true);
+  EXPECT_DOUBLE_EQ(memory.trust_in(replicas(1), replicas(0)).factor, 3);
+  EXPECT_DOUBLE_EQ(memory.trust_in(replicas(1), replicas(0)).doubt, 0);
 }
 
-// Gaps between instructions, and weights' gradients by themselves, are what schedules differ by, and what the model knows least of.
-TEST(PredictionMemory, AnotherScheduleIsDoubted) {
+// Schedules differ in gaps between instructions and in split weight gradients, which the cost model predicts
+// least accurately.
+TEST(PredictionMemory, DoubtsAnotherSchedule) {
   const auto stages = [](Schedule schedule, int zero = 0) {
     UniformPlan shape{
         .pp = 2, .dp = 2, .microbatch = 1, .batch = 64, .sequence_length = 512, .schedule = schedule};
@@ -65,22 +67,22 @@ TEST(PredictionMemory, AnotherScheduleIsDoubted) {
   const Plan usual = stages(Schedule::one_f_one_b), split = stages(Schedule::zero_bubble),
              both = stages(Schedule::zero_bubble, 1);
   PredictionMemory memory;
-  memory.saw(usual, 1, 2, true);
+  memory.record(usual, 1, 2, true);
   const auto other = memory.trust_in(split, usual), others = memory.trust_in(both, usual);
   EXPECT_DOUBLE_EQ(other.factor, 2);
   EXPECT_GT(other.doubt, memory.trust_in(stages(Schedule::one_f_one_b, 1), usual).doubt);
   EXPECT_GT(others.doubt, other.doubt);
   EXPECT_LT(others.doubt, memory.trust_in(grid(1, 4), usual).doubt);
   EXPECT_FALSE(memory.knows_quiet(split));
-  memory.saw(split, 1, 3, true);
+  memory.record(split, 1, 3, true);
   EXPECT_DOUBLE_EQ(memory.trust_in(split, usual).factor, 3);
   EXPECT_DOUBLE_EQ(memory.trust_in(split, usual).doubt, 0);
-  EXPECT_DOUBLE_EQ(memory.trust_in(both, usual).factor, 3) << "what is nearest tells";
+  EXPECT_DOUBLE_EQ(memory.trust_in(both, usual).factor, 3) << "the nearest kind counts";
   EXPECT_DOUBLE_EQ(memory.trust_in(usual, split).factor, 2);
 }
 
-// What was measured of the head is in what plans are predicted to take, and in how their stages are cut.
-TEST(Calibration, AHeavyHeadMakesTheLastStageSlow) {
+// The measured rate of the head changes predicted step times and the distribution of layers.
+TEST(Calibration, HeavyHeadSlowsLastStage) {
   const Cluster cluster(standard_cluster("v100x4"));
   const Ground ground(cluster);
   const ModelSpec model = gpt2();
@@ -94,12 +96,12 @@ TEST(Calibration, AHeavyHeadMakesTheLastStageSlow) {
   };
   EXPECT_DOUBLE_EQ(seconds(grid(4, 1), even), seconds(grid(4, 1), fitted_constants()));
   const double stages = seconds(grid(4, 1), heavy) / seconds(grid(4, 1), even),
-               copies = seconds(grid(1, 4), heavy) / seconds(grid(1, 4), even);
-  EXPECT_GT(copies, 1);
-  EXPECT_GT(stages, 1.5 * copies) << "where all have a part of the head it weighs less";
+               replicas = seconds(grid(1, 4), heavy) / seconds(grid(1, 4), even);
+  EXPECT_GT(replicas, 1);
+  EXPECT_GT(stages, 1.5 * replicas) << "the head weighs less if all ranks have a part of it";
 }
 
-TEST(Calibration, StagesAreCutForTheHeadAsItWasMeasured) {
+TEST(Calibration, RecutUsesMeasuredHead) {
   const Cluster cluster(standard_cluster("v100x4"));
   ModelSpec model = gpt2();
   model.vocab = 4096;  // a head as heavy as half a layer
@@ -112,15 +114,15 @@ TEST(Calibration, StagesAreCutForTheHeadAsItWasMeasured) {
     for (const PlannedOption& option : responses(demand, plan, {}, {}, {}))
       if (option.option.response == Response::recut)
         return option.plan.pipelines[0].stages.back().chunks.front().runs.front().count - 1;
-    return 3;  // as it is: 12 layers in four stages
+    return 3;  // unchanged: 12 layers in four stages
   };
   EXPECT_EQ(layers_of_last(1), 3);
   EXPECT_LE(layers_of_last(5), 2);
   EXPECT_GE(layers_of_last(5), 1);
 }
 
-// A run that leaves devices out has plans whose numbers go further than there are devices.
-TEST(PredictionMemory, DevicesBetweenMayBeMissing) {
+// A plan that does not use all devices has gaps in its device numbers.
+TEST(PredictionMemory, PredictsPlansWithGapsInDeviceNumbers) {
   const Plan whole = grid(1, 4);
   Plan gaps = whole;
   gaps.pipelines[0].stages[0].devices = {0, 1, 4, 5};

@@ -1,4 +1,4 @@
-// What a run says of the cost model: imagined runs on machines that are known to be slower than predicted.
+// Evidence from simulated runs on machines that are slower than predicted.
 #include "adapt/run_evidence.h"
 
 #include <gtest/gtest.h>
@@ -21,13 +21,13 @@ class RunEvidence : public testing::Test {
     plan_ = uniform_plan(model_, shape);
   }
 
-  // Of a run on machines all of whose devices take so much longer.
-  RunSeen seen(double slower, int steps = 40) {
+  // A run on machines whose devices all take `slower` times as long.
+  RunMeasurements measured(double slower, int steps = 40) {
     ImaginedRun run(plan_, model_, cluster_.profile(), Noise{}, 7);
     std::vector<Condition> conditions;
     for (int i = 0; i < 8; ++i) conditions.push_back({Cause::device, i, slower});
     run.set(conditions);
-    RunSeen result{plan_, model_, cluster_, "h100", {}, {}};
+    RunMeasurements result{plan_, model_, cluster_, "h100", {}, {}};
     for (int i = 0; i < steps; ++i) result.observations.push_back(run.next());
     result.step_seconds.assign(static_cast<std::size_t>(steps), 2 * kLeastRunSeconds / steps);
     return result;
@@ -44,48 +44,50 @@ class RunEvidence : public testing::Test {
   Plan plan_;
 };
 
-TEST_F(RunEvidence, TellsKindsOfWorkApart) {
-  const std::vector<Evidence> told = evidence_of(seen(1.3));
-  // Ranks differ by 1 %, steps by 3 % of which a median over 40 steps of 8 ranks leaves less than 1 %, all have 1 % in common.
+TEST_F(RunEvidence, DistinguishesKindsOfWork) {
+  const std::vector<Evidence> evidence = evidence_of(measured(1.3));
+  // Tolerance: ranks differ by 1 %, steps by 3 %, of which the median over 40 steps of 8 ranks leaves less
+  // than 1 %, and 1 % is common to all.
   const double tolerance = 0.03;
   for (const ResidualKind kind : {ResidualKind::embedding, ResidualKind::layers, ResidualKind::head}) {
-    const Evidence* one = find(told, kind, "h100");
+    const Evidence* one = find(evidence, kind, "h100");
     ASSERT_NE(one, nullptr) << text(kind);
     EXPECT_NEAR(one->log_factor, std::log(1.3), tolerance) << text(kind);
     EXPECT_EQ(one->steps, 40);
   }
-  const Evidence* links = find(told, ResidualKind::large_messages, "h100/domain");
+  const Evidence* links = find(evidence, ResidualKind::large_messages, "h100/domain");
   ASSERT_NE(links, nullptr);
-  // Imagined links are as the cost model says of a message of their size, which is not the program's largest: within a factor.
+  // Simulated links use the predicted time of another message size than the program's largest one, so only
+  // the magnitude is checked.
   EXPECT_LT(std::abs(links->log_factor), std::log(2));
-  EXPECT_NE(find(told, ResidualKind::optimizer, "h100"), nullptr);
-  EXPECT_EQ(find(told, ResidualKind::large_messages, "h100/network"), nullptr);
+  EXPECT_NE(find(evidence, ResidualKind::optimizer, "h100"), nullptr);
+  EXPECT_EQ(find(evidence, ResidualKind::large_messages, "h100/network"), nullptr);
 }
 
-TEST_F(RunEvidence, StepsAloneSayLessAndDoubtMore) {
-  RunSeen timed = seen(1.3);
+TEST_F(RunEvidence, UsesStepTimesWithoutTimedInstructions) {
+  RunMeasurements timed = measured(1.3);
   timed.observations.clear();
   const double predicted = StepSimulator({plan_, model_, cluster_, DeviceMap::identity(8), our_software(),
                                           format_of(plan_.precision)})
                                .seconds(fitted_constants());
   const int steps = static_cast<int>(kLeastRunSeconds / predicted) + kLeastSteps;
   timed.step_seconds.assign(static_cast<std::size_t>(steps), 1.3 * predicted);
-  const std::vector<Evidence> told = evidence_of(timed);
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told.front().kind, ResidualKind::layers);
-  EXPECT_NEAR(told.front().log_factor, std::log(1.3), 1e-9);
-  EXPECT_GT(told.front().doubt, 0.05);
+  const std::vector<Evidence> evidence = evidence_of(timed);
+  ASSERT_EQ(evidence.size(), 1u);
+  EXPECT_EQ(evidence.front().kind, ResidualKind::layers);
+  EXPECT_NEAR(evidence.front().log_factor, std::log(1.3), 1e-9);
+  EXPECT_GT(evidence.front().doubt, 0.05);
 }
 
-TEST_F(RunEvidence, ShortRunsSayNothing) {
-  RunSeen brief = seen(1.3);
+TEST_F(RunEvidence, IgnoresShortRuns) {
+  RunMeasurements brief = measured(1.3);
   brief.step_seconds.assign(40, 0.1);
   EXPECT_TRUE(evidence_of(brief).empty());
   brief.step_seconds.assign(5, 100);
   EXPECT_TRUE(evidence_of(brief).empty());
 }
 
-TEST_F(RunEvidence, RemembersHowLayersWereSplit) {
+TEST_F(RunEvidence, RecordsStrategyOfLayers) {
   const PastStrategy past = strategy_of(plan_);
   EXPECT_EQ(past, (PastStrategy{.pp = 2, .tp = 2, .dp = 2}));
 }

@@ -1,3 +1,4 @@
+// Measurements of steps, and the calibration from them.
 #include "adapt/step_meter.h"
 
 #include <fmt/format.h>
@@ -15,7 +16,8 @@
 namespace optimus {
 namespace {
 
-// Each instruction takes what the model says times `factor`; messages `wait` longer, but for the last of them.
+// Each instruction takes its predicted time multiplied by `factor`. All messages but the last of each channel
+// take `wait` seconds longer.
 RankStep measured(const Plan& plan, const ModelSpec& model, int device, double factor, double wait) {
   const Program program = compile(plan, model, device);
   const std::size_t size = program.instructions.size();
@@ -31,12 +33,12 @@ RankStep measured(const Plan& plan, const ModelSpec& model, int device, double f
         bytes > 0 ? bytes * 1e-9 + (i == last[static_cast<std::size_t>(channel)] ? 0 : wait) : 0.01 * factor;
     times.push_back({static_cast<int>(i), 1, 1 + seconds});
   }
-  meter.see({2, 0.1, 300, 300, 3, 30}, times);
-  meter.see({4, 0.3, 100, 100, 1, 10}, times);
+  meter.observe({2, 0.1, 300, 300, 3, 30}, times);
+  meter.observe({4, 0.3, 100, 100, 1, 10}, times);
   return meter.take();
 }
 
-TEST(StepMeter, MeansOfStepsAndRatesOfBlocks) {
+TEST(StepMeter, AveragesStepsAndBlockRates) {
   const ModelSpec model = *find_preset("gpt2");
   UniformPlan shape{.pp = 2, .dp = 2, .microbatch = 1, .batch = 8, .sequence_length = 64};
   const Plan plan = uniform_plan(model, shape);
@@ -59,28 +61,28 @@ TEST(StepMeter, MeansOfStepsAndRatesOfBlocks) {
   }
 }
 
-// Longer documents are more work for attention, not a slower device.
-TEST(StepMeter, WorkIsWhatLengthsMakeOfIt) {
+// Longer documents are more work for attention; the device is not slower.
+TEST(StepMeter, WorkFollowsSequenceLengths) {
   ModelSpec model = *find_preset("gpt2");
   const std::int64_t length = 1024;
   const Plan plan = uniform_plan(model, {.dp = 2, .microbatch = 2, .batch = 4, .sequence_length = length});
   const Program program = compile(plan, model, 0);
   StepMeter meter(program, plan, model, {});
   const double whole = 2.0 * length * length;  // two sequences of one document each
-  meter.see({1, 0, whole, whole}, {});
+  meter.observe({1, 0, whole, whole}, {});
   EXPECT_DOUBLE_EQ(meter.take().work, 1);
-  meter.see({1, 0, whole / 4, whole}, {});
-  meter.see({1, 0, whole / 4, whole}, {});
+  meter.observe({1, 0, whole / 4, whole}, {});
+  meter.observe({1, 0, whole / 4, whole}, {});
   const double one = model_flops_per_token(model, 1), more = model_flops_per_token(model, length) - one;
   const double causal = 0.5 * more * length / (length - 1), linear = one - more / (length - 1);
   const double attention = causal / (linear + causal);
   EXPECT_NEAR(meter.take().work, 1 - 0.75 * attention, 1e-12);
-  meter.see({1, 0}, {});
-  EXPECT_DOUBLE_EQ(meter.take().work, 1) << "nobody knows lengths";
+  meter.observe({1, 0}, {});
+  EXPECT_DOUBLE_EQ(meter.take().work, 1) << "lengths are not known";
 }
 
-// On GPUs instructions are timed in one step of several: the others say nothing of them, and a timed step is compared with its own work.
-TEST(StepMeter, StepsWithoutTimesSayNothingOfInstructions) {
+// On GPUs, instructions are timed only in some steps. Their times are compared with the work of these steps.
+TEST(StepMeter, UntimedStepsDoNotAffectInstructionTimes) {
   const ModelSpec model = *find_preset("gpt2");
   const Plan plan = uniform_plan(model, {.dp = 2, .microbatch = 2, .batch = 4, .sequence_length = 64});
   const Program program = compile(plan, model, 0);
@@ -92,21 +94,22 @@ TEST(StepMeter, StepsWithoutTimesSayNothingOfInstructions) {
     if (is_computing(program.instructions[i].op))
       times.push_back({static_cast<int>(i), 1, 1.02}), computing += 0.02;
   const MeasuredStep with_long{1, 0, 4, 1}, usual{3, 0, 1, 1};
-  meter.see(with_long, {});
-  meter.see(usual, times);
-  meter.see(with_long, {});
+  meter.observe(with_long, {});
+  meter.observe(usual, times);
+  meter.observe(with_long, {});
   const RankStep step = meter.take();
-  EXPECT_NEAR(step.seconds, 5.0 / 3, 1e-12) << "all steps count";
+  EXPECT_NEAR(step.seconds, 5.0 / 3, 1e-12) << "mean over all steps";
   EXPECT_NEAR(step.compute_seconds(), computing, 1e-9);
-  EXPECT_DOUBLE_EQ(step.work, 1) << "of the step whose instructions were timed";
+  EXPECT_DOUBLE_EQ(step.work, 1) << "work of the timed step";
   const Rate& rate = step.rates[static_cast<std::size_t>(BlockRole::layer)];
   EXPECT_NEAR(rate.seconds / rate.predicted, 2, 1e-9);
-  meter.see(with_long, {});
-  EXPECT_GT(meter.take().work, 1) << "nothing is left of the steps before";
+  meter.observe(with_long, {});
+  EXPECT_GT(meter.take().work, 1) << "take() has reset the sums";
 }
 
-// A stage's layers of one micro-batch are one span, forward and backward; embedding and head are apart, and so is what waits for others.
-TEST(StepMeter, SpansOfWhatComputes) {
+// The layers of a stage form one span for each micro-batch and direction. Embedding and head are spans of
+// their own, and so is what waits for other ranks.
+TEST(StepMeter, FindsComputingSpans) {
   const ModelSpec model = *find_preset("gpt2");
   const auto count = [&](const Plan& plan, int device) {
     const Program program = compile(plan, model, device);
@@ -122,14 +125,14 @@ TEST(StepMeter, SpansOfWhatComputes) {
     return num;
   };
   const Plan stages = uniform_plan(model, {.pp = 2, .microbatch = 1, .batch = 4, .sequence_length = 64});
-  EXPECT_EQ(count(stages, 0), 4 * 4 + 2) << "four micro-batches: embedding and layers, there and back; in "
-                                            "two of these the next gradient is begun to be received";
+  EXPECT_EQ(count(stages, 0), 4 * 4 + 2) << "four micro-batches: embedding and layers, forward and backward; "
+                                            "two of these start to receive the next gradient";
   UniformPlan shape{.dp = 2, .microbatch = 1, .batch = 4, .sequence_length = 64};
   shape.strategy.zero = 3;
   EXPECT_GT(count(uniform_plan(model, shape), 0), 2 * 12) << "each layer waits for its weights";
 }
 
-TEST(StepMeter, OnlyTheQuickestMessageCounts) {
+TEST(StepMeter, CountsOnlyTheFastestMessage) {
   const ModelSpec model = *find_preset("gpt2");
   const Plan plan =
       uniform_plan(model, {.pp = 2, .dp = 2, .microbatch = 1, .batch = 8, .sequence_length = 64});
@@ -141,25 +144,25 @@ TEST(StepMeter, OnlyTheQuickestMessageCounts) {
   EXPECT_NEAR(rate(first, Channel::next), 1e-9, 1e-15);
   EXPECT_NEAR(rate(first, Channel::data), 1e-9, 1e-15);
   EXPECT_EQ(rate(first, Channel::previous), 0) << "it is the first stage";
-  EXPECT_EQ(rate(first, Channel::tensor), 0) << "nothing is cut";
+  EXPECT_EQ(rate(first, Channel::tensor), 0) << "no tensor parallelism";
   EXPECT_NEAR(rate(last, Channel::previous), 1e-9, 1e-15);
   EXPECT_EQ(rate(last, Channel::next), 0);
 }
 
-TEST(StepMeter, BytesOnTheWire) {
+TEST(StepMeter, ComputesBytesOnTheWire) {
   Group four{Role::shard, {0, 1, 2, 3}};
   Instruction sum{.op = Op::reduce_gradients};
   sum.group = 0, sum.bytes = 400;
   EXPECT_EQ(bytes_on_the_wire(sum, &four), 300) << "each keeps its shard";
   four.role = Role::replica;
-  EXPECT_EQ(bytes_on_the_wire(sum, &four), 600) << "all have all of it";
+  EXPECT_EQ(bytes_on_the_wire(sum, &four), 600) << "all ranks get the whole sum";
   Instruction message{.op = Op::send};
   message.bytes = 400;
   EXPECT_EQ(bytes_on_the_wire(message, nullptr), 400);
 }
 
-// What was learned of one plan says what ranks of another should take.
-TEST(Calibration, GoesFromPlanToPlan) {
+// A calibration from one plan predicts the times of another plan's ranks.
+TEST(Calibration, PredictsBaselinesOfAnotherPlan) {
   const ModelSpec model = *find_preset("gpt2");
   const Cluster cluster(standard_cluster("cpux4"));
   const DeviceMap map = DeviceMap::identity(4);
@@ -170,8 +173,8 @@ TEST(Calibration, GoesFromPlanToPlan) {
                                next = stage_work(stages, model, cluster);
   ASSERT_EQ(next.size(), 4U);
   Calibration calibration;
-  EXPECT_TRUE(calibration.baselines(next, other).empty()) << "nothing was seen yet";
-  // Embedding, layers and head take 3, 2 and 1.2 times what the model says.
+  EXPECT_TRUE(calibration.baselines(next, other).empty()) << "no steps were measured yet";
+  // Embedding, layers and head take 3, 2 and 1.2 times the predicted time.
   const std::array<double, kBlockRoles> factors = {3, 2, 1.2};
   for (int step = 1; step <= 10; ++step) {
     Observation seen{.step = step};
@@ -191,7 +194,7 @@ TEST(Calibration, GoesFromPlanToPlan) {
     for (std::size_t role = 0; role < kBlockRoles; ++role)
       expected += next[static_cast<std::size_t>(stage)].compute[role] * factors[role];
     EXPECT_NEAR(usual.at({stage, Measure::compute}), expected, 1e-9 * expected);
-    EXPECT_FALSE(usual.contains({stage, Measure::next})) << "no such channel was seen";
+    EXPECT_FALSE(usual.contains({stage, Measure::next})) << "the channel was not measured";
   }
   EXPECT_NEAR(*calibration.rate(BlockRole::layer), 2, 1e-9);
   EXPECT_NEAR(calibration.doubt(BlockRole::layer), 0, 1e-9);
@@ -201,13 +204,13 @@ TEST(Calibration, GoesFromPlanToPlan) {
               cluster.profile().groups[0].domain_link.bytes_per_second / 4, 1);
 }
 
-// What was measured is what the cost model says of the refreshed machines: of slow networks and fast ones, of nodes with one device and with
-// several, one of which has the network for itself when it is probed.
-TEST(Calibration, PredictsWhatWasProbed) {
+// The cost model predicts the measured times for the refreshed machines: for slow and fast networks, and for
+// nodes with one or several devices. In a probe, one device per node uses the network alone.
+TEST(Calibration, RefreshedMachinesMatchProbe) {
   const LinkCost cost(fitted_constants());
   for (const int each : {1, 4})
     for (const double slower : {0.7, 3.0, 40.0}) {
-      SCOPED_TRACE(fmt::format("{} devices a node, {}x", each, slower));
+      SCOPED_TRACE(fmt::format("{} devices per node, {}x", each, slower));
       HardwareProfile machines = standard_cluster("a100x16");
       machines.groups[0].devices_per_node = machines.groups[0].devices_per_domain = each;
       const Cluster cluster(machines);
@@ -223,13 +226,13 @@ TEST(Calibration, PredictsWhatWasProbed) {
         const Cluster own(of);
         return cost.collective(Collective::all_reduce, shape_of(all, own, DeviceMap::identity(16)), 1 << 20);
       };
-      Probed seen;
+      ProbeResult seen;
       for (int node = 0; node < 16 / each; ++node)
         seen.network.push_back(slower * message(machines, true) / (1 << 19)), seen.bytes.push_back(1 << 19);
       seen.ring_bytes = 1 << 20, seen.ring_seconds = 2 * slower * ring(machines);
       Calibration calibration;
       calibration.learn(seen, cluster);
-      EXPECT_EQ(calibration.ring_factor(machines), 1) << "before steps were seen";
+      EXPECT_EQ(calibration.ring_factor(machines), 1) << "no steps were measured yet";
       for (int step = 0; step < 8; ++step)
         calibration.learn(
             Observation{}, {},
@@ -238,11 +241,11 @@ TEST(Calibration, PredictsWhatWasProbed) {
       EXPECT_NEAR(message(refreshed, false) / message(machines, false), slower, 1e-6 * slower);
       EXPECT_NEAR(calibration.ring_factor(machines) * ring(refreshed), seen.ring_seconds,
                   1e-6 * seen.ring_seconds);
-      EXPECT_EQ(calibration.missing(), Look());
+      EXPECT_EQ(calibration.missing(), ProbeRequest());
       seen.ring_seconds = 0;
       Calibration half;
       half.learn(seen, cluster);
-      EXPECT_EQ(half.missing(), Look{.ring = true});
+      EXPECT_EQ(half.missing(), ProbeRequest{.ring = true});
     }
 }
 }  // namespace

@@ -131,7 +131,7 @@ class PhaseTest(CommandLineTest):
     def test_mistakes_are_told(self):
         for words, says in ((("--batch-ramp", "4"), "4 is not of the form FROM:STEPS"), (("--batch-ramp", "16:9"), "must be less than the final value 16"), (("--seq-ramp", "64:9"), "must be less than the final value 16"),
                             (("--batch-ramp", "1:3"), "grows 4 times, which is more than its 3 steps"), (("--batch-ramp", "4,8@9"), "ends with 8 instead of the 16"),
-                            (("--batch-ramp", "4:noise"), "remove one of the two flags"), (("--batch-ramp", "4:noise", "--seq-ramp", "", "--switch-at", "9:x.json"), "leave one of them away")):
+                            (("--batch-ramp", "4:noise"), "remove one of the two flags"), (("--batch-ramp", "4:noise", "--seq-ramp", "", "--switch-at", "9:x.json"), "remove one of them")):
             self.refused("train", *SMALL, *RAMP, "--data", self.text, "--run", self.folder / "no", *words, says=(says,), code=2)
         # Two pipelines have no share each of a batch of one.
         one = self.exported("dp", "--batch", "4", "--dp", "2", "--pp", "1")

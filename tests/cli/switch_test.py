@@ -142,7 +142,7 @@ class Switches(CommandLineTest):
         words = ["--steps", 240, "--batch", 12, "--save-every", 2000]
         run(*self.words("bare", *words, "--devices", 3, "--plan", self.bare(), "--policy", "rule", "--redundancy", "auto", "--mtbf", "10m"))
         run(*self.words("bare-one", *words, "--devices", 1))
-        taken = [one for one in self.decisions("bare") if "state is held twice" in (one.get("evidence") or "")]
+        taken = [one for one in self.decisions("bare") if "two copies of the optimizer state" in (one.get("evidence") or "")]
         self.assertEqual(len(taken), 1, self.decisions("bare"))
         rows, ones = self.rows("bare"), self.rows("bare-one")
         self.assertEqual(len(rows), 240)

@@ -29,7 +29,7 @@ struct Recorded {
     there.from = "dp4", there.to = "dp3", there.epoch = 1, there.cause = "device";
     there.predicted_gain = 0.5, there.realised_gain = 0.6, there.pause = Seconds(0.5);
     there.alternatives = {{"dp4 shared", "share micro-batches", 0.75}};
-    Decision back{.step = 310, .kind = "switch", .evidence = "what slowed the run is over"};
+    Decision back{.step = 310, .kind = "switch", .evidence = "the condition that slowed the run has ended"};
     back.from = "dp3", back.to = "dp4", back.epoch = 2, back.predicted_gain = 0.25, back.pause = Seconds(0.5);
     decisions = {there, back};
   }

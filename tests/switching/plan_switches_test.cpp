@@ -35,8 +35,8 @@ struct AskedRun {
   std::vector<ScriptedSwitch> script{};
   std::optional<Path> requests{};
   std::function<void(int rank, int attempt)> check;  // may throw
-  std::function<std::optional<PlanWish>()> wish = [] { return std::nullopt; };
-  std::function<Suspicion()> suspicion = [] { return Suspicion::right; };
+  std::function<std::optional<PlanProposal>()> wish = [] { return std::nullopt; };
+  std::function<ProvisionalStatus()> suspicion = [] { return ProvisionalStatus::confirmed; };
   std::function<void(int rank, int epoch)> dropped = [](int, int) {};  // any thread
 };
 
@@ -138,13 +138,13 @@ TEST(PlanSwitches, ASuspicionIsPreparedAndWaits) {
   const TemporaryFolder folder;
   const ModelSpec model = model_of("gpt2", 2, 2);
   int num_wishes = 0, num_asked = 0;  // rank 0 only
-  const auto wish = [&]() -> std::optional<PlanWish> {
+  const auto wish = [&]() -> std::optional<PlanProposal> {
     ++num_wishes, num_asked = 0;
-    return PlanWish{.plan = copies(model, 3), .why = "slow", .is_suspicion = true};
+    return PlanProposal{.plan = copies(model, 3), .why = "slow", .is_provisional = true};
   };
   const auto suspicion = [&] {
-    if (++num_asked <= kOpen) return Suspicion::open;
-    return num_wishes == 1 ? Suspicion::wrong : Suspicion::right;
+    if (++num_asked <= kOpen) return ProvisionalStatus::open;
+    return num_wishes == 1 ? ProvisionalStatus::rejected : ProvisionalStatus::confirmed;
   };
   const auto ends =
       run_all({.requests = folder.path(), .check = [](int, int) {}, .wish = wish, .suspicion = suspicion});
@@ -164,10 +164,10 @@ TEST(PlanSwitches, ARequestDoesNotWaitForASuspicion) {
   const ModelSpec model = model_of("gpt2", 2, 2);
   std::promise<void> is_suspected;
   bool is_wished = false;  // rank 0 only
-  const auto wish = [&]() -> std::optional<PlanWish> {
+  const auto wish = [&]() -> std::optional<PlanProposal> {
     if (std::exchange(is_wished, true)) return std::nullopt;
     is_suspected.set_value();
-    return PlanWish{.plan = copies(model, 1), .why = "slow", .is_suspicion = true};
+    return PlanProposal{.plan = copies(model, 1), .why = "slow", .is_provisional = true};
   };
   std::future<ControlAnswer> asked = std::async(std::launch::async, [&] {
     is_suspected.get_future().wait();
@@ -178,7 +178,7 @@ TEST(PlanSwitches, ARequestDoesNotWaitForASuspicion) {
   const auto ends = run_all({.requests = folder.path(),
                              .check = [](int, int) {},
                              .wish = wish,
-                             .suspicion = [] { return Suspicion::open; }});
+                             .suspicion = [] { return ProvisionalStatus::open; }});
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), kSoon);
   for (const std::vector<SeenEnd>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
@@ -197,8 +197,8 @@ TEST(PlanSwitches, ConnectionsOfARefusedPlanAreClosed) {
   std::condition_variable changed;
   std::map<int, std::set<int>> dropped;  // [epoch]: ranks
   int num_wishes = 0;                    // rank 0 only
-  const auto wish = [&]() -> std::optional<PlanWish> {
-    return PlanWish{.plan = copies(model, 3), .why = "slow", .is_suspicion = ++num_wishes == 1};
+  const auto wish = [&]() -> std::optional<PlanProposal> {
+    return PlanProposal{.plan = copies(model, 3), .why = "slow", .is_provisional = ++num_wishes == 1};
   };
   const auto drop = [&](int rank, int epoch) {
     const std::lock_guard lock(mutex);
@@ -216,7 +216,7 @@ TEST(PlanSwitches, ConnectionsOfARefusedPlanAreClosed) {
   const auto ends = run_all({.requests = folder.path(),
                              .check = check,
                              .wish = wish,
-                             .suspicion = [] { return Suspicion::wrong; },
+                             .suspicion = [] { return ProvisionalStatus::rejected; },
                              .dropped = drop});
   for (const std::vector<SeenEnd>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
@@ -231,15 +231,15 @@ TEST(PlanSwitches, AScriptDoesNotWaitForASuspicion) {
   const TemporaryFolder folder;
   const ModelSpec model = model_of("gpt2", 2, 2);
   bool is_wished = false;  // rank 0 only
-  const auto wish = [&]() -> std::optional<PlanWish> {
+  const auto wish = [&]() -> std::optional<PlanProposal> {
     if (std::exchange(is_wished, true)) return std::nullopt;
-    return PlanWish{.plan = copies(model, 1), .why = "slow", .is_suspicion = true};
+    return PlanProposal{.plan = copies(model, 1), .why = "slow", .is_provisional = true};
   };
   const auto ends = run_all({.script = {{kLater, copies(model, 3)}},
                              .requests = folder.path(),
                              .check = [](int, int) {},
                              .wish = wish,
-                             .suspicion = [] { return Suspicion::open; }});
+                             .suspicion = [] { return ProvisionalStatus::open; }});
   for (const std::vector<SeenEnd>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
     EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");

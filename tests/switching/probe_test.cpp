@@ -29,9 +29,10 @@ TEST(Probe, MeetsSomebodyElseInEachRound) {
   EXPECT_LE(num_probe_rounds(100'000), 19);
 }
 
-std::vector<Probed> probe_all(int num_ranks, const std::vector<int>& node_of_rank, const Look& look) {
+std::vector<ProbeResult> probe_all(int num_ranks, const std::vector<int>& node_of_rank,
+                                   const ProbeRequest& look) {
   ThreadWorld world(num_ranks);
-  std::vector<Probed> result(static_cast<std::size_t>(num_ranks));
+  std::vector<ProbeResult> result(static_cast<std::size_t>(num_ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < num_ranks; ++rank)
     threads.emplace_back([&, rank] {
@@ -47,7 +48,7 @@ std::vector<Probed> probe_all(int num_ranks, const std::vector<int>& node_of_ran
 }
 
 TEST(Probe, MeasuresEachNodeAndDevice) {
-  const std::vector<Probed> seen = probe_all(7, {0, 0, 1, 2, 2, 3, 4}, {.who_is_slow = true, .ring = true});
+  const std::vector<ProbeResult> seen = probe_all(7, {0, 0, 1, 2, 2, 3, 4}, {.speeds = true, .ring = true});
   ASSERT_EQ(seen[0].network.size(), 5U);
   for (const double seconds : seen[0].network) EXPECT_GT(seconds, 0);
   ASSERT_EQ(seen[0].devices.size(), 7U);
@@ -55,23 +56,23 @@ TEST(Probe, MeasuresEachNodeAndDevice) {
   for (const double bytes : seen[0].bytes) EXPECT_GE(bytes, 1 << 17);
   EXPECT_GT(seen[0].ring_seconds, 0);
   EXPECT_GE(seen[0].ring_bytes, 1 << 18);
-  for (const Probed& one : seen) EXPECT_EQ(one, seen[0]);
+  for (const ProbeResult& one : seen) EXPECT_EQ(one, seen[0]);
 }
 
 TEST(Probe, OneNodeMeetsNobody) {
-  const Probed seen = probe_all(2, {0, 0}, {.who_is_slow = true})[1];
+  const ProbeResult seen = probe_all(2, {0, 0}, {.speeds = true})[1];
   EXPECT_EQ(seen.network, std::vector<double>{0});
   EXPECT_EQ(seen.ring_seconds, 0) << "a ring probe was not requested";
 }
 
 TEST(Probe, MeasuresWhatIsWantedAlone) {
-  const Probed messages = probe_all(5, {0, 1, 2, 3, 4}, {.messages = true})[3];
+  const ProbeResult messages = probe_all(5, {0, 1, 2, 3, 4}, {.messages = true})[3];
   EXPECT_EQ(std::count_if(messages.network.begin(), messages.network.end(), [](double s) { return s > 0; }),
             4)
       << "one pair per node, and one of five nodes has none";
   EXPECT_TRUE(messages.devices.empty());
   EXPECT_EQ(messages.ring_seconds, 0);
-  const Probed ring = probe_all(5, {0, 1, 2, 3, 4}, {.ring = true})[3];
+  const ProbeResult ring = probe_all(5, {0, 1, 2, 3, 4}, {.ring = true})[3];
   EXPECT_TRUE(ring.network.empty());
   EXPECT_GT(ring.ring_seconds, 0);
 }

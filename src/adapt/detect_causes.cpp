@@ -1,4 +1,4 @@
-// From what lasts to who is to blame: the second half of Detector (adapt/detect.h).
+// Implements detect.h: attributes lasting ratios to devices, hosts, links and stages.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -21,7 +21,7 @@ double middle_of(const std::deque<double>& all, std::size_t last) {
   return values.empty() ? 0 : values[(values.size() - 1) / 2];
 }
 
-// Steps until the limit, along the line through the values; 0: not growing steadily.
+// Steps until the limit by linear regression; 0: the values do not grow steadily.
 double steps_to_limit(const std::deque<double>& values, double limit) {
   const auto n = static_cast<double>(values.size());
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n, middle = (n - 1) / 2;
@@ -44,6 +44,24 @@ void Detector::find_slow_ranks(std::vector<Finding>& found) const {
                                        : std::vector<int>{};
     found.push_back(finding_of(is_one_node ? Cause::host : Cause::cluster, where, {&common_}));
   }
+  std::set<int> slow = slow_ranks();
+  complete_nodes(slow);
+  std::set<int> groups, nodes;
+  for (const int rank : slow) groups.insert(topology_.group_of(rank)), nodes.insert(topology_.node_of(rank));
+  for (const int group : groups)
+    if (!is_node_explanation(group, slow))
+      attribute(Cause::heavy_stage, group, topology_.ranks_of_group(group), slow, found);
+  for (const int node : nodes) attribute(Cause::host, node, topology_.ranks_of_node(node), slow, found);
+  for (const int rank : slow) {
+    const Track* const track = slowness_of(rank);
+    if (track == nullptr) continue;  // only completed a node whose other ranks were attributed to a stage
+    found.push_back(finding_of(Cause::device, {rank}, {track}));
+    if (const Track* clock = track_of(Measure::clock, rank); clock != nullptr)
+      found.back().clock = 1 / middle_of(clock->ratios, static_cast<std::size_t>(options_.short_window));
+  }
+}
+
+std::set<int> Detector::slow_ranks() const {
   std::set<int> slow;
   for (const auto& [key, track] : tracks_) {
     if ((key.first != Measure::compute && key.first != Measure::clock) || !track.is_lasting) continue;
@@ -52,39 +70,31 @@ void Detector::find_slow_ranks(std::vector<Finding>& found) const {
     else if (const auto& ranks = topology_.ranks_of_group(-1 - key.second); ranks.size() > Spread::kLargest)
       slow.insert(ranks.begin(), ranks.end());
   }
-  complete_nodes(slow);
-  const auto take = [&](Cause cause, int where, const std::vector<int>& ranks) {
-    if (ranks.size() < 2 || !std::includes(slow.begin(), slow.end(), ranks.begin(), ranks.end())) return;
-    std::vector<const Track*> tracks;
-    for (const int rank : ranks) {
-      if (const Track* const track = slowness_of(rank); track != nullptr) tracks.push_back(track);
-      slow.erase(rank);
-    }
-    if (!tracks.empty()) found.push_back(finding_of(cause, {where}, tracks));
-  };
-  const auto sorted = [](std::vector<int> ranks) { return std::sort(ranks.begin(), ranks.end()), ranks; };
-  // All ranks of a stage at once on several nodes: the stage. On one node: the node is the simpler reason.
-  std::set<int> groups, nodes;
-  for (const int rank : slow) groups.insert(topology_.group_of(rank)), nodes.insert(topology_.node_of(rank));
-  for (const int group : groups) {
-    const std::vector<int> ranks = sorted(topology_.ranks_of_group(group));
-    const int node = topology_.node_of(ranks.front());
-    const bool is_on_one =
-        std::all_of(ranks.begin(), ranks.end(), [&](int r) { return topology_.node_of(r) == node; });
-    const bool is_whole_node = is_on_one && ranks.size() == topology_.ranks_of_node(node).size();
-    const std::vector<int> others = sorted(topology_.ranks_of_node(node));
-    const bool is_node_slow =
-        is_on_one && std::includes(slow.begin(), slow.end(), others.begin(), others.end());
-    if (!is_whole_node && !is_node_slow) take(Cause::heavy_stage, group, ranks);
+  return slow;
+}
+
+void Detector::attribute(Cause cause, int where, std::vector<int> ranks, std::set<int>& slow,
+                         std::vector<Finding>& found) const {
+  std::sort(ranks.begin(), ranks.end());
+  if (ranks.size() < 2 || !std::includes(slow.begin(), slow.end(), ranks.begin(), ranks.end())) return;
+  std::vector<const Track*> tracks;
+  for (const int rank : ranks) {
+    if (const Track* const track = slowness_of(rank); track != nullptr) tracks.push_back(track);
+    slow.erase(rank);
   }
-  for (const int node : nodes) take(Cause::host, node, sorted(topology_.ranks_of_node(node)));
-  for (const int rank : slow) {
-    const Track* const track = slowness_of(rank);
-    if (track == nullptr) continue;  // it only made a node complete, which has become a stage's
-    found.push_back(finding_of(Cause::device, {rank}, {track}));
-    if (const Track* clock = track_of(Measure::clock, rank); clock != nullptr)
-      found.back().clock = 1 / middle_of(clock->ratios, static_cast<std::size_t>(options_.short_window));
-  }
+  if (!tracks.empty()) found.push_back(finding_of(cause, {where}, tracks));
+}
+
+// A stage that runs on a single node: if that node has no other ranks, or if all of them are slow too, the
+// node is the simpler explanation.
+bool Detector::is_node_explanation(int group, const std::set<int>& slow) const {
+  const std::vector<int>& ranks = topology_.ranks_of_group(group);
+  const int node = topology_.node_of(*std::min_element(ranks.begin(), ranks.end()));
+  const auto is_on_node = [&](int rank) { return topology_.node_of(rank) == node; };
+  if (!std::all_of(ranks.begin(), ranks.end(), is_on_node)) return false;
+  const std::vector<int>& others = topology_.ranks_of_node(node);
+  return ranks.size() == others.size() ||
+         std::all_of(others.begin(), others.end(), [&](int rank) { return slow.contains(rank); });
 }
 
 void Detector::complete_nodes(std::set<int>& slow) const {
@@ -128,8 +138,9 @@ bool Detector::is_explained_by_device(const Track& link, Channel channel, int ra
   return false;
 }
 
-// A node explains a slow channel when it takes part in it; it is spoken for by its own channels to other nodes that are not slow.
-// The node with the best balance is named, with those that have the same; what it does not explain is left to the next.
+// A node explains each slow channel that it is a member of. Each of its own channels to other nodes that is
+// not slow speaks against it. The nodes with the best score are reported; channels that they do not explain
+// are left to the next round.
 void Detector::find_slow_links(std::vector<Finding>& found) const {
   struct SlowChannel {
     const Track* track;
@@ -145,11 +156,11 @@ void Detector::find_slow_links(std::vector<Finding>& found) const {
       slow.push_back({&track, std::move(nodes)});
   }
   while (!slow.empty()) {
-    std::map<int, double> balance;
+    std::map<int, double> scores;
     for (const SlowChannel& one : slow)
-      for (const int node : one.nodes) balance[node] += 1;
+      for (const int node : one.nodes) scores[node] += 1;
     double best = -1e300;
-    for (auto& [node, score] : balance) {
+    for (auto& [node, score] : scores) {
       for (const int rank : topology_.ranks_of_node(node))
         for (std::size_t c = 0; c < kChannels; ++c) {
           const auto channel = static_cast<Channel>(c);
@@ -157,22 +168,23 @@ void Detector::find_slow_links(std::vector<Finding>& found) const {
         }
       best = std::max(best, score);
     }
-    std::vector<int> named;
-    for (const auto& [node, score] : balance)
-      if (score == best) named.push_back(node);
+    std::vector<int> blamed;
+    for (const auto& [node, score] : scores)
+      if (score == best) blamed.push_back(node);
     std::vector<const Track*> tracks;
     std::erase_if(slow, [&](const SlowChannel& one) {
       const bool is_explained = std::any_of(one.nodes.begin(), one.nodes.end(), [&](int node) {
-        return std::binary_search(named.begin(), named.end(), node);
+        return std::binary_search(blamed.begin(), blamed.end(), node);
       });
       if (is_explained) tracks.push_back(one.track);
       return is_explained;
     });
-    found.push_back(finding_of(Cause::link, std::move(named), tracks));
+    found.push_back(finding_of(Cause::link, std::move(blamed), tracks));
   }
 }
 
-// Since the plan began, not since something happened: shares of the stages' mean. What a slow device adds is not the stage's.
+// Compares stages with their mean since the plan began, not with baselines. If a device of the stage is slow,
+// the stage is not to blame.
 void Detector::find_heavy_stage(const Observation& observation, std::vector<Finding>& found) {
   double sum = 0;
   int number = 0;
@@ -199,7 +211,7 @@ void Detector::find_data_wait(const Observation& observation, std::vector<Findin
   double most = 0;
   std::vector<int> where;
   for (const auto& [group, seen] : observation.groups)
-    for (const Seen& one : seen.of(Measure::data_wait).largest) {
+    for (const RankValue& one : seen.of(Measure::data_wait).largest) {
       if (one.value >= options_.data_share * observation.seconds) where.push_back(one.rank);
       most = std::max(most, one.value);
     }
@@ -207,7 +219,7 @@ void Detector::find_data_wait(const Observation& observation, std::vector<Findin
             static_cast<std::size_t>(options_.short_window));
   const double share = middle_of(data_shares_, data_shares_.size());
   if (std::ssize(data_shares_) < options_.short_window || share < options_.data_share) return;
-  if (std::ssize(where) * 2 > observation.num_ranks) where.clear();  // all of them
+  if (std::ssize(where) * 2 > observation.num_ranks) where.clear();  // no rank in particular
   std::sort(where.begin(), where.end());
   found.push_back({Cause::data_loading, where, 1 / (1 - share), 0, step_ - options_.short_window + 1});
 }

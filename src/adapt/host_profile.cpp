@@ -1,7 +1,8 @@
-// profile_of() of deciding.h: the run's hosts as nodes.
-#include <algorithm>
+// Implements host_profile.h: groups equal neighbouring hosts.
+#include "adapt/host_profile.h"
 
-#include "adapt/deciding.h"
+#include <algorithm>
+#include <utility>
 
 namespace optimus {
 
@@ -18,9 +19,9 @@ HardwareProfile profile_of(const HardwareProfile& one_node, const std::vector<st
   std::vector<std::string> names;
   for (const auto& [name, count] : nodes) names.push_back(name);
   std::sort(names.begin(), names.end());
-  const bool is_dealt = std::adjacent_find(names.begin(), names.end()) != names.end();
+  const bool is_interleaved = std::adjacent_find(names.begin(), names.end()) != names.end();
   profile.groups = {whole};
-  if (is_dealt || nodes.size() == 1) return profile;
+  if (is_interleaved || nodes.size() == 1) return profile;
   profile.groups.clear();
   for (const auto& [name, count] : nodes) {
     if (!profile.groups.empty() && profile.groups.back().devices_per_node == count) {

@@ -1,0 +1,115 @@
+// AdaptationController: decides at rank 0 when the run should switch to another plan. It finds what slows the
+// run down from the observations of all ranks, lets a policy choose among the plans that would be better on
+// the machines as they are now, and measures after a switch whether the predicted gain was reached.
+//
+//   AdaptationController controller(context, plan, calibration);
+//   after a step:  controller.observe(observation);                 // fast: plans are weighed on a thread
+//                  if (auto proposal = controller.take_proposal())  // switching/plan_switches.h switches
+//                  controller.plan_adopted(plan, proposal, step);
+//
+// Ownership: one controller per membership generation. The calibration belongs to the caller and outlives it.
+// Threading: one thread calls; a weighing runs on a thread of its own and shares no state with the controller
+// (adapt/weighing.h). Failure: an internal error of a weighing is thrown by the next take_proposal() or
+// plan_adopted(). Read next: findings_tracker.h, gain_verdicts.h, probe_scheduler.h, decide.h.
+#pragma once
+
+#include <chrono>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "adapt/adaptation_context.h"
+#include "adapt/findings_tracker.h"
+#include "adapt/gain_verdicts.h"
+#include "adapt/phase_monitor.h"
+#include "adapt/plan_history.h"
+#include "adapt/probe_scheduler.h"
+#include "adapt/question.h"
+#include "adapt/question_schedule.h"
+#include "adapt/stay_reports.h"
+
+namespace optimus {
+
+class AdaptationController {
+ public:
+  AdaptationController(AdaptationContext context, const Plan& plan, Calibration& calibration);
+  ~AdaptationController();
+  AdaptationController(const AdaptationController&) = delete;
+  AdaptationController& operator=(const AdaptationController&) = delete;
+
+  // In the order of steps. The loss: of each step of which this rank knows it.
+  void observe(const Observation& seen);
+  void observe_loss(double loss) { phase_.observe_loss(loss); }
+  const std::vector<Finding>& findings() const { return findings_.findings(); }
+
+  // Whether all ranks shall probe now (switching/probe.h). True once for each request; probe_completed()
+  // follows.
+  bool take_probe_request() { return probes_.take_request(); }
+  const ProbeRequest& probe_request() const { return probes_.request(); }
+  std::vector<int> node_of_ranks() const { return node_of_each_device(cluster_); }
+  void probe_completed(const ProbeResult& result);
+
+  bool is_weighing() const { return weighing_.valid() && !has_answer(); }
+  // Once for each proposal.
+  std::optional<PlanProposal> take_proposal();
+  // Conditions that were weighed without a proposal, conditions that no plan can answer, and changes of the
+  // training's phase. In order.
+  std::optional<StayDecision> take_stay() { return stays_.take(); }
+
+  // The run uses this plan after `step`. proposal: null if the plan came from outside.
+  void plan_adopted(const Plan& plan, const std::optional<PlanProposal>& proposal, std::int64_t step);
+  void proposal_refused();
+  // Of the pending provisional proposal. Call proposal_cancelled() when it is rejected, or when the run
+  // cannot wait for it.
+  ProvisionalStatus provisional_status() const;
+  void proposal_cancelled();
+  // The measured gain of the last proposal, once, some steps after the switch. Never if something else has
+  // slowed the run down meanwhile.
+  std::optional<double> take_measured_gain() { return verdicts_.take_verdict(history_.num_observations()); }
+
+ private:
+  void update_findings(const Observation& seen);
+  void schedule_probe(bool has_ambiguous_link);
+  void update_verdict();
+  void report_unanswerable();
+  void report_phase(const Observation& seen);
+  void weigh_if_due();
+  void weigh_provisional_if_due();
+
+  void start_weighing(bool is_provisional);
+  bool has_answer() const { return weighing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+  Question question(bool is_provisional) const;
+  void add_plans_to_return_to(Question& question) const;
+  void add_calibration(Question& question) const;
+  std::string question_key() const;
+  std::string evidence_of(const std::vector<Finding>& findings) const;
+
+  bool is_unexplained() const;
+  bool are_steps_longer(std::size_t last_steps) const;
+  std::vector<Finding> felt(std::vector<Finding> findings, std::size_t last_steps) const;
+  std::vector<Condition> begun_since_switch() const {
+    return findings_.begun_since_switch(verdicts_.answered_conditions());
+  }
+  double seconds_since_switch() const;
+  bool has_disappointed() const { return verdicts_.has_disappointed(history_.num_observations()); }
+
+  const AdaptationContext context_;
+  const Cluster cluster_;  // of context_.machines
+  Calibration& calibration_;
+  PlanHistory history_;
+  FindingsTracker findings_;
+  GainVerdicts verdicts_;
+  ProbeScheduler probes_;
+  QuestionSchedule schedule_;
+  StayReports stays_;
+  PhaseMonitor phase_;
+  PredictionMemory memory_;
+  std::optional<PendingProposal> pending_;
+  bool is_weighing_provisional_ = false;
+  bool has_sought_better_plan_ = false;  // for the present phase
+  int num_unexplained_ = 0;  // latest observations with longer steps, and no finding that explains them
+  std::future<Answer> weighing_;
+};
+
+}  // namespace optimus

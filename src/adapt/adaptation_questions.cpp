@@ -1,0 +1,121 @@
+// Implements adaptation_controller.h: what a question to the weighing contains.
+#include <algorithm>
+#include <cmath>
+
+#include "adapt/adaptation_controller.h"
+#include "plan/plan_json.h"
+
+namespace optimus {
+
+Question AdaptationController::question(bool is_provisional) const {
+  const std::size_t steps = is_provisional ? std::size_t{kEarlySteps} : kRecentSteps;
+  const std::vector<Finding> findings =
+      felt(is_provisional ? findings_.provisional().findings() : findings_.findings(), steps);
+  Question question;
+  question.plan = history_.plan(), question.conditions = answerable_conditions(findings);
+  question.seconds = history_.step_seconds(steps);
+  question.is_provisional = is_provisional;
+  question.predicted_gain = verdicts_.predicted_gain();
+  question.measured_gain = verdicts_.verdict(history_.num_observations());
+  question.totals = verdicts_.totals();
+  question.since_switch = seconds_since_switch();
+  question.exploration_left = verdicts_.exploration_left(context_.clock());
+  if (context_.last_step > 0)
+    question.run_left = question.seconds * static_cast<double>(std::max<std::int64_t>(
+                                               0, context_.last_step - history_.last_step()));
+  question.step_times = history_.step_times();
+  question.memory = memory_;
+  if (context_.scripted) {
+    question.true_rest = seconds_until_change(*context_.scripted, context_.clock(), context_.policy.horizon);
+    question.is_settled = history_.has_lasting_conditions(question.conditions);
+  }
+  add_plans_to_return_to(question);
+  add_calibration(question);
+  question.evidence = evidence_of(findings);
+  for (const Finding& finding : findings) {
+    if (!is_answerable(finding.cause)) continue;
+    const double age = question.seconds * 10;  // a condition is found after about ten steps
+    question.ongoing.push_back({finding.cause, finding.factor, age});
+    for (const int where : finding.where) question.spreads[{finding.cause, where}] = finding.spread;
+  }
+  return question;
+}
+
+// For a while it is known what the previous plan would take now. Of other plans only older measurements are
+// known.
+void AdaptationController::add_plans_to_return_to(Question& question) const {
+  const std::optional<Plan>&home = history_.home(), &previous = history_.previous();
+  const bool is_fresh = history_.num_observations() <= 2 * kVerdictObservations && !context_.scripted &&
+                        !question.is_provisional && begun_since_switch().empty();
+  if (is_fresh && previous && question.measured_gain.value_or(0) < 1 / kNoticeableFactor - 1) {
+    question.seconds_before = verdicts_.seconds_before();
+    question.earlier.push_back(*previous);
+    return;
+  }
+  if (home) question.earlier.push_back(*home);
+  if (previous && previous != home) question.earlier.push_back(*previous);
+}
+
+void AdaptationController::add_calibration(Question& question) const {
+  question.machines = calibration_.refreshed(context_.machines);
+  question.ring_factor = calibration_.ring_factor(context_.machines);
+  question.doubt = calibration_.doubt(BlockRole::layer) / std::sqrt(double{kRecentSteps});
+  const double layers = calibration_.rate(BlockRole::layer).value_or(1);
+  for (std::size_t role = 0; role < kBlockRoles; ++role)
+    question.rates[role] = calibration_.rate(static_cast<BlockRole>(role)).value_or(layers) / layers;
+}
+
+// Two questions with the same key have the same answer. Unseen findings count, because their devices may have
+// recovered.
+std::string AdaptationController::question_key() const {
+  const Plan& plan = history_.plan();
+  std::string key =
+      condition_key(answerable_conditions(felt(findings(), kRecentSteps)), plan, cluster_) + plan_hash(plan);
+  for (const Finding& one : findings_.unseen().findings())
+    key += fmt::format(" {} {}", word_of(one.cause), one.where.front());
+  return has_disappointed() ? key + " disappointed" : key;
+}
+
+std::string AdaptationController::evidence_of(const std::vector<Finding>& findings) const {
+  std::string evidence;
+  for (const Finding& finding : findings)
+    if (is_answerable(finding.cause)) evidence += (evidence.empty() ? "" : ", ") + text(finding);
+  if (!evidence.empty()) return evidence;
+  return findings_.was_ever_slow() ? "the condition that slowed the run has ended" : "measured step times favor another plan";
+}
+
+// Other plans would be compared with step times whose reason is unknown, and which the other plans may share.
+bool AdaptationController::is_unexplained() const {
+  constexpr double kMuchLonger = 1.15;
+  return !context_.scripted && history_.num_recent() >= kEarlySteps &&
+         conditions_of_plan(findings_.conditions(), history_.plan(), cluster_).empty() &&
+         history_.times_usual(kEarlySteps).value_or(1) >= kMuchLonger;
+}
+
+// Scripted conditions are about to make steps longer, even if they have not yet done so.
+bool AdaptationController::are_steps_longer(std::size_t last_steps) const {
+  return context_.scripted || history_.are_steps_longer(last_steps);
+}
+
+// Leaves out findings that concern the plan and make no step longer: no step may wait for a link that is
+// slower than before. A heavy stage has been heavy from the start of the plan, so it is part of the usual
+// step time.
+std::vector<Finding> AdaptationController::felt(std::vector<Finding> findings, std::size_t last_steps) const {
+  if (history_.num_recent() == 0 || are_steps_longer(last_steps)) return findings;
+  std::erase_if(findings, [&](const Finding& one) {
+    return one.cause != Cause::heavy_stage &&
+           !conditions_of_plan(answerable_conditions({one}), history_.plan(), cluster_).empty();
+  });
+  return findings;
+}
+
+// Two switches within a few steps may answer the same condition, or noise of the new plan's first steps.
+// Something else that became much slower since is answered at once.
+double AdaptationController::seconds_since_switch() const {
+  constexpr double kAnotherMatter = 1.3;
+  for (const Condition& one : begun_since_switch())
+    if (one.factor >= kAnotherMatter) return Situation{}.since_switch;
+  return history_.seconds_since_switch(context_.clock());
+}
+
+}  // namespace optimus

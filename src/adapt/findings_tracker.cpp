@@ -1,0 +1,178 @@
+// Implements findings_tracker.h.
+#include "adapt/findings_tracker.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace optimus {
+namespace {
+
+// Nodes that are slower by far less than the slowest one only had a bad moment.
+void narrow_link(Finding& finding, const std::vector<double>& slowdown_of_node) {
+  constexpr double kSlowNetwork = 1.3;  // relative to the median node
+  const auto slowdown_of = [&](int node) {
+    return node < std::ssize(slowdown_of_node) ? slowdown_of_node[static_cast<std::size_t>(node)] : 0;
+  };
+  double worst = 1;
+  for (const int node : finding.where) worst = std::max(worst, slowdown_of(node));
+  const double least = std::max(kSlowNetwork, std::sqrt(worst));
+  std::vector<int> slow;
+  for (const int node : finding.where)
+    if (slowdown_of(node) >= least) slow.push_back(node);
+  if (slow.empty()) return;
+  finding.where = std::move(slow), finding.factor = std::max(finding.factor, worst);
+}
+
+}  // namespace
+
+FindingsTracker::FindingsTracker(const ModelSpec& model, const Cluster& cluster, const PlanHistory& history,
+                                 Calibration& calibration, double horizon)
+    : model_(model),
+      cluster_(cluster),
+      history_(history),
+      calibration_(calibration),
+      unseen_(cluster, horizon) {
+  begin_plan(false, 0);
+}
+
+// Baselines come from the calibration, or from the plan's own first steps: for stages of these ranks, and
+// where nothing was measured before.
+void FindingsTracker::watch(const std::set<int>& learn_from_first_steps) {
+  Topology topology(history_.plan(), cluster_, DeviceMap::identity(cluster_.num_devices()));
+  auto usual = calibration_.baselines(work_, topology);
+  std::erase_if(usual, [&](const auto& one) {
+    const std::vector<int>& ranks = topology.ranks_of_group(one.first.first);
+    return std::any_of(ranks.begin(), ranks.end(),
+                       [&](int rank) { return learn_from_first_steps.contains(rank); });
+  });
+  provisional_.watch(topology, usual);
+  detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, usual);
+  num_observations_ = 0;
+}
+
+void FindingsTracker::leave_plan() {
+  healthy_before_ = healthy_devices(history_.plan(), conditions(), cluster_);
+}
+
+// Steps do not show devices that the plan does not use: their findings become unseen. A heavy stage belongs
+// to the old plan.
+void FindingsTracker::begin_plan(bool carries_findings, double now) {
+  std::vector<Finding> unused;
+  held_.clear();
+  for (const Finding& one : carries_findings ? findings_ : std::vector<Finding>()) {
+    if (!is_answerable(one.cause) || one.cause == Cause::heavy_stage) continue;
+    const Condition first{one.cause, one.where.front(), one.factor};
+    const bool is_used = !conditions_of_plan({first}, history_.plan(), cluster_).empty();
+    (is_used ? held_ : unused).push_back(one);
+  }
+  unseen_.reset(std::move(unused), now);
+  work_ = stage_work(history_.plan(), model_, cluster_);
+  watch();
+}
+
+void FindingsTracker::detect(const Observation& seen) {
+  ++num_observations_;
+  findings_ = detector_->observe(seen);
+  if (is_baseline_wrong()) watch(std::exchange(healthy_before_, {})), findings_.clear();
+}
+
+void FindingsTracker::replace_detected(std::vector<Finding> findings) { findings_ = std::move(findings); }
+
+void FindingsTracker::add_held() {
+  if (num_observations_ > kObservationsToDetect) return;
+  for (const Finding& one : held_)
+    if (!is_covered_by(one, findings_, cluster_)) findings_.push_back(one);
+}
+
+bool FindingsTracker::narrow_links(const std::vector<double>& slowdown_of_node) {
+  bool is_ambiguous = false;
+  for (Finding& one : findings_) {
+    // Two nodes can only be compared with each other.
+    if (one.cause != Cause::link || one.where.size() < 2 || topology().num_nodes() < 3) continue;
+    is_ambiguous = true;
+    if (!slowdown_of_node.empty()) narrow_link(one, slowdown_of_node);
+  }
+  return is_ambiguous;
+}
+
+void FindingsTracker::settle(const Observation& seen, double now) {
+  if (is_quiet())
+    calibration_.learn(seen, work_, topology());
+  else
+    was_slow_ = true;
+  if (num_observations_ == kObservationsToDetect + 1) release_held(now);
+  unseen_.expire(now, findings_);
+  for (Finding& one : unseen_.findings()) findings_.push_back(std::move(one));
+}
+
+// A condition that the plan was changed for, and that the new plan does not show, has hardly ended at that
+// very moment: with less work, a device or a network may not show how slow it is.
+void FindingsTracker::release_held(double now) {
+  std::erase_if(held_, [&](const Finding& one) {
+    if (is_covered_by(one, findings_, cluster_)) return false;
+    unseen_.add(one, now);
+    return true;
+  });
+}
+
+void FindingsTracker::apply_probe(const ProbeResult& probe, bool sees_networks, double now) {
+  if (unseen_.is_empty()) return;
+  const double keep_until = now + 3 * probe_interval(now);
+  for (const Finding& recovered : unseen_.apply_probe(probe, sees_networks, keep_until))
+    std::erase_if(findings_, [&](const Finding& known) {
+      return known.cause == recovered.cause && known.where == recovered.where;
+    });
+}
+
+double FindingsTracker::probe_interval(double now) const {
+  return unseen_.probe_interval(now, num_devices(history_.plan()));
+}
+
+bool FindingsTracker::is_quiet() const {
+  return std::none_of(findings_.begin(), findings_.end(),
+                      [](const Finding& one) { return is_answerable(one.cause); });
+}
+
+// Other devices of its stage show that this one is slow.
+bool FindingsTracker::is_told_apart(const Finding& finding) const {
+  if (finding.cause != Cause::device) return false;
+  const int rank = finding.where.front();
+  return rank < topology().num_ranks() && topology().ranks_of_group(topology().group_of(rank)).size() > 1;
+}
+
+// A device that is alone in its stage was healthy until the plan changed, and is slow since the plan's first
+// step: then the stage's baseline is wrong.
+bool FindingsTracker::is_baseline_wrong() const {
+  return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& one) {
+    if (one.cause != Cause::device || one.since > history_.first_step() + 1) return false;
+    const int rank = one.where.front();
+    return healthy_before_.contains(rank) && rank < topology().num_ranks() && !is_told_apart(one);
+  });
+}
+
+// What the plan's first steps show may be the plan's own doing, unless other devices of the stage show that
+// one of them is slow.
+std::vector<Condition> FindingsTracker::begun_since_switch(const std::vector<Condition>& known) const {
+  std::vector<Condition> result;
+  for (const Finding& finding : findings_) {
+    if (!is_answerable(finding) || finding.cause == Cause::heavy_stage) continue;
+    if (finding.since < history_.first_step() + kSettlingObservations && !is_told_apart(finding)) continue;
+    for (const int where : finding.where) {
+      const Condition one{finding.cause, where, finding.factor};
+      const bool is_known = std::any_of(known.begin(), known.end(), [&](const Condition& before) {
+        return is_part_of(one, before, cluster_);
+      });
+      if (!is_known) result.push_back(one);
+    }
+  }
+  return conditions_of_plan(result, history_.plan(), cluster_);
+}
+
+bool FindingsTracker::is_any_plan_slowed() const {
+  return std::any_of(findings_.begin(), findings_.end(), [&](const Finding& one) {
+    return (one.cause == Cause::cluster || one.cause == Cause::data_loading) &&
+           one.since >= history_.first_step() + kSettlingObservations;
+  });
+}
+
+}  // namespace optimus

@@ -1,0 +1,91 @@
+// FindingsTracker: what slows the run down, as far as it is known.
+//
+// A finding is in one of these states:
+//
+//   detected     the detector sees it on the present plan
+//   held         found on the plan before, and this plan's detector has not yet seen enough steps to tell
+//   unseen       the present plan cannot show it, because it does not use the device or masks its slowness
+//                (adapt/unseen_findings.h)
+//   provisional  only a few steps show it (adapt/provisional_findings.h); not part of findings()
+//
+// After kObservationsToDetect observations of a plan its held findings become detected ones or unseen ones.
+// Pure; one thread at a time. All references must outlive it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "adapt/calibration.h"
+#include "adapt/plan_history.h"
+#include "adapt/provisional_findings.h"
+#include "adapt/unseen_findings.h"
+
+namespace optimus {
+
+class FindingsTracker {
+ public:
+  // horizon: no condition is expected to last longer; seconds.
+  FindingsTracker(const ModelSpec& model, const Cluster& cluster, const PlanHistory& history,
+                  Calibration& calibration, double horizon);
+
+  // A change of plan: leave_plan(), then the history adopts the new plan, then begin_plan().
+  // carries_findings: findings of the old plan become held or unseen ones.
+  void leave_plan();
+  void begin_plan(bool carries_findings, double now);
+
+  // An observation is processed in these steps, in this order.
+  void detect(const Observation& seen);
+  void replace_detected(std::vector<Finding> findings);  // only with scripted conditions
+  void add_held();
+  // Narrows links that may be on one of several nodes to those that a probe has found to be slow.
+  // slowdown_of_node: by a probe, or empty. Returns whether a finding was ambiguous before.
+  bool narrow_links(const std::vector<double>& slowdown_of_node);
+  // Learns from undisturbed steps, updates unseen findings and adds them.
+  void settle(const Observation& seen, double now);
+
+  // Removes unseen findings that the probe has shown to have recovered.
+  void apply_probe(const ProbeResult& probe, bool sees_networks, double now);
+
+  // The findings in force.
+  const std::vector<Finding>& findings() const { return findings_; }
+  std::vector<Condition> conditions() const { return answerable_conditions(findings_); }
+  const UnseenFindings& unseen() const { return unseen_; }
+  ProvisionalFindings& provisional() { return provisional_; }
+  const ProvisionalFindings& provisional() const { return provisional_; }
+  const Topology& topology() const { return detector_->topology(); }
+  double probe_interval(double now) const;
+  // No finding that a plan could answer.
+  bool is_quiet() const;
+  bool was_ever_slow() const { return was_slow_; }
+
+  // Conditions of the plan that have begun since its first steps, other than `known` ones. A heavy stage
+  // belongs to the plan itself.
+  std::vector<Condition> begun_since_switch(const std::vector<Condition>& known) const;
+  // Since the plan's first steps something slows the run down that would slow down any plan.
+  bool is_any_plan_slowed() const;
+
+ private:
+  void watch(const std::set<int>& learn_from_first_steps = {});
+  bool is_baseline_wrong() const;
+  bool is_told_apart(const Finding& finding) const;
+  void release_held(double now);
+
+  const ModelSpec& model_;
+  const Cluster& cluster_;
+  const PlanHistory& history_;
+  Calibration& calibration_;
+  std::vector<StageWork> work_;  // of the present plan
+  std::unique_ptr<Detector> detector_;
+  ProvisionalFindings provisional_;
+  UnseenFindings unseen_;
+  std::vector<Finding> findings_, held_;
+  // Devices that were not slow on the plan before. Empty once the baselines of stages come from their own
+  // first steps.
+  std::set<int> healthy_before_;
+  int num_observations_ = 0;  // by the present detector
+  bool was_slow_ = false;
+};
+
+}  // namespace optimus

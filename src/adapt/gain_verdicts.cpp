@@ -1,0 +1,70 @@
+// Implements gain_verdicts.h.
+#include "adapt/gain_verdicts.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace optimus {
+
+// The situation counts gains as parts of the step. A proposal may promise a loss of speed, for a second copy
+// of the state.
+void GainTotals::add(double predicted_gain, double measured_gain) {
+  const double miss = std::log((1 + predicted_gain) / (1 + measured_gain));
+  ++num_missed;
+  if (predicted_gain > 0) {
+    ++num_judged;
+    promised += predicted_gain / (1 + predicted_gain), measured += measured_gain / (1 + measured_gain);
+  }
+  misses += miss, squares += miss * miss;
+  shortfalls += std::pow(std::max(0.0, miss), 2);
+}
+
+double GainTotals::doubt() const {
+  constexpr int kCorrectBefore = 3;  // one wrong prediction does not make all of them worthless
+  return std::sqrt(shortfalls / (num_missed + kCorrectBefore));
+}
+
+void GainTotals::describe(Situation& situation) const {
+  situation.switches = num_switches;
+  situation.num_judged = num_judged, situation.num_missed = num_missed;
+  situation.gain_promised = promised, situation.gain_measured = measured;
+  if (num_missed == 0) return;
+  situation.mean_miss = misses / num_missed;
+  situation.miss_spread =
+      std::sqrt(std::max(0.0, squares / num_missed - situation.mean_miss * situation.mean_miss));
+}
+
+void GainVerdicts::begin(const std::optional<PlanProposal>& proposal, PendingProposal pending) {
+  predicted_ = proposal ? std::optional(proposal->predicted_gain) : std::nullopt;
+  measured_.reset();
+  seconds_before_ = pending.step_seconds, pause_ = pending.pause;
+  answered_ = proposal ? std::move(pending.conditions) : std::vector<Condition>();
+  is_clouded_ = false, is_reported_ = !proposal;
+  if (proposal) ++totals_.num_switches;
+}
+
+void GainVerdicts::measure(double step_seconds) {
+  if (is_reported_ || measured_) return;
+  measured_ = seconds_before_ / step_seconds - 1;
+  explored_ += pause_ + std::max(0.0, step_seconds - seconds_before_) * 2 * kRecentSteps;
+}
+
+void GainVerdicts::judge() { totals_.add(*predicted_, *measured_); }
+
+std::optional<double> GainVerdicts::verdict(int num_observations) const {
+  return predicted_ && num_observations >= kVerdictObservations && !is_clouded_ ? measured_ : std::nullopt;
+}
+
+std::optional<double> GainVerdicts::take_verdict(int num_observations) {
+  const std::optional<double> gain = verdict(num_observations);
+  if (is_reported_ || !gain) return std::nullopt;
+  is_reported_ = true;
+  return gain;
+}
+
+double GainVerdicts::exploration_left(double now) const {
+  constexpr double kExplored = 0.01;  // of the run's time
+  return std::max(0.0, kExplored * (now - began_) - explored_);
+}
+
+}  // namespace optimus

@@ -1,0 +1,15 @@
+// The cluster of a run: its hosts as nodes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cluster/hardware.h"
+
+namespace optimus {
+
+// A profile whose nodes are the hosts of the ranks: device i is rank i. If the ranks of a host are not
+// consecutive, all ranks form one node.
+HardwareProfile profile_of(const HardwareProfile& one_node, const std::vector<std::string>& hosts);
+
+}  // namespace optimus

@@ -1,0 +1,46 @@
+// Which conditions concern a plan, and the keys under which measured step times are stored. Pure functions.
+#pragma once
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "adapt/detect.h"
+
+namespace optimus {
+
+// A weaker finding is noise, or it is about to end: no plan is changed for it.
+constexpr double kLeastAnswerableFactor = 1.12;
+
+std::set<int> devices_of(const Plan& plan);
+std::vector<int> node_of_each_device(const Cluster& cluster);
+
+// The conditions that another plan can answer. A finding whose nodes cannot be told apart gives a condition
+// for each of them, because an answer must be good whichever node is slow.
+std::vector<Condition> answerable_conditions(const std::vector<Finding>& findings);
+bool is_answerable(const Finding& finding);
+
+// Those of the conditions that affect this plan: heavy stages, and slow devices and nodes that it uses.
+std::vector<Condition> conditions_of_plan(const std::vector<Condition>& conditions, const Plan& plan,
+                                          const Cluster& cluster);
+
+// Whether `one` is the same condition as `known`, or a slow device of a slow host.
+bool is_part_of(const Condition& one, const Condition& known, const Cluster& cluster);
+// Whether one of the findings covers a location of `known`.
+bool is_covered_by(const Finding& known, const std::vector<Finding>& findings, const Cluster& cluster);
+
+// The devices of the plan that no condition slows down.
+std::set<int> healthy_devices(const Plan& plan, const std::vector<Condition>& conditions,
+                              const Cluster& cluster);
+
+// Conditions of the plan with their severity rounded to about a fifth. Empty if there are no conditions at
+// all.
+std::string condition_key(const std::vector<Condition>& conditions, const Plan& plan, const Cluster& cluster);
+
+// Plan and condition key. A plan that no condition concerns takes the same time on other nodes of the same
+// kind, so the key is then the same for all of them.
+using MeasurementKey = std::pair<std::string, std::string>;
+MeasurementKey measurement_key(const Plan& plan, const std::string& condition_key, const Cluster& cluster);
+
+}  // namespace optimus

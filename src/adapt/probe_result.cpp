@@ -1,0 +1,21 @@
+// Implements probe_result.h: slowdowns relative to the median.
+#include "adapt/probe_result.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace optimus {
+
+std::vector<double> slowdowns(const std::vector<double>& seconds) {
+  std::vector<double> measured;
+  for (const double one : seconds)
+    if (one > 0) measured.push_back(one);
+  if (measured.size() < 3) return {};
+  const auto median = measured.begin() + static_cast<std::ptrdiff_t>((measured.size() - 1) / 2);
+  std::nth_element(measured.begin(), median, measured.end());
+  std::vector<double> result;
+  for (const double one : seconds) result.push_back(one / *median);
+  return result;
+}
+
+}  // namespace optimus

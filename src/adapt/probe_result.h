@@ -1,0 +1,30 @@
+// A probe: a measurement of all machines while training pauses between two steps (switching/probe.h). Plain
+// data.
+#pragma once
+
+#include <vector>
+
+namespace optimus {
+
+// What to measure. Training stands still meanwhile, so a request names only what is needed.
+struct ProbeRequest {
+  bool speeds = false;    // the network of each node against several others, and the speed of each device
+  bool messages = false;  // point-to-point messages of each node with one other
+  bool ring = false;      // an all-reduce over all ranks in host memory
+  bool operator==(const ProbeRequest&) const = default;
+};
+
+struct ProbeResult {
+  std::vector<double> network{};  // [node]: seconds per byte with the fastest of its peers; 0: not measured
+  std::vector<double> bytes{};    // [node]: size of that message
+  std::vector<double> devices{};  // [rank]: seconds of a matmul of the same size on all ranks; or empty
+  // The all-reduce over all ranks; 0: not measured.
+  double ring_bytes = 0, ring_seconds = 0;
+  bool operator==(const ProbeResult&) const = default;
+};
+
+// Each value divided by the median of those that were measured (above 0). Empty if fewer than three were
+// measured: then no value can be called slow.
+std::vector<double> slowdowns(const std::vector<double>& seconds);
+
+}  // namespace optimus

@@ -1,0 +1,71 @@
+// Implements probe_scheduler.h.
+#include "adapt/probe_scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace optimus {
+
+void ProbeScheduler::observe(bool has_ambiguous_link) {
+  constexpr int kMostWaiting = 10;  // observations; after that no probe will come
+  num_waited_ = is_idle() ? 0 : num_waited_ + 1;
+  if (num_waited_ > kMostWaiting) state_ = State::idle;
+  if (!networks_) return;
+  networks_->num_clear = has_ambiguous_link ? 0 : networks_->num_clear + 1;
+  if (networks_->num_clear > kObservationsToDetect) networks_.reset();
+}
+
+void ProbeScheduler::request_for_ambiguous_link(double now) {
+  constexpr double kFirst = 30, kLongest = 600;  // seconds between two probes
+  if (!sees_networks_ || !is_idle()) return;
+  if (networks_ && now < networks_->next) return;
+  if (!networks_) networks_.emplace();
+  networks_->wait = std::clamp(2 * networks_->wait, kFirst, kLongest);
+  networks_->next = now + networks_->wait;
+  want({.speeds = true});
+}
+
+// A probe is short, so it may be wrong: in the lab, one of 28 probes found a host at half its speed to be
+// well. A second one confirms it.
+void ProbeScheduler::request_for_unseen(const UnseenFindings& unseen, double interval, double now) {
+  constexpr double kConfirmedAfter = 1;  // seconds
+  if (!is_idle() || !unseen.can_be_probed(sees_networks_)) return;
+  if (!last_for_unseen_) last_for_unseen_ = now;
+  if (now - *last_for_unseen_ < (unseen.needs_confirmation() ? kConfirmedAfter : interval)) return;
+  last_for_unseen_ = now;
+  want({.speeds = true});
+}
+
+// Once, and early: a decision must not wait for it.
+void ProbeScheduler::request_for_channels(const Calibration& calibration) {
+  const ProbeRequest missing = calibration.missing();
+  if (has_probed_channels_ || !sees_networks_ || missing == ProbeRequest()) return;
+  if (!calibration.is_known() || !is_idle()) return;
+  has_probed_channels_ = true;
+  want(missing);
+}
+
+void ProbeScheduler::want(const ProbeRequest& request) { request_ = request, state_ = State::wanted; }
+
+bool ProbeScheduler::take_request() {
+  if (state_ != State::wanted) return false;
+  state_ = State::under_way;
+  return true;
+}
+
+std::optional<ProbeRequest> ProbeScheduler::complete(const ProbeResult& result) {
+  if (std::exchange(state_, State::idle) == State::idle) return std::nullopt;
+  if (request_.speeds && networks_) networks_->slowdowns = slowdowns(result.network);
+  return request_;
+}
+
+void ProbeScheduler::reset() {
+  if (!is_idle()) has_probed_channels_ = false;
+  networks_.reset(), state_ = State::idle, last_for_unseen_.reset();
+}
+
+std::vector<double> ProbeScheduler::network_slowdowns() const {
+  return networks_ ? networks_->slowdowns : std::vector<double>();
+}
+
+}  // namespace optimus

@@ -1,0 +1,33 @@
+// StayReports: decisions to keep the plan, queued for the run's records. Each is reported once per plan. One
+// thread at a time.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "adapt/condition.h"
+#include "adapt/plan_proposal.h"
+
+namespace optimus {
+
+class StayReports {
+ public:
+  void add(StayDecision stay) { queue_.push_back(std::move(stay)); }
+  // Only if no report with this key was added on this plan.
+  void add_once(const std::string& key, StayDecision stay);
+  // Only for severe conditions, once for these conditions and this reason.
+  void add_for(const std::vector<Condition>& conditions, StayDecision stay);
+  // The oldest one.
+  std::optional<StayDecision> take();
+  // The plan has changed.
+  void reset() { queue_.clear(), reported_.clear(); }
+
+ private:
+  std::deque<StayDecision> queue_;
+  std::set<std::string> reported_;
+};
+
+}  // namespace optimus

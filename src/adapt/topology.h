@@ -1,0 +1,50 @@
+// Topology: which node, stage and pipeline each rank of a plan belongs to, and which ranks each of its
+// channels connects. Ranks are the plan's device numbers. Immutable after construction; copies what it needs.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "adapt/observation.h"
+#include "cluster/device_map.h"
+#include "plan/plan.h"
+
+namespace optimus {
+
+class Topology {
+ public:
+  Topology(const Plan& plan, const Cluster& cluster, const DeviceMap& map);
+
+  int num_ranks() const { return static_cast<int>(places_.size()); }
+  int num_nodes() const { return static_cast<int>(ranks_of_node_.size()); }  // nodes with ranks
+  // A group is a stage of a pipeline, counted through all pipelines.
+  int num_groups() const { return static_cast<int>(ranks_of_group_.size()); }
+  int group_of(int rank) const { return places_[static_cast<std::size_t>(rank)].group; }
+  int node_of(int rank) const { return places_[static_cast<std::size_t>(rank)].node; }
+  const std::vector<int>& ranks_of_node(int node) const { return ranks_of_node_.at(node); }
+  const std::vector<int>& ranks_of_group(int group) const {
+    return ranks_of_group_[static_cast<std::size_t>(group)];
+  }
+  // The ranks that the channel connects, including this one. Only this one if it does not use the channel.
+  std::vector<int> members(int rank, Channel channel) const;
+  // The nodes of these ranks.
+  std::vector<int> nodes_of(int rank, Channel channel) const;
+
+ private:
+  struct Place {
+    int group = -1, index = 0, node = 0, pipeline = 0, stage = 0;
+  };
+  void find_shared_groups(const Plan& plan);
+  std::vector<int> data_members(const Place& place) const;
+
+  std::vector<Place> places_;  // [rank]
+  std::map<int, std::vector<int>> ranks_of_node_;
+  std::vector<std::vector<int>> ranks_of_group_;
+  std::vector<int> inner_;         // [group]: tp * cp of its first layers
+  std::vector<int> first_, last_;  // [group]: first and last group of its pipeline
+  // [group]: groups of any pipeline that have some of its blocks, including itself. Empty for plans with one
+  // pipeline.
+  std::vector<std::vector<int>> groups_with_same_blocks_;
+};
+
+}  // namespace optimus
