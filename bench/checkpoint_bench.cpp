@@ -60,7 +60,7 @@ double save(const Path& folder, const std::vector<Buffer>& state, FileSystem& fi
 }
 
 // Reads into allocated memory, as a run does with its parameters.
-double load(const Path& folder, std::vector<Buffer>& state, SumCheck check) {
+double load(const Path& folder, std::vector<Buffer>& state, ChecksumCheck check) {
   for (Buffer& buffer : state) std::fill(buffer.values.begin(), buffer.values.end(), 0.0F);
   const double seconds = seconds_of([&] {
     const Checkpoint saved = Checkpoint::open(find_checkpoint(folder), check);
@@ -110,7 +110,7 @@ int run(int count, char** words) {
   UnsyncedFileSystem unsynced;
   const double seconds =
       what == "save" ? save(folder, state, how == "nosync" ? static_cast<FileSystem&>(unsynced) : real)
-                     : load(folder, state, how == "nosum" ? SumCheck::never : SumCheck::when_read);
+                     : load(folder, state, how == "nosum" ? ChecksumCheck::never : ChecksumCheck::when_read);
   fmt::print("{}\n", seconds);
   return 0;
 }

@@ -31,7 +31,7 @@ constexpr std::int64_t kSizes[] = {1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 
 
 struct Variant {
   std::string name;
-  ExchangeSizes sizes;
+  AlgorithmThresholds sizes;
 };
 
 const std::vector<Variant>& variants() {
@@ -101,8 +101,8 @@ class Bench {
       gloo_->_reduce_scatter_base(part_, whole_)->wait();
   }
 
-  void ours(CommKind kind, ExchangeSizes sizes) {
-    CommOperation operation = kind == CommKind::all_reduce ? all_reduce_operation(whole_, Sum::sum, "x")
+  void ours(CommKind kind, AlgorithmThresholds sizes) {
+    CommOperation operation = kind == CommKind::all_reduce ? all_reduce_operation(whole_, ReduceOp::sum, "x")
                               : kind == CommKind::all_gather
                                   ? all_gather_operation(part_, whole_, size_, "x")
                                   : reduce_scatter_operation(whole_, part_, size_, "x");
@@ -114,9 +114,9 @@ class Bench {
 
   const int rank_, size_;
   std::unique_ptr<StoreClient> client_;
-  std::unique_ptr<Wire> link_;
+  std::unique_ptr<GroupLink> link_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
-  Scratch scratch_;
+  ScratchMemory scratch_;
   Interrupter interrupter_;
   std::int64_t number_ = 0;
   at::Tensor whole_, part_;

@@ -42,29 +42,29 @@
 namespace optimus {
 namespace {
 
-class Words {
+class Arguments {
  public:
-  Words(int argc, char** argv) {
+  Arguments(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
       const std::string word = argv[i];
       const std::size_t at = word.find('=');
       if (at == std::string::npos) throw UserError("'{}' is not KEY=VALUE", word);
-      words_[word.substr(0, at)] = word.substr(at + 1);
+      arguments_[word.substr(0, at)] = word.substr(at + 1);
     }
   }
-  std::string text(const std::string& key, const std::string& usual) const {
-    const auto at = words_.find(key);
-    return at == words_.end() ? usual : at->second;
+  std::string text(const std::string& key, const std::string& default_value) const {
+    const auto at = arguments_.find(key);
+    return at == arguments_.end() ? default_value : at->second;
   }
-  std::int64_t number(const std::string& key, std::int64_t usual) const {
-    return parse_count(text(key, std::to_string(usual)), key);
+  std::int64_t number(const std::string& key, std::int64_t default_value) const {
+    return parse_count(text(key, std::to_string(default_value)), key);
   }
   std::optional<std::int64_t> given(const std::string& key) const {
-    return words_.contains(key) ? std::optional(number(key, 0)) : std::nullopt;
+    return arguments_.contains(key) ? std::optional(number(key, 0)) : std::nullopt;
   }
 
  private:
-  std::map<std::string, std::string> words_;
+  std::map<std::string, std::string> arguments_;
 };
 
 Batch random_batch(const Plan& plan, const ModelSpec& model, std::int64_t step) {
@@ -88,14 +88,14 @@ Batch random_batch(const Plan& plan, const ModelSpec& model, std::int64_t step) 
 // The batches of the steps: from a token file, or random.
 class Batches {
  public:
-  Batches(const Words& words, const Plan& plan, const ModelSpec& model) : plan_(plan) {
-    const std::string tokens = words.text("tokens", "");
+  Batches(const Arguments& arguments, const Plan& plan, const ModelSpec& model) : plan_(plan) {
+    const std::string tokens = arguments.text("tokens", "");
     if (tokens.empty()) {
       for (int i = 0; i < 4; ++i) random_.push_back(random_batch(plan, model, i));
       return;
     }
     const std::shared_ptr<const TokenSet> set = open_megatron(tokens);
-    const SampleOptions how{.sequence_length = plan.sequence_length, .seed = words.number("seed", 1)};
+    const SampleOptions how{.sequence_length = plan.sequence_length, .seed = arguments.number("seed", 1)};
     text_.emplace(std::vector<BlendPart>{{{set, 0, set->num_tokens()}, 1}}, how, model.vocab);
   }
   Batch operator[](std::int64_t step) const {
@@ -117,7 +117,7 @@ void synchronize(at::Device device) {
 }
 
 // Called after the warm-up steps, in which libraries try out their kernels.
-void forget_peak(at::Device device) {
+void reset_peak(at::Device device) {
 #ifdef OPTIMUS_CUDA
   if (device.is_cuda()) c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
 #endif
@@ -136,13 +136,13 @@ std::int64_t peak_bytes(at::Device device) {
   return usage.ru_maxrss * 1024;
 }
 
-void probe(const Words& words) {
+void probe(const Arguments& arguments) {
   NullSink events;
   ProbeOptions options;
-  options.device = words.text("device", ""), options.precision = words.text("precision", "");
-  options.threads = words.number("threads", 0);
+  options.device = arguments.text("device", ""), options.precision = arguments.text("precision", "");
+  options.threads = arguments.number("threads", 0);
   RealFileSystem files;
-  value_or_throw(write_atomically(files, Path(words.text("probe", "")),
+  value_or_throw(write_atomically(files, Path(arguments.text("probe", "")),
                                   to_json(probe_machine(options, events).hardware).dump(1)));
 }
 
@@ -151,7 +151,7 @@ void add_prediction(const std::string& hardware, const Plan& plan, const ModelSp
   const Cluster cluster = open_cluster(hardware);
   const DeviceMap map = DeviceMap::of_present(cluster);
   const StepPrediction step =
-      StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})
+      StepSimulator({plan, model, cluster, map, optimus_software(), format_of(plan.precision)})
           .run(fitted_constants());
   json["predicted_seconds"] = step.seconds;
   json["predicted"] = {
@@ -180,50 +180,50 @@ void initialize_quickly(Parameters& parameters, std::int64_t seed) {
   parameters.round_masters();
 }
 
-void run(const Words& words) {
-  if (!words.text("probe", "").empty()) return probe(words);
-  const ModelOverrides overrides{.layers = words.given("layers"),
-                                 .hidden = words.given("hidden"),
-                                 .heads = words.given("heads"),
-                                 .kv_heads = words.given("kv_heads"),
-                                 .head_dim = words.given("head_dim"),
-                                 .ffn = words.given("ffn"),
-                                 .vocab = words.given("vocab"),
-                                 .max_positions = words.given("max_positions")};
-  ModelSpec model = with_overrides(open_model(words.text("model", "gpt2")), overrides);
+void run(const Arguments& arguments) {
+  if (!arguments.text("probe", "").empty()) return probe(arguments);
+  const ModelOverrides overrides{.layers = arguments.given("layers"),
+                                 .hidden = arguments.given("hidden"),
+                                 .heads = arguments.given("heads"),
+                                 .kv_heads = arguments.given("kv_heads"),
+                                 .head_dim = arguments.given("head_dim"),
+                                 .ffn = arguments.given("ffn"),
+                                 .vocab = arguments.given("vocab"),
+                                 .max_positions = arguments.given("max_positions")};
+  ModelSpec model = with_overrides(open_model(arguments.text("model", "gpt2")), overrides);
   model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0;
-  if (words.given("tied")) model.is_tied = words.number("tied", 1) != 0;
-  UniformPlan shape{.microbatch = static_cast<int>(words.number("microbatch", 4)),
-                    .batch = words.number("batch", 8),
-                    .sequence_length = words.number("seq", 512)};
-  shape.precision = parse_precision(words.text("precision", "fp32"), "precision");
-  shape.strategy.recompute = parse_recompute(words.text("recompute", "none"), "recompute");
-  shape.strategy.recompute_layers = static_cast<int>(words.number("recompute_layers", 1));
-  const std::string file = words.text("plan", "");
+  if (arguments.given("tied")) model.is_tied = arguments.number("tied", 1) != 0;
+  UniformPlan shape{.microbatch = static_cast<int>(arguments.number("microbatch", 4)),
+                    .batch = arguments.number("batch", 8),
+                    .sequence_length = arguments.number("seq", 512)};
+  shape.precision = parse_precision(arguments.text("precision", "fp32"), "precision");
+  shape.strategy.recompute = parse_recompute(arguments.text("recompute", "none"), "recompute");
+  shape.strategy.recompute_layers = static_cast<int>(arguments.number("recompute_layers", 1));
+  const std::string file = arguments.text("plan", "");
   const Plan plan = file.empty() ? uniform_plan(model, shape) : read_plan(file);
-  const at::Device device = parse_device(words.text("device", "cpu"));
-  const int threads = set_num_threads(static_cast<int>(words.number("threads", 0)));
+  const at::Device device = parse_device(arguments.text("device", "cpu"));
+  const int threads = set_num_threads(static_cast<int>(arguments.number("threads", 0)));
   Parameters parameters(plan, model, 0, device);
-  if (words.number("quick", 0) == 0)
+  if (arguments.number("quick", 0) == 0)
     parameters.initialize(1);
   else
-    initialize_quickly(parameters, words.number("seed", 1));
+    initialize_quickly(parameters, arguments.number("seed", 1));
   Engine engine(plan, model, parameters,
                 {.device = device,
-                 .records_steps = words.number("recording", 1) != 0,
-                 .product_record = Path(words.text("products", ""))});
-  const Batches batches(words, plan, model);
+                 .records_steps = arguments.number("recording", 1) != 0,
+                 .gemm_algorithm_file = Path(arguments.text("products", ""))});
+  const Batches batches(arguments, plan, model);
   constexpr std::int64_t kWarmUp = 30;
   double highest = 0;
-  option_value::parse(highest, words.text("lr", "1e-4"), "lr");
-  const bool is_text = !words.text("tokens", "").empty();
+  option_value::parse(highest, arguments.text("lr", "1e-4"), "lr");
+  const bool is_text = !arguments.text("tokens", "").empty();
   std::vector<double> seconds, losses, norms;
   StepReport report;
   OrderedJson json;
-  const std::int64_t warm = words.number("warm", 2), steps = words.number("steps", 10);
+  const std::int64_t warm = arguments.number("warm", 2), steps = arguments.number("steps", 10);
   for (std::int64_t step = 0; step < warm + steps; ++step) {
     synchronize(device);
-    if (step == warm) json["warm_peak_bytes"] = peak_bytes(device), forget_peak(device);
+    if (step == warm) json["warm_peak_bytes"] = peak_bytes(device), reset_peak(device);
     const Batch batch = batches[step];
     const double rate =
         is_text && step < kWarmUp ? highest * static_cast<double>(step + 1) / kWarmUp : highest;
@@ -243,15 +243,15 @@ void run(const Words& words) {
   json["slow"] = tokens / at(0.9), json["fast"] = tokens / at(0.1);
   json["step_seconds"] = at(0.5);
   json["loss"] = report.loss;
-  json["recording"] = engine.recording_note();
+  json["recording"] = engine.recording_status();
   json["threads"] = threads;
   json["parameters"] = num_parameters(model);
   json["state_bytes"] = parameters.bytes().value, json["arena_bytes"] = engine.arena_bytes().value;
   json["engine_bytes"] = engine.bytes().value;
   json["predicted_bytes"] = predicted_memory(plan, model, 0, device).value;
   json["peak_bytes"] = peak_bytes(device);
-  if (words.number("losses", 0) != 0) json["losses"] = losses, json["norms"] = norms;
-  if (const std::string hardware = words.text("hardware", ""); !hardware.empty())
+  if (arguments.number("losses", 0) != 0) json["losses"] = losses, json["norms"] = norms;
+  if (const std::string hardware = arguments.text("hardware", ""); !hardware.empty())
     add_prediction(hardware, plan, model, json);
   fmt::print("{}\n", json.dump());
 }

@@ -39,21 +39,22 @@ std::vector<double> weights_of(const std::vector<const Run*>& runs) {
 
 Constants fit_without(std::span<const Run> all, std::span<const Run> more, const std::string& source,
                       const Constants& start, int steps) {
-  std::vector<const Run*> timed, weighed;
+  std::vector<const Run*> timed, runs_with_memory;
   for (const std::span<const Run> table : {all, more})
     for (const Run& run : table) {
       if (!run.run || run.measured.is_mixture || run.measured.source == source) continue;
       timed.push_back(&run);
-      if (run.measured.bytes) weighed.push_back(&run);
+      if (run.measured.bytes) runs_with_memory.push_back(&run);
     }
   FitProblem time{{}, weights_of(timed), {}, constants_of(false)};
   for (const Run* run : timed) time.measured.push_back(run->measured.seconds);
   time.predict = [&](std::size_t i, const Constants& c) { return timed[i]->run->simulator->seconds(c); };
   Constants constants = fit(time, start, {.steps = steps});
-  FitProblem memory{{}, weights_of(weighed), {}, constants_of(true)};
-  for (const Run* run : weighed) memory.measured.push_back(*run->measured.bytes);
+  FitProblem memory{{}, weights_of(runs_with_memory), {}, constants_of(true)};
+  for (const Run* run : runs_with_memory) memory.measured.push_back(*run->measured.bytes);
   memory.predict = [&](std::size_t i, const Constants& c) {
-    return static_cast<double>(weighed[i]->run->memory(weighed[i]->measured.memory_kind, c).value);
+    return static_cast<double>(
+        runs_with_memory[i]->run->memory(runs_with_memory[i]->measured.memory_kind, c).value);
   };
   return fit(memory, constants, {.steps = 6});
 }
@@ -67,7 +68,7 @@ std::string line_of(const std::string& source, const Constants& constants) {
 }
 
 // Prints the mean error for other values of one constant.
-void vary(std::span<const Run> runs, const std::string& name, const Constants& constants) {
+void show_sensitivity(std::span<const Run> runs, const std::string& name, const Constants& constants) {
   for (const ConstantRow& row : constant_rows()) {
     if (row.name != name) continue;
     for (const double factor : {0.5, 0.7, 0.85, 0.95, 1.0, 1.05, 1.15, 1.4, 2.0}) {
@@ -139,7 +140,7 @@ int main(int argc, char** argv) try {
   if (!more.empty())
     fmt::print("second table: {:.2f} % mean error\n",
                100 * summarise(more, predict_runs(more, found)).step_time.mape);
-  if (!tried.empty()) vary(runs, tried, found);
+  if (!tried.empty()) show_sensitivity(runs, tried, found);
   if (!shown.empty()) show(runs, shown, found);
   fmt::print("{}", accuracy_text(runs, outcomes));
   if (target.empty()) return 0;

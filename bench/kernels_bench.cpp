@@ -122,7 +122,7 @@ class Bench {
     at::Tensor gradient = at::randn({size}, wide_), master = at::randn({size}, wide_),
                weight = tensor({size});
     at::Tensor first = at::zeros({size}, wide_), second = at::zeros({size}, wide_);
-    at::Tensor sum = at::zeros({1}, at::kDouble), numbers = numbers_behind_gate(at::kCPU, 1e-3);
+    at::Tensor sum = at::zeros({1}, at::kDouble), numbers = step_scalars_after_gate(at::kCPU, 1e-3);
     both("sum of squares", bytes(gradient), [&](const Kernels& k) { k.add_square_sum(gradient, sum); });
     both("AdamW", 7 * bytes(gradient) + bytes(weight),
          [&](const Kernels& k) { k.adamw({}, numbers, gradient, master, first, second, weight); });
@@ -145,7 +145,7 @@ class Bench {
     at::Tensor dq = grads.narrow(1, 0, heads), dk = grads.narrow(1, heads, heads),
                dv = grads.narrow(1, 2 * heads, heads);
     // FLOPs of one GEMM over half of the square
-    const double products = static_cast<double>(rows * length * heads * head_dim);
+    const double gemm_flops = static_cast<double>(rows * length * heads * head_dim);
     for (const bool is_ours : {true, false}) {
       if (!is_ours && rate != 0) return;
       const auto attention = is_ours ? make_host_attention() : make_fused_attention();
@@ -159,7 +159,7 @@ class Bench {
           !is_ours    ? "ATen's flash"
           : rate == 0 ? "ours"
                       : "ours, dropout",
-          forward * 1e3, 2 * products / forward * 1e-9, backward * 1e3, 5 * products / backward * 1e-9,
+          forward * 1e3, 2 * gemm_flops / forward * 1e-9, backward * 1e3, 5 * gemm_flops / backward * 1e-9,
           (forward + backward) * 1e3);
     }
   }
@@ -180,17 +180,18 @@ class Bench {
     const double backward =
         seconds_of([&] { attention->backward(whole, dout, q, k, v, out, logsumexp, dq, dk, dv); });
     const std::int64_t own = length / cp;
-    const std::vector<RingTask> hops = ring_hops(whole.shape, cp);
+    const std::vector<RingTask> ring_steps = make_ring_steps(whole.shape, cp);
     at::Tensor statistics = logsumexp.narrow(2, 0, own).contiguous();
     const auto attention_ring = make_ring_attention(at::kCPU);
     const double ring_forward = seconds_of([&] {
       wide_out.zero_(), statistics.fill_(-std::numeric_limits<double>::infinity());
-      for (const RingTask& hop : hops) attention_ring->forward(hop, q, k, v, wide_out, statistics);
+      for (const RingTask& ring_step : ring_steps)
+        attention_ring->forward(ring_step, q, k, v, wide_out, statistics);
     });
     out.copy_(wide_out);
     const double ring_backward = seconds_of([&] {
-      for (const RingTask& hop : hops)
-        attention_ring->backward(hop, dout, q, k, v, out, statistics, wide_dq, wide_dk, wide_dv);
+      for (const RingTask& ring_step : ring_steps)
+        attention_ring->backward(ring_step, dout, q, k, v, out, statistics, wide_dq, wide_dk, wide_dv);
     });
     fmt::print(
         "ring {:6} cp {}   forward {:8.1f} ms, whole / cp {:8.1f} ms {:5.2f}x   backward {:8.1f} ms, "
@@ -200,18 +201,18 @@ class Bench {
   }
 
  private:
-  static std::vector<RingTask> ring_hops(const AttentionShape& shape, int cp) {
+  static std::vector<RingTask> make_ring_steps(const AttentionShape& shape, int cp) {
     const auto positions = [&](int part) {
       return share_of({.num_devices = cp, .strategy = {.cp = cp}}, part, 1, shape.length, false).positions;
     };
-    std::vector<RingTask> hops;
+    std::vector<RingTask> ring_steps;
     for (int part = 0; part < cp; ++part)
-      hops.push_back({.shape = shape,
-                      .own_length = shape.length / cp,
-                      .their_length = shape.length / cp,
-                      .pieces = ring_pieces(positions(0), positions(part), 1, shape.length, true, {}),
-                      .dropout = {}});
-    return hops;
+      ring_steps.push_back({.shape = shape,
+                            .own_length = shape.length / cp,
+                            .key_length = shape.length / cp,
+                            .pieces = ring_pieces(positions(0), positions(part), 1, shape.length, true, {}),
+                            .dropout = {}});
+    return ring_steps;
   }
   at::Tensor tensor(std::vector<std::int64_t> sizes) const { return at::randn(sizes, at::kFloat).to(type_); }
   static double bytes(const at::Tensor& x) {

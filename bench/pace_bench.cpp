@@ -25,11 +25,11 @@ constexpr int kWarmup = 1, kSteps = 3;
 
 // The configured time: half a layer takes one unit forward and one unit for each gradient; the ends take half
 // of that.
-Seconds stated(const ModelSpec& model, const Instruction& at, int cp) {
+Seconds configured_time(const ModelSpec& model, const Instruction& at, int cp) {
   constexpr double kUnit = 0.012;
   if (at.lane != Lane::compute || at.op == Op::optimizer) return Seconds(0);
   if (block_kind(model, at.block) != BlockKind::layer) return Seconds(kUnit / 2);
-  if (at.part == Part::attention_hop) return Seconds(kUnit / cp / 2);
+  if (at.part == Part::attention_ring_step) return Seconds(kUnit / cp / 2);
   if (at.part == Part::attention_input || at.part == Part::attention_output) return Seconds(kUnit / 4);
   return Seconds(kUnit);
 }
@@ -45,7 +45,7 @@ std::vector<Sample> samples_of(std::int64_t count) {
 }
 
 struct Measured {
-  double seconds = 0, demand = 0;  // step time; CPU utilization as a fraction of all cores
+  double seconds = 0, cpu_utilization = 0;  // step time; CPU utilization as a fraction of all cores
 };
 
 Measured run(const ModelSpec& model, const Plan& plan, int cp) {
@@ -60,7 +60,7 @@ Measured run(const ModelSpec& model, const Plan& plan, int cp) {
       parameters.initialize(1);
       EngineOptions options;
       options.rank = rank, options.comm = comm.get();
-      options.pace = [&](const Instruction& at) { return stated(model, at, cp); };
+      options.pace = [&](const Instruction& at) { return configured_time(model, at, cp); };
       Engine engine(plan, model, parameters, options);
       done_or_throw(comm->connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
       const Batch batch = make_batch(samples_of(plan.batch), plan, 0, 0, rank);
@@ -99,7 +99,7 @@ Plan plan_of(const ModelSpec& model, const Case& one) {
 // Compute takes its configured time; messages and collectives take no time.
 double predicted(const ModelSpec& model, const Plan& plan, int cp) {
   const auto timeline = execute(compile_all(plan, model), [&](const Program&, const Instruction& at) {
-    return stated(model, at, cp).value;
+    return configured_time(model, at, cp).value;
   });
   ensure(timeline.has_value(), "{}", timeline ? "" : timeline.error().why);
   return timeline->length;
@@ -108,7 +108,8 @@ double predicted(const ModelSpec& model, const Plan& plan, int cp) {
 // The fraction of the step in which the devices of stage 0 do not compute.
 double bubble(const ModelSpec& model, const Plan& plan, double seconds) {
   double busy = 0;
-  for (const Instruction& at : compile(plan, model, 0).instructions) busy += stated(model, at, 1).value;
+  for (const Instruction& at : compile(plan, model, 0).instructions)
+    busy += configured_time(model, at, 1).value;
   return 1 - busy / seconds;
 }
 
@@ -151,7 +152,7 @@ void compare_all() {
     fmt::print("{:<34} {:>6.1f} ms {:>6.1f} ms {:>6.1f}% {:>7.1f}% {:>6.1f}% {:>6.0f}%\n", short_text(plan),
                1e3 * expected, 1e3 * measured.seconds, 100 * error,
                one.cp > 1 ? 0 : 100 * bubble(model, plan, expected),
-               one.cp > 1 ? 0 : 100 * bubble(model, plan, measured.seconds), 100 * measured.demand);
+               one.cp > 1 ? 0 : 100 * bubble(model, plan, measured.seconds), 100 * measured.cpu_utilization);
     std::fflush(stdout);
   }
   fmt::print("{} plans, mean error {:.1f}%, worst {:.1f}%\n", cases.size(),

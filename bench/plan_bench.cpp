@@ -56,17 +56,17 @@ void measure_many_pipelines(const ModelSpec& model, int devices) {
 
 void measure(const ModelSpec& model, const Plan& plan) {
   const int device = num_devices(plan) / 2;
-  const double valid = best_milliseconds([&] { ensure(!problem_in(plan, model), "the plan is valid"); });
-  const double lay = best_milliseconds([&] { (void)layout_of(plan, model, StateKind::optimizer); });
+  const double valid = best_milliseconds([&] { ensure(!find_problem(plan, model), "the plan is valid"); });
+  const double layout_ms = best_milliseconds([&] { (void)layout_of(plan, model, StateKind::optimizer); });
   const Layout layout = layout_of(plan, model, StateKind::optimizer);
-  const double hold = best_milliseconds([&] { (void)boxes_of(layout, RankIndex(layout), Rank{device}); });
+  const double boxes_ms = best_milliseconds([&] { (void)boxes_of(layout, RankIndex(layout), Rank{device}); });
   std::size_t instructions = 0;
   const double program =
       best_milliseconds([&] { instructions = compile(plan, model, device).instructions.size(); });
   const std::string text = plan_text(plan);
   const double json = best_milliseconds([&] { (void)parse_plan(text, "plan"); });
   fmt::print("{:8} {:>10.2f} {:>10.2f} {:>16.2f} {:>12.2f} {:>8} {:>11.2f} {:>9}\n", num_devices(plan), valid,
-             lay, hold, program, instructions, json, text.size());
+             layout_ms, boxes_ms, program, instructions, json, text.size());
 }
 
 }  // namespace

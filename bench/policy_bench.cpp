@@ -23,15 +23,15 @@
 #include "model/tensors.h"
 #include "recovery/templates.h"
 #include "trials/environment.h"
-#include "trials/environment_draw.h"
-#include "trials/line_trial.h"
+#include "trials/random_stream.h"
+#include "trials/timeline_trial.h"
 #include "trials/trial_values.h"
 
 using namespace optimus;
 
 namespace {
 
-double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 struct Size {
   int devices, per_node;
@@ -58,20 +58,20 @@ struct Contender {
 // [contender][case]
 using Fractions = std::vector<std::vector<double>>;
 
-double fraction_of(const Contender& who, const TrialCase& one) {
+double fraction_of(const Contender& contender, const TrialCase& one) {
   const double best = std::max(1e-9, hindsight(one).useful_steps);
-  if (!who.is_bound) return run_trial(who.policy, one).useful_steps / best;
+  if (!contender.is_bound) return run_trial(contender.policy, one).useful_steps / best;
   const TrialValues values(one);
-  const Decider knows = [&](const Situation&, const TrialPoint& point) {
+  const Decider oracle_decider = [&](const Situation&, const TrialPoint& point) {
     const std::vector<double> worth = values.of_options(point);
     const auto most = std::max_element(worth.begin(), worth.end());
     return Choice{*most > worth.front() + 1e-9 ? static_cast<std::size_t>(most - worth.begin()) : 0, 0, {}};
   };
-  return run_trial(knows, one).useful_steps / best;
+  return run_trial(oracle_decider, one).useful_steps / best;
 }
 
 // The trace restricted to evenly chosen nodes, so that at most `nodes` are present at once.
-AvailabilityTrace thinned(const AvailabilityTrace& trace, int nodes) {
+AvailabilityTrace with_at_most(const AvailabilityTrace& trace, int nodes) {
   int peak = 1;
   for (const NodeCount& count : node_counts(trace)) peak = std::max(peak, count.nodes);
   AvailabilityTrace result = trace;
@@ -98,16 +98,16 @@ constexpr TraceFile kTraces[] = {{"spot", "bamboo/p3-trace.csv"},
                                  {"resize", "sailor/a100_trace_16.json"},
                                  {"resize", "sailor/a100_trace_original.json"},
                                  {"resize", "tenplex/dynamic_resources_schedule.json"}};
-constexpr int kErrors = 6;  // draws of prediction errors for each trace
+constexpr int kErrorDraws = 6;  // draws of prediction errors for each trace
 
 Throughput speeds_of(const Size& size, double& parameters) {
   const ModelSpec model = *find_preset(size.model);
   const Cluster cluster = open_cluster(size.cluster);
-  Demand demand{model, cluster, our_software(), fitted_constants()};
+  Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = size.batch, demand.sequence_length = 2048;
   const int nodes = size.devices / size.per_node;
   const PipelineTemplates templates = PipelineTemplates::build(
-      demand, {.devices_per_node = size.per_node, .most_nodes = nodes, .failures = 1});
+      demand, {.devices_per_node = size.per_node, .max_nodes = nodes, .failures = 1});
   Throughput result{.fewest = templates.smallest(), .samples_per_second = {}};
   for (int n = templates.smallest(); n <= nodes; ++n)
     result.samples_per_second.push_back(static_cast<double>(size.batch) / templates.seconds(n));
@@ -123,13 +123,13 @@ void add_traces(const Path& folder, const Size& size, std::vector<Case>& cases) 
     const AvailabilityTrace whole =
         parse_trace(value_or_throw(read_file(path, Bytes(1 << 26))), path.string());
     const AvailabilityTrace trace =
-        thinned(piece_of(whole, 0.6 * whole.length, whole.length), size.devices / size.per_node);
+        with_at_most(piece_of(whole, 0.6 * whole.length, whole.length), size.devices / size.per_node);
     ReplayCase replay{.trace = trace, .throughput = throughput, .batch = static_cast<double>(size.batch)};
     replay.costs.join_bytes = 12 * parameters, replay.ready_seconds = 0;
     replay.costs.link_bytes_per_second *= std::max(1, size.per_node / 8);  // one link per eight devices
     replay.costs.loss_bytes = throughput.fewest > 1 ? 12 * parameters : 0;
     const TrialCase trial = trial_of(replay, size.per_node);
-    for (int error = 0; error < kErrors; ++error) {
+    for (int error = 0; error < kErrorDraws; ++error) {
       cases.push_back({file.family, size.devices, trial});
       cases.back().trial.seed = static_cast<std::uint64_t>(100 + error);
       if (std::string(file.family) == "resize") continue;
@@ -142,14 +142,14 @@ void add_traces(const Path& folder, const Size& size, std::vector<Case>& cases) 
 void add_conditions(const Size& size, std::vector<Case>& cases) {
   const ModelSpec model = *find_preset(size.model);
   const Cluster cluster = open_cluster(size.cluster);
-  Demand demand{model, cluster, our_software(), fitted_constants()};
+  Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = size.batch, demand.sequence_length = 2048;
-  const SearchResult start = search(demand, Ground(cluster));
+  const SearchResult start = search(demand, ClusterView(cluster));
   // Without a search per condition, which would take seconds: known plans, work sharing, new cuts, and
   // dropping devices.
   ResponseLimits limits{.searched_devices = 0};
   for (const Alternative& other : start.alternatives)
-    if (other.fill.fits()) limits.known.push_back(other.plan);
+    if (other.peak_memory.fits()) limits.known.push_back(other.plan);
   // Published rates, but at least about ten conditions in twelve hours on small clusters.
   const double more = std::max(1.0, 256.0 / size.devices);
   const ConditionRates usual,
@@ -158,14 +158,14 @@ void add_conditions(const Size& size, std::vector<Case>& cases) {
     const double hours = size.devices > 4096 ? 2 : 12;
     const TrialCase trial =
         trial_of(random_time_line(cluster, hours * 3600, rates, seed), demand, start.plan, {}, limits);
-    for (int error = 0; error < 2 * kErrors; ++error) {
+    for (int error = 0; error < 2 * kErrorDraws; ++error) {
       cases.push_back({"slow", size.devices, trial});
       cases.back().trial.seed = static_cast<std::uint64_t>(100 + error);
     }
   }
 }
 
-void add_made_up(int count, std::vector<Case>& cases) {
+void add_random_trials(int count, std::vector<Case>& cases) {
   for (const TrialFamily family : kTrialFamilies)
     for (int i = 0; i < count; ++i)
       cases.push_back(
@@ -193,23 +193,23 @@ void add_oscillation(std::vector<Case>& cases) {
 
 Fractions measure(const std::vector<Contender>& contenders, const std::vector<Case>& cases) {
   Fractions result;
-  for (const Contender& who : contenders) {
+  for (const Contender& contender : contenders) {
     double hours = 0;
-    const double begin = processor_seconds();
+    const double begin = cpu_seconds();
     result.emplace_back();
     for (const Case& one : cases) {
-      result.back().push_back(fraction_of(who, one.trial));
+      result.back().push_back(fraction_of(contender, one.trial));
       hours += one.trial.segments.back().end / 3600;
     }
-    if (who.name == "learned")
+    if (contender.name == "learned")
       fmt::print("(learned: {:.0f} simulated hours per second of one core)\n",
-                 hours / (processor_seconds() - begin));
+                 hours / (cpu_seconds() - begin));
   }
   return result;
 }
 
 std::pair<double, double> interval(const std::vector<double>& values) {
-  Draw draw(RandomKey(1).with("bootstrap"));
+  RandomStream draw(RandomKey(1).with("bootstrap"));
   std::vector<double> means;
   for (int i = 0; i < 400; ++i) {
     double sum = 0;
@@ -232,21 +232,22 @@ Json show(const std::string& title, const std::vector<Contender>& contenders, co
   header.insert(header.end(), {"all", "95 %"});
   TextTable table(header);
   Json result;
-  for (std::size_t who = 0; who < contenders.size(); ++who) {
-    std::vector<std::string> row = {contenders[who].name};
+  for (std::size_t contender = 0; contender < contenders.size(); ++contender) {
+    std::vector<std::string> row = {contenders[contender].name};
     std::vector<double> all;
     for (const std::string& key : keys) {
       double sum = 0, count = 0;
       for (std::size_t i = 0; i < cases.size(); ++i)
-        if (key_of(cases[i]) == key) sum += fractions[who][i], ++count;
+        if (key_of(cases[i]) == key) sum += fractions[contender][i], ++count;
       row.push_back(fmt::format("{:.2f}", 100 * sum / count)), all.push_back(sum / count);
-      result[contenders[who].name][key] = 100 * sum / count;
+      result[contenders[contender].name][key] = 100 * sum / count;
     }
     double mean = 0;
     for (const double one : all) mean += one / static_cast<double>(all.size());
-    const auto [low, high] = interval(fractions[who]);
+    const auto [low, high] = interval(fractions[contender]);
     row.insert(row.end(), {fmt::format("{:.2f}", 100 * mean), fmt::format("{:.2f}–{:.2f}", low, high)});
-    result[contenders[who].name]["all"] = 100 * mean, result[contenders[who].name]["95 %"] = {low, high};
+    result[contenders[contender].name]["all"] = 100 * mean,
+    result[contenders[contender].name]["95 %"] = {low, high};
     table.row(row);
   }
   fmt::print("\n{}", table.text());
@@ -254,21 +255,22 @@ Json show(const std::string& title, const std::vector<Contender>& contenders, co
   return result;
 }
 
-Json wrong_models(const std::vector<Contender>& contenders, const std::vector<Case>& cases) {
-  struct Wrong {
+Json show_model_errors(const std::vector<Contender>& contenders, const std::vector<Case>& cases) {
+  struct ModelError {
     const char* name;
-    double told, pause, lasting = 0;
+    double step_factor, pause, permanent = 0;
   };
   std::vector<Case> all;
-  for (const Wrong& wrong :
-       {Wrong{"told 2x", 2, 1}, Wrong{"told 1/2", 0.5, 1}, Wrong{"pause told 5x", 1, 5},
-        Wrong{"pause told 1/5", 1, 0.2},
+  for (const ModelError& model_error :
+       {ModelError{"told 2x", 2, 1}, ModelError{"told 1/2", 0.5, 1}, ModelError{"pause told 5x", 1, 5},
+        ModelError{"pause told 1/5", 1, 0.2},
         // Hardware without fitted constants: every plan has its own permanent prediction error of 30 %.
-        Wrong{"new device", 1, 1, 0.3}})
+        ModelError{"new device", 1, 1, 0.3}})
     for (std::size_t i = 0; i < cases.size(); i += 3) {
-      all.push_back({wrong.name, 0, cases[i].trial});
-      all.back().trial.told_factor = wrong.told, all.back().trial.told_pause_factor = wrong.pause;
-      all.back().trial.lasting_error = std::max(all.back().trial.lasting_error, wrong.lasting);
+      all.push_back({model_error.name, 0, cases[i].trial});
+      all.back().trial.prediction_bias = model_error.step_factor,
+      all.back().trial.pause_prediction_bias = model_error.pause;
+      all.back().trial.permanent_error = std::max(all.back().trial.permanent_error, model_error.permanent);
     }
   add_oscillation(all);
   return show("wrong model", contenders, all, measure(contenders, all),
@@ -283,7 +285,7 @@ int main(int argc, char** argv) {
   for (const std::string& word : policy_words())
     if (word != "oracle") contenders.push_back({word, parse_policy(word, "policy")});
   contenders.push_back({"no guards", {.kind = PolicyKind::learned, .is_guarded = false}});
-  std::list<LearnedPolicy> besides;
+  std::list<LearnedPolicy> extra_policies;
   std::string file;
   for (int i = 2; i < argc; ++i) {
     if (std::string(argv[i]) == "--json" && i + 1 < argc) {
@@ -291,14 +293,14 @@ int main(int argc, char** argv) {
       continue;
     }
     const std::vector<std::string> parts = split(argv[i], '=');
-    besides.push_back(read_learned_policy(parts.back()));
-    contenders.push_back({parts.front(), {.kind = PolicyKind::learned, .network = &besides.back()}});
+    extra_policies.push_back(read_learned_policy(parts.back()));
+    contenders.push_back({parts.front(), {.kind = PolicyKind::learned, .network = &extra_policies.back()}});
   }
   contenders.push_back({"bound", {}, true});
-  std::vector<Case> made_up, cases;
-  add_made_up(200, made_up);
+  std::vector<Case> random_cases, cases;
+  add_random_trials(200, random_cases);
   Json result;
-  result["made up"] = show("made up", contenders, made_up, measure(contenders, made_up),
+  result["made up"] = show("made up", contenders, random_cases, measure(contenders, random_cases),
                            [](const Case& one) { return one.family; });
   for (const Size& size : kSizes) add_traces(argv[1], size, cases), add_conditions(size, cases);
   const Fractions real = measure(contenders, cases);
@@ -306,7 +308,7 @@ int main(int argc, char** argv) {
       show("unseen, by family", contenders, cases, real, [](const Case& one) { return one.family; });
   result["by devices"] = show("unseen, by devices", contenders, cases, real,
                               [](const Case& one) { return fmt::format("{}", one.devices); });
-  result["wrong model"] = wrong_models(contenders, cases);
+  result["wrong model"] = show_model_errors(contenders, cases);
   RealFileSystem files;
   if (!file.empty()) value_or_throw(write_atomically(files, Path(file), result.dump(1) + "\n"));
 }

@@ -31,11 +31,11 @@ struct Inputs {
 };
 
 double reproduced(const Inputs& inputs, System system, const std::string& model,
-                  const AvailabilityTrace& trace, Counting counting) {
+                  const AvailabilityTrace& trace, StepCounting counting) {
   const PublishedSystem& published = inputs.tables.of(system, model);
-  ReplayCase one{.trace = trace, .throughput = published.throughput, .batch = published.batch};
-  one.halts = published.halts, one.counting = counting;
-  return replay(system, one).samples_per_second;
+  ReplayCase replay_case{.trace = trace, .throughput = published.throughput, .batch = published.batch};
+  replay_case.reconfiguration = published.reconfiguration, replay_case.counting = counting;
+  return replay(system, replay_case).samples_per_second;
 }
 
 void show_reproduction(const Inputs& inputs) {
@@ -51,7 +51,7 @@ void show_reproduction(const Inputs& inputs) {
       for (int i = 0; i < 2; ++i) {
         const double expected = std::stod(results.cell(row, i == 0 ? "samples_per_s" : "without_artefacts"));
         const double found = reproduced(inputs, system, results.cell(row, "model"), trace,
-                                        i == 0 ? Counting::as_published : Counting::really_done);
+                                        i == 0 ? StepCounting::as_published : StepCounting::completed_only);
         errors[i].push_back(expected == 0 ? std::abs(found) : std::abs(found / expected - 1));
       }
     }
@@ -81,14 +81,16 @@ void show_comparison(const Inputs& inputs) {
       std::string cell;
       double best = 0, own = 0;
       for (const System system : {System::bamboo, System::varuna, System::oobleck, System::ours}) {
-        ReplayCase one{.trace = trace, .throughput = inputs.tables.of(System::oobleck, model).throughput};
-        one.batch = inputs.tables.of(System::oobleck, model).batch;
-        if (system != System::ours) one.halts = inputs.tables.of(system, model).halts;
-        one.costs = inputs.costs;
-        const double of_a_node = 12 * published_parameters(model) / one.halts.fewest_nodes;
-        if (one.costs.join_bytes == 0) one.costs.join_bytes = of_a_node;
-        if (one.costs.loss_bytes == 0) one.costs.loss_bytes = of_a_node;
-        const double found = mean_replay(system, one, kRepeats).goodput;
+        ReplayCase replay_case{.trace = trace,
+                               .throughput = inputs.tables.of(System::oobleck, model).throughput};
+        replay_case.batch = inputs.tables.of(System::oobleck, model).batch;
+        if (system != System::ours)
+          replay_case.reconfiguration = inputs.tables.of(system, model).reconfiguration;
+        replay_case.costs = inputs.costs;
+        const double of_a_node = 12 * published_parameters(model) / replay_case.reconfiguration.min_nodes;
+        if (replay_case.costs.join_bytes == 0) replay_case.costs.join_bytes = of_a_node;
+        if (replay_case.costs.loss_bytes == 0) replay_case.costs.loss_bytes = of_a_node;
+        const double found = mean_replay(system, replay_case, kRepeats).goodput;
         (system == System::ours ? own : best) = system == System::ours ? found : std::max(best, found);
         cell += fmt::format("{}{:.4g}", cell.empty() ? "" : " / ", found);
       }

@@ -12,7 +12,7 @@
 #include "cluster/standard.h"
 #include "model/presets.h"
 #include "plan/describe.h"
-#include "trials/line_trial.h"
+#include "trials/timeline_trial.h"
 
 using namespace optimus;
 
@@ -54,15 +54,15 @@ int main(int argc, char** argv) {
   const int devices = argc > 1 ? std::atoi(argv[1]) : 1024;
   const ModelSpec model = *find_preset("llama3-8b");
   const Cluster cluster(standard_cluster(fmt::format("h100x{}", devices)));
-  Demand demand{model, cluster, our_software(), fitted_constants()};
+  Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = 2048, demand.sequence_length = 4096;
   const double begin = seconds();
-  const SearchResult start = search(demand, Ground(cluster));
+  const SearchResult start = search(demand, ClusterView(cluster));
   fmt::print("{} devices, batch {}: {} takes {:.4f} s per step; search took {:.2f} s\n", devices,
              demand.batch, short_text(start.plan), start.step.seconds, seconds() - begin);
   ResponseLimits limits;
   for (const Alternative& other : start.alternatives)
-    if (other.fill.fits()) limits.known.push_back(other.plan);
+    if (other.peak_memory.fits()) limits.known.push_back(other.plan);
   show("device 5, 1.5x", demand, start.plan, {{Cause::device, 5, 1.5}}, limits);
   show("network of node 1, 3x", demand, start.plan, {{Cause::link, 1, 3}}, limits);
   if (argc > 2)

@@ -30,11 +30,11 @@ void measure(const std::string& model_name, const std::string& cluster_name, std
              std::int64_t length) {
   const ModelSpec model = *find_preset(model_name);
   const Cluster cluster = open_cluster(cluster_name);
-  Demand demand{model, cluster, our_software(), fitted_constants()};
+  Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = batch, demand.sequence_length = length;
-  const Ground ground(cluster);
+  const ClusterView cluster_view(cluster);
   SearchResult result;
-  const double seconds = seconds_for([&] { result = search(demand, ground); });
+  const double seconds = seconds_for([&] { result = search(demand, cluster_view); });
   fmt::print(
       "{:12} {:24} batch {:6}:  {:7.3f} s  {:8} candidates  {:4} simulated  gap {:.4f}  step {:8.3f} s  {}\n",
       model_name, cluster_name, batch, seconds, result.num_candidates, result.num_simulated, result.gap,
@@ -45,22 +45,22 @@ void show_bounds(const std::string& model_name, const std::string& cluster_name,
                  std::int64_t length) {
   const ModelSpec model = *find_preset(model_name);
   const Cluster cluster = open_cluster(cluster_name);
-  Demand demand{model, cluster, our_software(), fitted_constants()};
+  Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = batch, demand.sequence_length = length;
-  const Ground ground(cluster);
-  Bounder bounder(demand, ground);
+  const ClusterView cluster_view(cluster);
+  BoundModel bound_model(demand, cluster_view);
   GridResult grid;
-  const double seconds = seconds_for([&] { grid = search_grid(demand, ground, bounder, {}); });
-  for (const Judged& one : grid.judged) {
-    const Bound bound = bounder.of(one.candidate), any = bounder.of_any_schedule(one.candidate);
+  const double seconds = seconds_for([&] { grid = search_grid(demand, cluster_view, bound_model, {}); });
+  for (const EvaluatedCandidate& one : grid.evaluated) {
+    const Bound bound = bound_model.of(one.candidate), any = bound_model.bound_any_schedule(one.candidate);
     fmt::print("{:9.4f} s  bound {:.4f} {:.4f}  shape {:.4f}  mb{} {}{} {}\n", one.seconds,
-               bounder.tighter(one.candidate, bound) / one.seconds, bound.seconds / one.seconds,
+               bound_model.tighten_bound(one.candidate, bound) / one.seconds, bound.seconds / one.seconds,
                any.seconds / one.seconds, one.candidate.microbatch, text(one.candidate.recompute),
                one.candidate.is_fitted ? " fitted" : "",
-               short_text(grid_plan(demand, bounder, one.candidate)));
+               short_text(grid_plan(demand, bound_model, one.candidate)));
   }
   fmt::print("{:.3f} s, {} candidates, {} simulated, {} cost samples, gap {:.4f}\n", seconds,
-             grid.num_candidates, grid.num_simulated, bounder.num_specimens(), grid.gap);
+             grid.num_candidates, grid.num_simulated, bound_model.num_sample_costs(), grid.gap);
 }
 
 // Compares predictions with sweeps of published runs: whether the layout that is predicted to be best is

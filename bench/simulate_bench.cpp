@@ -42,7 +42,7 @@ void measure(const char* model_name, int pp, int tp, int dp, std::int64_t microb
   const Plan plan = uniform_plan(model, shape);
   const Cluster cluster{standard_cluster(fmt::format("h100x{}", pp * tp * dp))};
   const DeviceMap map = DeviceMap::identity(pp * tp * dp);
-  const Setup setup{plan, model, cluster, map, our_software(), {}};
+  const Setup setup{plan, model, cluster, map, optimus_software(), {}};
   const double build = best_seconds(5, [&] { StepSimulator simulator(setup); });
   const StepSimulator simulator(setup);
   const double run = best_seconds(5, [&] { (void)simulator.seconds(fitted_constants()); });

@@ -23,11 +23,11 @@ struct TemplateCase {
 void show_templates(const TemplateCase& one) {
   const ModelSpec model = *find_preset(one.model);
   const Cluster cluster(standard_cluster(one.cluster));
-  Demand demand{model, cluster, our_software(), fitted_constants()};
+  Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = one.batch, demand.sequence_length = one.sequence_length;
   const auto begin = std::chrono::steady_clock::now();
   const PipelineTemplates templates = PipelineTemplates::build(
-      demand, {.devices_per_node = one.devices_per_node, .most_nodes = one.nodes, .failures = 1});
+      demand, {.devices_per_node = one.devices_per_node, .max_nodes = one.nodes, .failures = 1});
   const double made = seconds_since(begin);
   constexpr int kRounds = 200;
   int plans = 0;

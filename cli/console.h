@@ -29,14 +29,14 @@ class Console final : public EventSink {
   bool is_interrupted() const;
   // The two kinds of interrupt, for a worker of a run: SIGTERM asks the worker to leave, SIGINT asks the run
   // to end.
-  bool is_told_to_leave() const;
-  bool is_told_to_end() const;
+  bool is_leave_requested() const;
+  bool is_end_requested() const;
 
  private:
   void write(const std::string& text);
 
   StatusLine line_;
-  LineSink events_;
+  StatusLineSink events_;
 };
 
 // The width of the terminal on standard output; `otherwise` if there is no terminal or it is too narrow for a

@@ -21,15 +21,15 @@ int run_conversion(const ConvertOptions& options, Console& console) {
   OrderedJson json = to_json(options, done);
   json["logits"] =
       compared.is_done ? OrderedJson{{"equal", true}, {"rounding", compared.rounding}} : OrderedJson();
-  std::string shown = text(options, done);
+  std::string output = text(options, done);
   if (!compared.is_done)
     console.report(Warning{"logits were not compared: " + compared.why_not});
   else if (compared.rounding == 0)
-    shown += "the logits of both models are equal\n";
+    output += "the logits of both models are equal\n";
   else
-    shown += fmt::format("the logits match those of the rounded weights; rounding changed them by {:.1e}\n",
-                         compared.rounding);
-  console.result(json, shown);
+    output += fmt::format("the logits match those of the rounded weights; rounding changed them by {:.1e}\n",
+                          compared.rounding);
+  console.result(json, output);
   return 0;
 }
 

@@ -15,12 +15,12 @@ class Decisions final : public Command {
     check_run(run_);
     const RunPlans plans = read_run_plans(run_);
     OrderedJson list = OrderedJson::array();
-    std::string shown;
+    std::string output;
     for (const Decision& one : read_decisions(run_)) {
-      shown += text(one, name_of(plans, one.from), name_of(plans, one.to)) + "\n";
+      output += text(one, name_of(plans, one.from), name_of(plans, one.to)) + "\n";
       list.push_back(to_json(one));
     }
-    console.result(list, shown.empty() ? "no decisions\n" : shown);
+    console.result(list, output.empty() ? "no decisions\n" : output);
     return 0;
   }
 

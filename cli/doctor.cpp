@@ -125,10 +125,10 @@ Check run_token() {
       return {"token", true, fmt::format("{} characters from {}", token->text.size(), token->origin), ""};
     const LaunchInfo info = detect_launcher(variable);
     if (info.world_size > 1 && !info.is_one_host)
-      return {"token", false, "not set, but the ranks are on several hosts", how_to_make_token()};
+      return {"token", false, "not set, but the ranks are on several hosts", token_instructions()};
     return {"token", true, "not set: a run on one host creates its own", ""};
   } catch (const UserError& error) {
-    return {"token", false, error.what(), how_to_make_token()};
+    return {"token", false, error.what(), token_instructions()};
   }
 }
 
@@ -151,7 +151,7 @@ std::string kernels_for(const std::string& capability) {
 
 // A command that inspects the PyTorch of python3 without importing it: `cuda` for its CUDA version, or a
 // header next to it.
-std::string beside_pytorch(const std::string& what) {
+std::string inspect_pytorch(const std::string& what) {
   return "python3 -c 'import importlib.util, os, re\n"
          "torch = importlib.util.find_spec(\"torch\").submodule_search_locations[0]\n"
          "def cuda(): return re.search(\"^cuda.*= .([0-9.]+).$\", open(torch + \"/version.py\").read(), "
@@ -163,27 +163,27 @@ std::string beside_pytorch(const std::string& what) {
 
 // Only on machines with a GPU.
 std::vector<Check> gpu_checks() {
-  const auto card =
+  const auto gpu =
       first_line_of("nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader");
-  if (!card) return {{"gpu", true, "not found: training runs on the CPU", ""}};
+  if (!gpu) return {{"gpu", true, "not found: training runs on the CPU", ""}};
   const auto capability = first_line_of("nvidia-smi --query-gpu=compute_cap --format=csv,noheader");
   std::vector<Check> checks = {
-      {"gpu", true, *card, ""},
+      {"gpu", true, *gpu, ""},
       {"gpu kernels", true,
        capability ? kernels_for(*capability) : "the driver does not report the compute capability", ""}};
-  const auto must_have = [&](const std::string& name, const std::string& command, const std::string& fix) {
+  const auto require = [&](const std::string& name, const std::string& command, const std::string& fix) {
     const auto found = first_line_of(command);
     checks.push_back({name, found.has_value(), found.value_or("not found: the GPU is not used"),
                       found ? std::string() : fix});
   };
-  must_have("cuda pytorch", beside_pytorch("\"for CUDA \" + cuda()"), "python3 -m pip install torch==2.11.0");
-  must_have("cuda compiler", "command -v nvcc >/dev/null && nvcc --version | tail -n 1",
-            "export PATH=$PATH:/usr/local/cuda/bin, or install NVIDIA's package cuda-nvcc");
+  require("cuda pytorch", inspect_pytorch("\"for CUDA \" + cuda()"), "python3 -m pip install torch==2.11.0");
+  require("cuda compiler", "command -v nvcc >/dev/null && nvcc --version | tail -n 1",
+          "export PATH=$PATH:/usr/local/cuda/bin, or install NVIDIA's package cuda-nvcc");
   checks.push_back(
-      optional_tool("cudnn frontend", beside_pytorch("header(\"include/cudnn_frontend.h\")"),
+      optional_tool("cudnn frontend", inspect_pytorch("header(\"include/cudnn_frontend.h\")"),
                     "attention uses PyTorch, with copies (python3 -m pip install nvidia-cudnn-frontend)"));
   checks.push_back(
-      optional_tool("nccl", beside_pytorch("header(\"nvidia/nccl/include/nccl.h\")"),
+      optional_tool("nccl", inspect_pytorch("header(\"nvidia/nccl/include/nccl.h\")"),
                     "GPUs communicate through host memory (python3 -m pip install nvidia-nccl-cu13)"));
   return checks;
 }
@@ -217,16 +217,16 @@ class Doctor final : public Command {
 
   int run(Console& console) override {
     OrderedJson list = OrderedJson::array();
-    std::string shown;
-    bool is_well = true;
+    std::string output;
+    bool all_ok = true;
     for (const Check& check : all_checks()) {
       list.push_back({{"name", check.name}, {"ok", check.ok}, {"found", check.found}, {"fix", check.fix}});
-      shown += fmt::format("{} {:<14} {}\n", check.ok ? "  ok" : "FAIL", check.name, check.found);
-      if (!check.ok) shown += fmt::format("     {:<14} fix: {}\n", "", check.fix);
-      is_well = is_well && check.ok;
+      output += fmt::format("{} {:<14} {}\n", check.ok ? "  ok" : "FAIL", check.name, check.found);
+      if (!check.ok) output += fmt::format("     {:<14} fix: {}\n", "", check.fix);
+      all_ok = all_ok && check.ok;
     }
-    console.result({{"checks", list}}, shown);
-    return is_well ? 0 : 1;
+    console.result({{"checks", list}}, output);
+    return all_ok ? 0 : 1;
   }
 };
 

@@ -42,19 +42,19 @@ class Explain final : public Command {
                         {"hash", plan_hash(plan)},
                         {"text", short_text(plan)},
                         {"devices", num_devices(plan)}};
-    std::string shown;
-    if (!wants_program_ && !wants_timeline_) shown = picture(plan);
-    if (wants_program_) explain_program(plan, json, shown);
+    std::string output;
+    if (!wants_program_ && !wants_timeline_) output = picture(plan);
+    if (wants_program_) explain_program(plan, json, output);
     if (wants_timeline_) {
-      shown += draw_timeline(plan, terminal_columns(160) - 11);
+      output += draw_timeline(plan, terminal_columns(160) - 11);
       for (const Pipeline& pipeline : plan.pipelines)
         json["bubble"].push_back(unit_times(plan.schedule, static_cast<int>(pipeline.stages.size()),
                                             static_cast<int>(pipeline.microbatches.size()),
                                             static_cast<int>(pipeline.stages.front().chunks.size()))
                                      .bubble());
     }
-    if (!export_.trainer.empty()) shown += "\n" + export_asked(export_, plan, model_of(plan), json);
-    console.result(json, shown);
+    if (!export_.trainer.empty()) output += "\n" + export_if_requested(export_, plan, model_of(plan), json);
+    console.result(json, output);
     return 0;
   }
 
@@ -70,11 +70,11 @@ class Explain final : public Command {
     return model;
   }
 
-  void explain_program(const Plan& plan, OrderedJson& json, std::string& shown) {
+  void explain_program(const Plan& plan, OrderedJson& json, std::string& output) {
     const ModelSpec model = model_of(plan);
     const Program program =
         compile(plan, model, rank_.value_or(plan.pipelines.front().stages.front().devices.front()));
-    shown += text(program) + memory_text(memory_use(program));
+    output += text(program) + memory_text(memory_use(program));
     json["program"] = {{"device", program.device},
                        {"instructions", program.instructions.size()},
                        {"memory_bytes", memory_json(memory_use(program))}};

@@ -9,13 +9,13 @@
 
 namespace optimus {
 
-constexpr Bytes kLargestTrace{std::int64_t{64} << 20};
+constexpr Bytes kMaxTraceBytes{std::int64_t{64} << 20};
 
 // The inputs shared by all policies; only the halts differ.
-struct Speeds {
+struct ReplaySpeeds {
   Throughput throughput;
   double batch = 1, ready_seconds = 0;
-  int fewest_nodes = 1;
+  int min_nodes = 1;
   double parameters = 0, tokens = 1;  // tokens per sample
   // bytes per second that a node receives from others; empty: unknown
   std::optional<double> node_bytes_per_second{};
@@ -24,12 +24,13 @@ struct Speeds {
   std::string model, words;
 };
 
-Halts halts_for(const Speeds& speeds, System system);
+ReconfigurationCosts halts_for(const ReplaySpeeds& speeds, System system);
 
 // Throw UserError and UsageError.
-Speeds table_speeds(const FailureOptions& options, const std::string& model);
-Speeds template_speeds(const FailureOptions& options, ModelOptions named, const std::string& cluster_name,
-                       const Constants& constants, const AvailabilityTrace& trace);
+ReplaySpeeds speeds_from_table(const FailureOptions& options, const std::string& model);
+ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions named,
+                                   const std::string& cluster_name, const Constants& constants,
+                                   const AvailabilityTrace& trace);
 
 // Reads --recovery-costs. Costs that it does not name keep their defaults, and links have the given speed.
 RecoveryCosts recovery_costs(const FailureOptions& options, std::optional<double> link_bytes_per_second);

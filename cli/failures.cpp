@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/failure_speeds.h"
-#include "cli/time_lines.h"
-#include "trials/line_trial.h"
+#include "cli/timelines.h"
+#include "trials/timeline_trial.h"
 
 namespace optimus {
 
@@ -33,7 +33,8 @@ void declare(OptionTable& table, FailureOptions& options) {
             "there are millions of steps)");
   table.add("throughput", options.throughput, "CSV",
             "use measured speeds by number of nodes for --model instead of predictions");
-  table.add("halts", options.halts, "CSV", "with --throughput: the costs of changes in other systems");
+  table.add("halts", options.reconfiguration, "CSV",
+            "with --throughput: the costs of changes in other systems");
   table.add("price", options.price, "X",
             "with --failures: price of a device per hour, in dollars (default: from the cluster's file)");
   table.add("learned", options.learned, "FILE",
@@ -52,18 +53,18 @@ AvailabilityTrace periodic_trace(const std::string& text) {
   const double every = parse_seconds(parts[1], "--failures periodic: every").value,
                away = parse_seconds(parts[2], "--failures periodic: away").value,
                length = parse_seconds(parts[3], "--failures periodic: length").value;
-  constexpr double kMostFailures = 1e6;
+  constexpr double kMaxFailures = 1e6;
   if (nodes < 1 || nodes > 100'000 || !(every > 0) || !(away > 0) || !(length > every) ||
-      length / every > kMostFailures)
+      length / every > kMaxFailures)
     throw UsageError("--failures periodic:{}: times must be above 0, with at most {:.0f} failures", text,
-                     kMostFailures);
+                     kMaxFailures);
   return periodic_failures(static_cast<int>(nodes), every, away, length);
 }
 
 AvailabilityTrace open_trace(const FailureOptions& options) {
   constexpr std::string_view kPeriodic = "periodic:";
   if (options.trace.starts_with(kPeriodic)) return periodic_trace(options.trace.substr(kPeriodic.size()));
-  return parse_trace(value_or_throw(read_file(options.trace, kLargestTrace)), options.trace);
+  return parse_trace(value_or_throw(read_file(options.trace, kMaxTraceBytes)), options.trace);
 }
 
 void check_failures(const FailureOptions& options) {
@@ -92,7 +93,7 @@ void show_rows(Console& console, const AvailabilityTrace& trace, const std::stri
                const std::vector<PolicyRow>& rows, double tokens,
                const std::optional<double>& dollars_per_second = {}) {
   OrderedJson json = OrderedJson::array();
-  std::string shown = fmt::format(
+  std::string output = fmt::format(
       "trace: {} nodes over {}, read as {}\nspeed: {}\n\n{:<10}{:>16}{:>12}{:>10}{:>14}{:>12}\n",
       trace.num_nodes, text(Seconds(trace.length)), trace.form, speeds, "policy",
       tokens > 1 ? "useful tokens/s" : "useful samples/s", "of oracle", "switches", "lost", "steps lost");
@@ -109,11 +110,11 @@ void show_rows(Console& console, const AvailabilityTrace& trace, const std::stri
     if (dollars_per_second && row.samples_per_second > 0)
       json.back()["dollars_per_billion_tokens"] =
           *dollars_per_second / (row.samples_per_second * tokens) * 1e9;
-    shown += fmt::format("{:<10}{:>16}{:>12}{:>10}{:>14}{:>12}\n", row.policy,
-                         speed_text(row.samples_per_second * tokens), percent(row.fraction), switches,
-                         text(Seconds(row.seconds_lost)), row.steps_lost);
+    output += fmt::format("{:<10}{:>16}{:>12}{:>10}{:>14}{:>12}\n", row.policy,
+                          speed_text(row.samples_per_second * tokens), percent(row.fraction), switches,
+                          text(Seconds(row.seconds_lost)), row.steps_lost);
   }
-  console.result(json, shown);
+  console.result(json, output);
 }
 
 PolicyRow never_row(const ReplayCase& one, const Ideal& ideal, double restart) {
@@ -132,14 +133,14 @@ PolicyRow never_row(const ReplayCase& one, const Ideal& ideal, double restart) {
 }
 
 // As many repeats as take a few seconds.
-int usual_repeats(const ReplayCase& one) {
+int default_repeats(const ReplayCase& one) {
   double fastest = 0;
   for (const double speed : one.throughput.samples_per_second) fastest = std::max(fastest, speed);
   const double steps = one.trace.length * fastest / one.batch;
   return static_cast<int>(std::clamp(5e6 / std::max(1.0, steps), 1.0, 64.0));
 }
 
-bool is_trial_policy(const std::string& policy) {
+bool is_adaptive_policy(const std::string& policy) {
   const std::vector<std::string> words = policy_words();
   return policy != "never" && policy != "oracle" &&
          std::find(words.begin(), words.end(), policy) != words.end();
@@ -174,21 +175,22 @@ PolicyRow trial_row(const std::string& policy, const ReplayCase& one, const Fail
           outcome.steps_lost};
 }
 
-PolicyRow row_of(const std::string& policy, const FailureOptions& options, const Speeds& speeds,
+PolicyRow row_of(const std::string& policy, const FailureOptions& options, const ReplaySpeeds& speeds,
                  const RecoveryCosts& costs, const AvailabilityTrace& trace, bool is_hindsight) {
   ReplayCase one{.trace = trace, .throughput = speeds.throughput, .batch = speeds.batch};
   one.ready_seconds = speeds.ready_seconds, one.costs = costs;
   if (!speeds.tables) one.ticks_per_second = 1e6;  // a step may take only milliseconds
-  one.halts = halts_for(speeds, System::ours);
-  if (is_trial_policy(policy) || (is_hindsight && policy == "oracle")) return trial_row(policy, one, options);
+  one.reconfiguration = halts_for(speeds, System::ours);
+  if (is_adaptive_policy(policy) || (is_hindsight && policy == "oracle"))
+    return trial_row(policy, one, options);
   Ideal ideal = ideal_of(one);
   if (is_hindsight)
     ideal.samples = hindsight(trial_of(one, options.devices_per_node)).useful_steps * one.batch;
   if (policy == "oracle") return {policy, ideal.samples / trace.length, 1, 0, 0, 0};
   if (policy == "never") return never_row(one, ideal, options.restart.value);
   const System system = parse_system(policy, "--policy");
-  one.halts = halts_for(speeds, system);
-  const ReplayOutcome outcome = mean_replay(system, one, options.repeats.value_or(usual_repeats(one)));
+  one.reconfiguration = halts_for(speeds, system);
+  const ReplayOutcome outcome = mean_replay(system, one, options.repeats.value_or(default_repeats(one)));
   const double fraction = is_hindsight ? outcome.goodput * trace.length / std::max(1e-12, ideal.samples)
                                        : outcome.fraction_of_ideal;
   return {policy, outcome.goodput, fraction, outcome.seconds_lost, outcome.starts, outcome.steps_lost};
@@ -201,24 +203,24 @@ int replay_policies(Console& console, const FailureOptions& options, ModelOption
   check_failures(options);
   const std::vector<std::string> policies = policies_in(options.policies);
   if (!options.trace.starts_with("periodic:"))
-    if (const std::string text = value_or_throw(read_file(options.trace, kLargestTrace));
+    if (const std::string text = value_or_throw(read_file(options.trace, kMaxTraceBytes));
         looks_like_time_line(text))
-      return try_time_line(console, {options, model, cluster, constants}, text);
+      return replay_timeline(console, {options, model, cluster, constants}, text);
   const AvailabilityTrace trace = open_trace(options);
   if (!(trace.length > 0)) throw UserError("{}: the trace has no events", options.trace);
-  const Speeds speeds = options.throughput.empty()
-                            ? template_speeds(options, model, cluster, constants, trace)
-                            : table_speeds(options, model.model);
+  const ReplaySpeeds speeds = options.throughput.empty()
+                                  ? speeds_from_templates(options, model, cluster, constants, trace)
+                                  : speeds_from_table(options, model.model);
   RecoveryCosts costs = recovery_costs(options, speeds.node_bytes_per_second);
   // Master weights and two moments in fp32, for the smallest number of nodes that hold the model.
   constexpr double kBytesOfState = 12;
-  const double of_a_node = kBytesOfState * speeds.parameters / speeds.fewest_nodes;
-  if (costs.join_bytes == 0) costs.join_bytes = of_a_node;
+  const double bytes_per_node = kBytesOfState * speeds.parameters / speeds.min_nodes;
+  if (costs.join_bytes == 0) costs.join_bytes = bytes_per_node;
   // A node that holds the whole model receives nothing when others are lost.
-  if (costs.loss_bytes == 0 && speeds.fewest_nodes > 1) costs.loss_bytes = of_a_node;
+  if (costs.loss_bytes == 0 && speeds.min_nodes > 1) costs.loss_bytes = bytes_per_node;
   std::vector<PolicyRow> rows;
   // Compared with policies that pay for their changes, the oracle pays too.
-  const bool is_hindsight = std::any_of(policies.begin(), policies.end(), is_trial_policy);
+  const bool is_hindsight = std::any_of(policies.begin(), policies.end(), is_adaptive_policy);
   for (const std::string& policy : policies)
     rows.push_back(row_of(policy, options, speeds, costs, trace, is_hindsight));
   show_rows(console, trace, speeds.words, rows, speeds.tokens, speeds.dollars_per_second);

@@ -24,7 +24,7 @@ struct FailureOptions {
   std::optional<std::int64_t> batch, sequence_length;
   std::string precision = "bf16";
   std::optional<double> price;  // dollars per device and hour
-  Path throughput, halts, recovery_costs, learned;
+  Path throughput, reconfiguration, recovery_costs, learned;
 };
 void declare(OptionTable& table, FailureOptions& options);
 

@@ -11,14 +11,14 @@
 namespace optimus {
 namespace {
 
-struct Given {
+struct ParsedFlag {
   Option* option = nullptr;
   CLI::Option* flag = nullptr;
 };
 
 bool is_switch(const Option& option) { return option.value_name.empty() && !option.is_positional; }
 
-void add_to(CLI::App& app, Given& given) {
+void add_to(CLI::App& app, ParsedFlag& given) {
   const Option& option = *given.option;
   if (is_switch(option)) {
     given.flag = app.add_flag("--" + option.name);
@@ -100,9 +100,9 @@ void read_flags(OptionTable& table, const std::vector<std::string>& all_words) {
   CLI::App app;
   app.set_help_flag();
   app.allow_extras();
-  std::vector<Given> all;
+  std::vector<ParsedFlag> all;
   for (Option* option : table.options()) all.push_back({option, nullptr});
-  for (Given& given : all) add_to(app, given);
+  for (ParsedFlag& given : all) add_to(app, given);
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::ParseError&) {
@@ -110,7 +110,7 @@ void read_flags(OptionTable& table, const std::vector<std::string>& all_words) {
   }
   if (const auto extra = app.remaining(); !extra.empty()) refuse_extra(extra.front(), table);
   if (end != all_words.end()) set_rest(table, {end + 1, all_words.end()});
-  for (Given& given : all) {
+  for (ParsedFlag& given : all) {
     if (given.flag->count() == 0) continue;
     try {
       const std::vector<std::string> values = given.flag->results();
@@ -141,7 +141,7 @@ std::string default_text(const Option& option) {
 
 }  // namespace
 
-std::string shown_name(const Option& option) {
+std::string display_name(const Option& option) {
   return option.is_positional ? in_capitals(option.name) : "--" + option.name;
 }
 
@@ -149,8 +149,9 @@ std::string help_text(const std::string& command, const std::string& summary, co
   std::string usage = fmt::format("usage: optimus {}", command);
   std::vector<std::pair<std::string, std::string>> rows;
   for (const Option* option : table.options()) {
-    if (option->is_positional) usage += fmt::format(" {}{}", shown_name(*option), option->is_list ? "…" : "");
-    rows.emplace_back(shown_name(*option) + (option->value_name.empty() ? "" : " " + option->value_name),
+    if (option->is_positional)
+      usage += fmt::format(" {}{}", display_name(*option), option->is_list ? "…" : "");
+    rows.emplace_back(display_name(*option) + (option->value_name.empty() ? "" : " " + option->value_name),
                       option->help + (option->is_positional ? "" : default_text(*option)));
   }
   std::string result = fmt::format("{} [options]\n{}\n\n", usage, summary);

@@ -12,7 +12,7 @@ namespace optimus {
 void read_flags(OptionTable& table, const std::vector<std::string>& words);
 
 // The name as users write it: RUN, --device.
-std::string shown_name(const Option& option);
+std::string display_name(const Option& option);
 std::string help_text(const std::string& command, const std::string& summary, const OptionTable& table);
 
 }  // namespace optimus

@@ -15,7 +15,7 @@ namespace optimus {
 namespace {
 
 // The rest of a trace is used for evaluation.
-constexpr double kPartForTraining = 0.6;
+constexpr double kTrainingFraction = 0.6;
 
 class Learn final : public Command {
  public:
@@ -47,7 +47,7 @@ class Learn final : public Command {
     check();
     options_.seed = static_cast<std::uint64_t>(seed_);
     if (!traces_.empty()) read_traces();
-    if (!history_.empty()) read_past();
+    if (!history_.empty()) read_history_errors();
     LearnedPolicy start;
     if (!start_.empty()) start = start_ == "shipped" ? shipped_policy() : read_learned_policy(start_);
     if (!start_.empty()) options_.start = &start;
@@ -91,46 +91,47 @@ class Learn final : public Command {
 
   void read_traces() {
     for (const std::string& name : split(traces_, ',')) {
-      const AvailabilityTrace whole = parse_trace(value_or_throw(read_file(name, kLargestTrace)), name);
+      const AvailabilityTrace whole = parse_trace(value_or_throw(read_file(name, kMaxTraceBytes)), name);
       if (!(whole.length > 0)) throw UserError("{}: the trace has no events", name);
       if (!cluster_.empty()) {
-        const Speeds speeds = template_speeds(speeds_, model_, cluster_, usual_constants().constants, whole);
+        const ReplaySpeeds speeds =
+            speeds_from_templates(speeds_, model_, cluster_, builtin_constants().constants, whole);
         options_.environment.throughputs.push_back(speeds.throughput);
         options_.environment.batch = speeds.batch;
       }
-      options_.environment.traces.push_back(piece_of(whole, 0, kPartForTraining * whole.length));
+      options_.environment.traces.push_back(piece_of(whole, 0, kTrainingFraction * whole.length));
     }
   }
 
-  static void add_decisions(const std::string& run, std::vector<double>& misses) {
+  static void add_decisions(const std::string& run, std::vector<double>& prediction_errors) {
     for (const Decision& one : read_decisions(run))
-      if (one.predicted_gain && one.realised_gain && *one.predicted_gain > -1 && *one.realised_gain > -1)
-        misses.push_back(std::log((1 + *one.predicted_gain) / (1 + *one.realised_gain)));
+      if (one.predicted_gain && one.measured_gain && *one.predicted_gain > -1 && *one.measured_gain > -1)
+        prediction_errors.push_back(std::log((1 + *one.predicted_gain) / (1 + *one.measured_gain)));
   }
 
   // An error factor that all runs share affects every plan's prediction equally and cancels in gains: only
   // the differences count.
-  static void add_runs(const std::string& file, std::vector<double>& misses) {
+  static void add_runs(const std::string& file, std::vector<double>& prediction_errors) {
     const History history = optimus::read_history(file);
     const std::vector<Residual> known = residuals(history);
     for (const PastRun& run : history.runs)
       for (const Evidence& one : run.evidence)
         if (one.kind == ResidualKind::layers)
-          misses.push_back(std::log(factor_of(known, one.kind, one.where)) - one.log_factor);
+          prediction_errors.push_back(std::log(factor_of(known, one.kind, one.where)) - one.log_factor);
   }
 
-  void read_past() {
-    std::vector<double> misses;
+  void read_history_errors() {
+    std::vector<double> prediction_errors;
     for (const std::string& name : split(history_, ','))
       if (name == "here" || ends_with(name, ".json"))
-        add_runs(name, misses);
+        add_runs(name, prediction_errors);
       else
-        add_decisions(name, misses);
-    if (misses.empty())
+        add_decisions(name, prediction_errors);
+    if (prediction_errors.empty())
       throw UserError("--history: no decision there has both a predicted and a measured gain");
     double mean = 0, squares = 0;
-    for (const double miss : misses) mean += miss, squares += miss * miss;
-    const double num = static_cast<double>(misses.size());
+    for (const double miss : prediction_errors) mean += miss, squares += miss * miss;
+    const double num = static_cast<double>(prediction_errors.size());
     mean /= num;
     // Adds two samples with the usual error of 5 %, because a few decisions say little about the spread.
     constexpr double kUsual = 0.05;
@@ -159,16 +160,15 @@ class Learn final : public Command {
   }
 
   static std::string curve_of(const std::vector<LearningPoint>& points) {
-    std::string text_of_it = "part,round,regret,fraction";
+    std::string content = "part,round,regret,fraction";
     for (const TrialFamily family : kTrialFamilies)
-      text_of_it += fmt::format(",{},best_rule_{}", text(family), text(family));
+      content += fmt::format(",{},best_rule_{}", text(family), text(family));
     for (const LearningPoint& point : points) {
-      text_of_it +=
-          fmt::format("\n{},{},{:.6f},{:.6f}", point.part, point.round, point.regret, point.fraction);
+      content += fmt::format("\n{},{},{:.6f},{:.6f}", point.part, point.round, point.regret, point.fraction);
       for (std::size_t f = 0; f < kTrialFamilies.size(); ++f)
-        text_of_it += fmt::format(",{:.6f},{:.6f}", point.by_family[f], point.rule_by_family[f]);
+        content += fmt::format(",{:.6f},{:.6f}", point.by_family[f], point.rule_by_family[f]);
     }
-    return text_of_it + "\n";
+    return content + "\n";
   }
 
   Path out_, curve_;

@@ -24,15 +24,15 @@ class Logs final : public Command {
     if (around_.value > 0) query.around = around_;
     if (rank_) query.rank = static_cast<int>(*rank_);
     OrderedJson list = OrderedJson::array();
-    std::string shown;
+    std::string output;
     for (const LogLine& line : read_logs(run_, query)) {
       const std::string time = time_stamp(WallClock::time_point(std::chrono::microseconds(line.micros)));
       const std::string who = line.rank == kNoRank ? "run" : fmt::format("rank {}", line.rank);
       const Json rank = line.rank == kNoRank ? Json() : Json(line.rank);
       list.push_back({{"time", static_cast<double>(line.micros) / 1e6}, {"rank", rank}, {"text", line.text}});
-      shown += fmt::format("{}{:<8} {}\n", time, who, line.text);
+      output += fmt::format("{}{:<8} {}\n", time, who, line.text);
     }
-    console.result({{"lines", list}}, shown);
+    console.result({{"lines", list}}, output);
     return 0;
   }
 

@@ -96,7 +96,7 @@ int run_command(const CommandEntry& entry, const Words& words) {
   }
   for (const Option* option : table.options())
     if (option->is_required && option->origin == Origin::built_in)
-      throw UsageError("{} is missing ({}); see optimus {} --help", shown_name(*option), option->help,
+      throw UsageError("{} is missing ({}); see optimus {} --help", display_name(*option), option->help,
                        entry.name);
   return command->run(console);
 }
@@ -163,11 +163,11 @@ int exit_code_of(int argc, char** argv) {
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool is_watched = true;
+constexpr bool has_sanitizer = true;
 #elif defined(__has_feature)
-constexpr bool is_watched = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+constexpr bool has_sanitizer = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
 #else
-constexpr bool is_watched = false;
+constexpr bool has_sanitizer = false;
 #endif
 
 }  // namespace
@@ -176,7 +176,7 @@ constexpr bool is_watched = false;
 // process exits without it. Sanitizers check for leaks at a normal exit only.
 int main(int argc, char** argv) {
   const int code = exit_code_of(argc, argv);
-  if (is_watched) return code;
+  if (has_sanitizer) return code;
   std::fflush(nullptr);
   std::_Exit(code);
 }

@@ -75,27 +75,27 @@ class PlanCommand final : public Command {
     if (diff_.size() != 2) throw UsageError("--diff takes two plan files, {} given", diff_.size());
     const Plan a = read_plan(diff_[0]), b = read_plan(diff_[1]);
     const std::vector<std::string> changes = difference(a, b);
-    std::string shown;
-    for (const std::string& change : changes) shown += change + "\n";
+    std::string output;
+    for (const std::string& change : changes) output += change + "\n";
     console.result({{"from", plan_hash(a)}, {"to", plan_hash(b)}, {"changes", changes}},
-                   shown.empty() ? "the plans are equal\n" : shown);
+                   output.empty() ? "the plans are equal\n" : output);
     return 0;
   }
 
   int show_import(Console& console) {
-    const ImportedPlan imported = import_asked(import_, model_, batch_, sequence_length_);
+    const ImportedPlan imported = read_requested_import(import_, model_, batch_, sequence_length_);
     OrderedJson json = imported_json(imported);
-    std::string shown = imported_text(imported);
-    if (!cluster_.empty()) compare_import(imported, json, shown);
-    shown += export_asked(export_, imported.plan, imported.model, json);
-    console.result(json, shown);
+    std::string output = imported_text(imported);
+    if (!cluster_.empty()) compare_import(imported, json, output);
+    output += export_if_requested(export_, imported.plan, imported.model, json);
+    console.result(json, output);
     return 0;
   }
 
   // Predicts the imported plan on the cluster, and searches for a better plan with the same devices.
-  void compare_import(const ImportedPlan& imported, OrderedJson& json, std::string& shown) {
+  void compare_import(const ImportedPlan& imported, OrderedJson& json, std::string& output) {
     check(constraints_);
-    const KnownGround known = ground_asked(cluster_, history_, constants_);
+    const PredictionInputs known = prediction_inputs(cluster_, history_, constants_);
     const Cluster& cluster = known.cluster;
     const DeviceMap map = DeviceMap::of_present(cluster);
     if (num_devices(imported.plan) > map.size())
@@ -105,28 +105,28 @@ class PlanCommand final : public Command {
                       imported.model,
                       cluster,
                       map,
-                      software_asked(software_),
+                      software_named(software_),
                       format_of(imported.plan.precision)};
     const StepPrediction step = StepSimulator(setup).run(known.constants);
     json["predicted"] = prediction_json(step, setup);
-    shown += "\n" + prediction_text(step, setup) + known.words;
-    Demand demand{imported.model, cluster, software_asked(software_), known.constants};
+    output += "\n" + prediction_text(step, setup) + known.words;
+    Demand demand{imported.model, cluster, software_named(software_), known.constants};
     demand.batch = imported.plan.batch, demand.sequence_length = imported.plan.sequence_length;
     demand.precision = imported.plan.precision, demand.constraints = constraints_;
-    const Ground ground(cluster);
-    const SearchResult found = search(demand, ground);
+    const ClusterView cluster_view(cluster);
+    const SearchResult found = search(demand, cluster_view);
     const double ratio = step.seconds / found.step.seconds;
     json["better"] = {
         {"plan", to_json(found.plan)}, {"step_seconds", found.step.seconds}, {"speedup", ratio}};
-    shown += ratio > 1 ? fmt::format("\nbetter plan: {} takes {} per step, {:.2f} times as fast\n",
-                                     short_text(found.plan), text(Seconds(found.step.seconds)), ratio)
-                       : "\nthe planner finds no better plan for this cluster\n";
+    output += ratio > 1 ? fmt::format("\nbetter plan: {} takes {} per step, {:.2f} times as fast\n",
+                                      short_text(found.plan), text(Seconds(found.step.seconds)), ratio)
+                        : "\nthe planner finds no better plan for this cluster\n";
   }
 
   void check_numbers() const {
     if (*batch_ < 1) throw UsageError("--batch: {} is too small, expected at least 1", *batch_);
-    if (*batch_ > kMostMicrobatches)
-      throw UsageError("--batch: {} is more than {}", *batch_, kMostMicrobatches);
+    if (*batch_ > kMaxMicrobatches)
+      throw UsageError("--batch: {} is more than {}", *batch_, kMaxMicrobatches);
     if (sequence_length_ && *sequence_length_ < 1)
       throw UsageError("--seq: {} is too small, expected at least 1", *sequence_length_);
     if (days_ && !tokens_) throw UsageError("--days needs --tokens, the length of the run");
@@ -141,52 +141,52 @@ class PlanCommand final : public Command {
     check_numbers();
     check(constraints_);
     const auto began = std::chrono::steady_clock::now();
-    model_.model = model_place(model_.model);
+    model_.model = model_path_of(model_.model);
     const ModelSpec model = resolve(model_);
-    const KnownGround known = ground_asked(cluster_, history_, constants_);
+    const PredictionInputs known = prediction_inputs(cluster_, history_, constants_);
     const Cluster& cluster = known.cluster;
-    Demand demand{model, cluster, software_asked(software_), known.constants};
+    Demand demand{model, cluster, software_named(software_), known.constants};
     demand.batch = *batch_, demand.sequence_length = sequence_length_.value_or(model.max_positions);
     demand.precision = parse_precision(precision_, "--precision");
     demand.constraints = constraints_, demand.goal = goal_, demand.price = price_, demand.watts = watts_;
     demand.failures = failures_;
-    const Ground ground(cluster);
+    const ClusterView cluster_view(cluster);
     SearchLimits limits;
     limits.is_uniform = !export_.trainer.empty() && export_.trainer != "optimus";
-    const SearchResult result = search(demand, ground, limits);
+    const SearchResult result = search(demand, cluster_view, limits);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
 
-    OrderedJson json = search_json(demand, ground, result);
+    OrderedJson json = search_json(demand, cluster_view, result);
     json["search"]["seconds"] = took.count();
-    std::string shown = search_text(demand, ground, result) + known.words;
+    std::string output = search_text(demand, cluster_view, result) + known.words;
     if (!history_.empty()) json["history"] = to_json(known.used);
-    if (wants_timeline_) shown += "\n" + draw_step(result.step, terminal_columns(130) - 9);
-    if (tokens_) add_run(demand, ground, result, json, shown);
+    if (wants_timeline_) output += "\n" + draw_step(result.step, terminal_columns(130) - 9);
+    if (tokens_) add_run(demand, cluster_view, result, json, output);
     if (!svg_.empty()) {
       RealFileSystem files;
-      value_or_throw(write_atomically(files, svg_, search_svg(demand, ground, result)));
-      shown += fmt::format("\nwrote the drawing to {}\n", svg_.string());
+      value_or_throw(write_atomically(files, svg_, search_svg(demand, cluster_view, result)));
+      output += fmt::format("\nwrote the drawing to {}\n", svg_.string());
     }
-    const int on_a_node = cluster.num_devices() / std::max(1, cluster.num_nodes());
-    if (const std::string written = export_asked(export_, result.plan, model, json, on_a_node);
+    const int devices_per_node = cluster.num_devices() / std::max(1, cluster.num_nodes());
+    if (const std::string written = export_if_requested(export_, result.plan, model, json, devices_per_node);
         !written.empty())
-      shown += "\n" + written;
-    console.result(json, shown);
+      output += "\n" + written;
+    console.result(json, output);
     return 0;
   }
 
-  void add_run(const Demand& demand, const Ground& ground, const SearchResult& result, OrderedJson& json,
-               std::string& shown) const {
+  void add_run(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result,
+               OrderedJson& json, std::string& output) const {
     const auto tokens = static_cast<double>(*tokens_);
-    const RunEstimate estimate = estimate_run(demand, ground, result, tokens);
+    const RunEstimate estimate = estimate_run(demand, cluster_view, result, tokens);
     json["run"] = estimate_json(estimate);
-    shown += "\n" + estimate_text(estimate);
+    output += "\n" + estimate_text(estimate);
     if (!days_) return;
     const Sizing sizing = devices_to_finish(demand, *days_ * 86400 / estimate.steps);
     const std::string type = demand.cluster.profile().types.front().name;
     json["run"]["days_wanted"] = *days_;
     json["run"]["devices_needed"] = sizing.num_devices > 0 ? OrderedJson(sizing.num_devices) : OrderedJson();
-    shown +=
+    output +=
         sizing.num_devices > 0
             ? fmt::format("{:.4g} days need {} {} ({:.1f} days)\n", *days_, with_commas(sizing.num_devices),
                           type, sizing.seconds * estimate.steps / 86400)

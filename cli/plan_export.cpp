@@ -21,8 +21,8 @@ void declare(OptionTable& table, PlanExportOptions& options) {
             "with --export: Hugging Face folder of the tokenizer");
 }
 
-std::string export_asked(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
-                         OrderedJson& result, int usual) {
+std::string export_if_requested(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
+                                OrderedJson& result, int usual) {
   if (options.trainer.empty()) {
     if (!options.out.empty()) throw UsageError("--out requires --export");
     return "";
@@ -38,17 +38,17 @@ std::string export_asked(const PlanExportOptions& options, const Plan& plan, con
   RealFileSystem files;
   write_export(files, exported, options.out);
   OrderedJson names = OrderedJson::array();
-  std::string shown = fmt::format("written for {}:\n", options.trainer);
+  std::string output = fmt::format("written for {}:\n", options.trainer);
   for (const ExportedFile& file : exported.files) {
     names.push_back(file.name);
-    shown += fmt::format("  {}\n", (options.out / file.name).string());
+    output += fmt::format("  {}\n", (options.out / file.name).string());
   }
-  for (const std::string& note : exported.notes) shown += "note: " + note + "\n";
+  for (const std::string& note : exported.notes) output += "note: " + note + "\n";
   result["export"] = {{"trainer", options.trainer},
                       {"folder", options.out.string()},
                       {"files", names},
                       {"notes", exported.notes}};
-  return shown;
+  return output;
 }
 
 void declare(OptionTable& table, PlanImportOptions& options) {
@@ -58,12 +58,13 @@ void declare(OptionTable& table, PlanImportOptions& options) {
             "with --import: number of devices, if the file does not specify it");
 }
 
-ImportedPlan import_asked(const PlanImportOptions& options, const ModelOptions& model,
-                          std::optional<std::int64_t> batch, std::optional<std::int64_t> sequence_length) {
+ImportedPlan read_requested_import(const PlanImportOptions& options, const ModelOptions& model,
+                                   std::optional<std::int64_t> batch,
+                                   std::optional<std::int64_t> sequence_length) {
   ImportRequest request{{}, options.devices, batch, sequence_length, model.overrides.vocab};
   if (!model.model.empty()) {
     ModelOptions named = model;
-    named.model = model_place(model.model);
+    named.model = model_path_of(model.model);
     request.model = resolve(named);
   }
   return read_import(options.file, request);
@@ -82,12 +83,12 @@ OrderedJson imported_json(const ImportedPlan& imported) {
 }
 
 std::string imported_text(const ImportedPlan& imported) {
-  std::string shown = picture(imported.plan) + "\n";
-  for (const std::string& note : imported.notes) shown += "note: " + note + "\n";
-  shown += fmt::format("understood: {} arguments; irrelevant for the plan: {}\n", imported.understood.size(),
-                       imported.ignored.size());
-  for (const std::string& argument : imported.unknown) shown += "unknown: " + argument + "\n";
-  return shown;
+  std::string output = picture(imported.plan) + "\n";
+  for (const std::string& note : imported.notes) output += "note: " + note + "\n";
+  output += fmt::format("understood: {} arguments; irrelevant for the plan: {}\n", imported.understood.size(),
+                        imported.ignored.size());
+  for (const std::string& argument : imported.unknown) output += "unknown: " + argument + "\n";
+  return output;
 }
 
 }  // namespace optimus

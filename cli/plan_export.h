@@ -22,8 +22,8 @@ void declare(OptionTable& table, PlanExportOptions& options);
 
 // Writes the files if an export is requested, adds "export" to the result, and returns the text to show.
 // `usual` is the number of devices per node of the cluster. Throws UserError, also if --out is missing.
-std::string export_asked(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
-                         OrderedJson& result, int usual = 8);
+std::string export_if_requested(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
+                                OrderedJson& result, int usual = 8);
 
 struct PlanImportOptions {
   Path file;  // empty: no import
@@ -33,8 +33,9 @@ void declare(OptionTable& table, PlanImportOptions& options);
 
 // Reads the plan in the file. A given model, its dimensions, batch and sequence length take precedence over
 // the file. Throws UserError.
-ImportedPlan import_asked(const PlanImportOptions& options, const ModelOptions& model,
-                          std::optional<std::int64_t> batch, std::optional<std::int64_t> sequence_length);
+ImportedPlan read_requested_import(const PlanImportOptions& options, const ModelOptions& model,
+                                   std::optional<std::int64_t> batch,
+                                   std::optional<std::int64_t> sequence_length);
 // The plan, and the arguments that were understood.
 OrderedJson imported_json(const ImportedPlan& imported);
 std::string imported_text(const ImportedPlan& imported);

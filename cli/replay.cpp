@@ -42,7 +42,7 @@ class ReplayCommand final : public Command {
   static void show(Console& console, const RecordedTrial& recorded, const std::vector<Policy>& policies) {
     const auto done = static_cast<double>(recorded.num_steps);
     OrderedJson list = OrderedJson::array();
-    std::string shown = fmt::format(
+    std::string output = fmt::format(
         "the run: {} steps in {}, {} automatic plan changes; {} segments, known plans: "
         "{}\n\n{:<12}{:>14}{:>16}{:>10}{:>12}\n",
         recorded.num_steps, text(Seconds(recorded.seconds)), recorded.num_switches,
@@ -59,11 +59,11 @@ class ReplayCommand final : public Command {
                       {"gain_over_run", gain},
                       {"switches", outcome.switches},
                       {"seconds_lost", outcome.seconds_lost}});
-      shown += fmt::format("{:<12}{:>14.1f}{:>16}{:>10}{:>12}\n", text(policy.kind), outcome.useful_steps,
-                           fmt::format("{:+.1f} %", 100 * gain), outcome.switches,
-                           text(Seconds(outcome.seconds_lost)));
+      output += fmt::format("{:<12}{:>14.1f}{:>16}{:>10}{:>12}\n", text(policy.kind), outcome.useful_steps,
+                            fmt::format("{:+.1f} %", 100 * gain), outcome.switches,
+                            text(Seconds(outcome.seconds_lost)));
     }
-    console.result(list, shown);
+    console.result(list, output);
   }
 
   Path run_;

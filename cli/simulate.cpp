@@ -18,7 +18,7 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestTable{std::int64_t{64} << 20}, kLargestMetrics{std::int64_t{1} << 30};
+constexpr Bytes kMaxTableBytes{std::int64_t{64} << 20}, kMaxMetricsBytes{std::int64_t{1} << 30};
 
 class Simulate final : public Command {
  public:
@@ -42,7 +42,7 @@ class Simulate final : public Command {
   }
 
   int run(Console& console) override {
-    named_ = constants_file_.empty() ? usual_constants() : read_constants(constants_file_);
+    named_ = constants_file_.empty() ? builtin_constants() : read_constants(constants_file_);
     if (!runs_.empty()) return compare(console);
     if (!refit_.empty()) return learn(console);
     if (plan_.empty() && !failures_.trace.empty())
@@ -55,7 +55,7 @@ class Simulate final : public Command {
 
  private:
   int compare(Console& console) {
-    const std::string text = value_or_throw(read_file(runs_, kLargestTable));
+    const std::string text = value_or_throw(read_file(runs_, kMaxTableBytes));
     const std::vector<Run> runs = read_runs(parse_csv(text, runs_.string()));
     const std::vector<RunOutcome> outcomes = predict_runs(runs, named_.constants);
     console.result(accuracy_json(runs, outcomes), accuracy_text(runs, outcomes));
@@ -78,36 +78,36 @@ class Simulate final : public Command {
     if (model_.model.empty()) model_.model = plan.model;
     if (model_.model.empty())
       throw UserError("{}: the plan does not name its model; pass --model M", plan_.string());
-    model_.model = model_place(model_.model);
+    model_.model = model_path_of(model_.model);
     const ModelSpec model = resolve(model_);
     validate(plan, model, plan_.string());
-    const KnownGround known = ground_asked(cluster_, history_, named_.constants);
+    const PredictionInputs known = prediction_inputs(cluster_, history_, named_.constants);
     const Cluster& cluster = known.cluster;
     const DeviceMap map = DeviceMap::of_present(cluster);
     refuse_missing_devices(plan, plan_, cluster, map);
-    const Setup setup{plan, model, cluster, map, software_asked(software_), format_of(plan.precision)};
+    const Setup setup{plan, model, cluster, map, software_named(software_), format_of(plan.precision)};
     const StepSimulator simulator(setup);
     const StepPrediction step = simulator.run(known.constants);
     if (!failures_.trace.empty()) return replay_plan(console, failures_, plan, step.seconds);
-    std::string shown =
+    std::string output =
         prediction_text(step, setup) + fmt::format("constants: {}\n{}", named_.origin, known.words);
-    if (wants_timeline_) shown += "\n" + draw_step(step, terminal_columns(130) - 9);
+    if (wants_timeline_) output += "\n" + draw_step(step, terminal_columns(130) - 9);
     if (!trace_.empty()) {
       RealFileSystem files;
       const std::vector<TracedInstruction> instructions =
-          simulator.instructions(known.constants, kMostTraced);
+          simulator.instructions(known.constants, kMaxTracedInstructions);
       value_or_throw(write_atomically(files, trace_, perfetto_text(step, instructions)));
-      shown += fmt::format("\nwrote the trace to {}; open it in ui.perfetto.dev\n", trace_.string());
+      output += fmt::format("\nwrote the trace to {}; open it in ui.perfetto.dev\n", trace_.string());
     }
     OrderedJson json = prediction_json(step, setup);
     json["constants"] = named_.origin;
     if (!history_.empty()) json["history"] = to_json(known.used);
-    console.result(json, shown);
+    console.result(json, output);
     return 0;
   }
 
   // A run, with everything that its prediction refers to.
-  struct LearnedRun {
+  struct MeasuredRun {
     ModelSpec model;
     Plan plan;
     DeviceMap map;
@@ -117,24 +117,24 @@ class Simulate final : public Command {
   int learn(Console& console) {
     if (cluster_.empty()) throw UsageError("--refit needs --cluster C, the machines of the run");
     const Cluster cluster = open_cluster(cluster_);
-    std::vector<std::unique_ptr<LearnedRun>> runs;
+    std::vector<std::unique_ptr<MeasuredRun>> runs;
     std::vector<MeasuredPlan> plans;
     int num_steps = 0;
     for (const std::string& folder : split(refit_, ',')) {
-      LearnedRun& run = *runs.emplace_back(std::make_unique<LearnedRun>());
+      MeasuredRun& run = *runs.emplace_back(std::make_unique<MeasuredRun>());
       const Path metrics = Path(folder) / "metrics.jsonl", plan = Path(folder) / "plan.json";
       const std::vector<double> seconds =
-          step_seconds_of(value_or_throw(read_file(metrics, kLargestMetrics)), metrics.string());
+          step_seconds_of(value_or_throw(read_file(metrics, kMaxMetricsBytes)), metrics.string());
       run.plan = read_plan(plan);
       ModelOptions model = model_;
       if (model.model.empty()) model.model = folder;
-      model.model = model_place(model.model);
+      model.model = model_path_of(model.model);
       run.model = resolve(model);
       validate(run.plan, run.model, plan.string());
       run.map = DeviceMap::of_present(cluster);
       refuse_missing_devices(run.plan, plan, cluster, run.map);
       run.simulator.emplace(
-          Setup{run.plan, run.model, cluster, run.map, our_software(), format_of(run.plan.precision)});
+          Setup{run.plan, run.model, cluster, run.map, optimus_software(), format_of(run.plan.precision)});
       num_steps += static_cast<int>(seconds.size());
       plans.push_back({folder, &*run.simulator, usual_seconds(seconds), static_cast<int>(seconds.size()),
                        num_devices(run.plan) > 1});

@@ -11,16 +11,17 @@ namespace optimus {
 
 // The software of this trainer if the name is empty. Throws UserError that lists all names if the name is
 // unknown.
-const Software& software_asked(const std::string& name);
+const Software& software_named(const std::string& name);
 
 // The inputs of a prediction; with --history, corrected by the measurements of past runs.
-struct KnownGround {
+struct PredictionInputs {
   Cluster cluster;
   Constants constants;
   std::string words;  // one line about the corrections; empty without a history
   std::vector<Residual> used;
 };
 // Takes the name of a cluster and of a history: a file, "here", or empty. Throws UserError.
-KnownGround ground_asked(const std::string& cluster, const std::string& history, const Constants& constants);
+PredictionInputs prediction_inputs(const std::string& cluster, const std::string& history,
+                                   const Constants& constants);
 
 }  // namespace optimus

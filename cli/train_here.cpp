@@ -31,27 +31,27 @@ OrderedJson to_json(const TrainResult& result) {
 }
 
 std::string text(const TrainResult& result) {
-  std::string shown;
-  if (!result.sample.empty()) shown += fmt::format("--- sample of generated text\n{}\n---\n", result.sample);
-  shown += fmt::format("{} steps, loss {:.4f}", result.steps, result.loss);
-  if (result.validation_loss) shown += fmt::format(", validation {:.4f}", *result.validation_loss);
-  return shown +
+  std::string output;
+  if (!result.sample.empty()) output += fmt::format("--- sample of generated text\n{}\n---\n", result.sample);
+  output += fmt::format("{} steps, loss {:.4f}", result.steps, result.loss);
+  if (result.validation_loss) output += fmt::format(", validation {:.4f}", *result.validation_loss);
+  return output +
          fmt::format(", {} tokens/s; run folder: {}\n", short_count(result.tokens_per_second), result.run);
 }
 
 // A launcher that ends a run sends SIGTERM to its ranks one after the other. Each rank waits a moment before
 // it leaves, so that they all leave together.
 WorkerSignals signals_of(const Console& console) {
-  constexpr std::chrono::milliseconds kMoment{250};
-  const auto told = std::make_shared<std::atomic<std::int64_t>>(0);
-  return {[&] { return console.is_told_to_end(); },
-          [&console, told, kMoment] {
-            if (!console.is_told_to_leave()) return false;
+  constexpr std::chrono::milliseconds kGracePeriod{250};
+  const auto requested_at = std::make_shared<std::atomic<std::int64_t>>(0);
+  return {[&] { return console.is_end_requested(); },
+          [&console, requested_at, kGracePeriod] {
+            if (!console.is_leave_requested()) return false;
             const auto now = std::chrono::steady_clock::now().time_since_epoch();
             const std::int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
             std::int64_t none = 0;
-            told->compare_exchange_strong(none, ms);
-            return ms - *told >= kMoment.count();
+            requested_at->compare_exchange_strong(none, ms);
+            return ms - *requested_at >= kGracePeriod.count();
           }};
 }
 
@@ -73,15 +73,16 @@ int run_joining(const Path& run, const std::string& device, int threads, Console
   TrainOptions options;
   OptionTable table;
   declare(table, options);
-  return train_as_comer({.run = std::filesystem::absolute(run), .device = device, .threads = threads},
-                        options, table, signals_of(console), console.line());
+  return train_as_joining_worker(
+      {.run = std::filesystem::absolute(run), .device = device, .threads = threads}, options, table,
+      signals_of(console), console.line());
 }
 
 int run_training(TrainOptions& options, OptionTable& table, Console& console) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed standard error does not end a training
   const auto is_interrupted = [&] { return console.is_interrupted(); };
   stop_with_host();
-  if (const std::optional<WorkerPlace> place = worker_place(process_environment()))
+  if (const std::optional<WorkerSpec> place = worker_spec(process_environment()))
     return train_as_worker(*place, options, table, signals_of(console));
   const LaunchInfo launch = detect_launcher(process_environment());
   if (launch.world_size > 1) {

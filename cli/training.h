@@ -1,6 +1,6 @@
 // The commands that need libtorch. This folder builds two programs: `optimus`, which starts in milliseconds
 // and has no libtorch, and `optimus-engine` next to it, which has. The first knows all commands and their
-// flags and executes the second for those that compute (hand_over.cpp); the second implements them
+// flags and executes the second for those that compute (exec_engine.cpp); the second implements them
 // (train_here.cpp, eval_here.cpp, …).
 #pragma once
 
@@ -29,7 +29,7 @@ HardwareReport report_hardware(const ProbeOptions& options, Console& console);
 // The same for hosts that the ranks of a launcher have measured. Only rank 0 has a report.
 struct LinksReport {
   int code = 0;  // exit code of the process
-  std::optional<HardwareReport> shown;
+  std::optional<HardwareReport> output;
 };
 LinksReport report_links(const ProbeOptions& options, Console& console);
 // Converts the model, and compares the logits of both sides.

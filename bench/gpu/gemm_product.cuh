@@ -139,7 +139,7 @@ struct View {
 inline View row_major(void* data, int64_t cols) { return {data, cols, 1}; }
 
 // out[rows, cols] = epilogue(left[rows, inner] right[inner, cols] + beta * addend)
-struct Product {
+struct Gemm {
   View left, right, out;
   int64_t rows, cols, inner;
   float beta = 0;
@@ -150,8 +150,8 @@ struct Product {
 
   double flops() const { return 2.0 * double(rows) * double(cols) * double(inner); }
   size_t out_bytes() const { return size_t(rows) * size_t(cols) * (out_is_f32 ? 4 : 2); }
-  Product transposed() const {
-    Product t = *this;
+  Gemm transposed() const {
+    Gemm t = *this;
     t.left = right.transposed(), t.right = left.transposed(), t.out = out.transposed();
     std::swap(t.rows, t.cols);
     return t;
@@ -168,8 +168,7 @@ struct Memory {
   float* errors;  // result of the sampled check
 };
 
-inline Product make_product(const Memory& mem, const Linear& lin, int64_t tokens, Pass pass,
-                            Storage storage) {
+inline Gemm make_gemm(const Memory& mem, const Linear& lin, int64_t tokens, Pass pass, Storage storage) {
   const int64_t n = lin.out, k = lin.in, m = tokens;
   const View x = row_major(mem.x, k), dy = row_major(mem.dy, n);
   const View weight =
@@ -177,7 +176,7 @@ inline Product make_product(const Memory& mem, const Linear& lin, int64_t tokens
   if (pass == kForward) return {x, weight.transposed(), row_major(mem.out, n), m, n, k};
   if (pass == kInputGrad) return {dy, weight, row_major(mem.out, k), m, k, n};
   const View grad = storage == kNK ? row_major(mem.out, k) : row_major(mem.out, n).transposed();
-  Product p{dy.transposed(), x, grad, n, k, m};
+  Gemm p{dy.transposed(), x, grad, n, k, m};
   p.beta = 1;
   p.out_is_f32 = pass == kWeightGradF32;
   return p;
@@ -241,9 +240,9 @@ static __global__ void check_sample(CheckArgs a) {
     const double v = double(__bfloat162float(a.aux[at])), e = 1e-5;
     exact *= (gelu(v + e) - gelu(v - e)) / (2 * e);
   }
-  const double got = a.out_is_f32 ? double(static_cast<const float*>(a.out)[at])
-                                  : double(__bfloat162float(static_cast<const bf16*>(a.out)[at]));
-  const float error = float(fabs(got - exact) / size);
+  const double actual = a.out_is_f32 ? double(static_cast<const float*>(a.out)[at])
+                                     : double(__bfloat162float(static_cast<const bf16*>(a.out)[at]));
+  const float error = float(fabs(actual - exact) / size);
   a.errors[blockIdx.x] = isfinite(error) ? error : 1e30f;
 }
 
@@ -252,7 +251,7 @@ constexpr int kSamples = 256;
 // partial sums in bf16 add a few such errors. A wrong layout gives errors of order 1.
 constexpr double kErrorLimit = 0.05;
 
-inline double sampled_error(const Product& p, const Memory& mem) {
+inline double sampled_error(const Gemm& p, const Memory& mem) {
   const bool has_gelu = p.epilogue & CUBLASLT_EPILOGUE_GELU, has_bias = p.epilogue & CUBLASLT_EPILOGUE_BIAS;
   const bool has_gelu_grad = (p.epilogue & CUBLASLT_EPILOGUE_DGELU) == CUBLASLT_EPILOGUE_DGELU;
   CheckArgs a{static_cast<const bf16*>(p.left.data),

@@ -19,7 +19,7 @@ namespace {
 
 Constants constants_for(const std::string& cluster) {
   const Constants constants = usual_constants().constants;
-  return is_measured_here(cluster) ? with_measured_links(constants) : constants;
+  return is_measured_cluster_name(cluster) ? with_measured_links(constants) : constants;
 }
 
 Prediction prediction_of(const OrderedJson& json) {
@@ -56,7 +56,7 @@ PlanResult best_plan(const PlanOptions& options) {
   model_options.model = options.model;
   const ModelSpec model = resolve(model_options);
   const Cluster cluster = open_cluster(options.cluster);
-  Demand demand{model, cluster, our_software(), constants_for(options.cluster)};
+  Demand demand{model, cluster, optimus_software(), constants_for(options.cluster)};
   demand.batch = options.batch, demand.sequence_length = options.seq.value_or(model.max_positions);
   demand.precision = parse_precision(options.precision, "PlanOptions::precision");
   demand.constraints = constraints, demand.failures = failures;
@@ -90,7 +90,7 @@ SimulateResult simulated(const SimulateOptions& options) {
   if (num_devices(plan) > map.size())
     throw UserError("the plan is for {} devices, but {} has {}", num_devices(plan), cluster.name(),
                     map.size());
-  const Setup setup{plan, model, cluster, map, our_software(), format_of(plan.precision)};
+  const Setup setup{plan, model, cluster, map, optimus_software(), format_of(plan.precision)};
   const OrderedJson json = prediction_json(StepSimulator(setup).run(constants_for(options.cluster)), setup);
   SimulateResult result{.predicted = prediction_of(json), .time = {}, .json = json.dump()};
   for (const auto& [name, share] : json.at("time").items())

@@ -42,7 +42,7 @@ std::string default_run_folder(const std::string& model) {
 
 std::int64_t step_to_resume_from(const std::string& run) {
   if (run.empty()) return 0;
-  const std::optional<CheckpointEntry> newest = newest_whole(run);
+  const std::optional<CheckpointEntry> newest = newest_complete(run);
   return newest ? newest->step : 0;
 }
 
@@ -260,7 +260,7 @@ std::string Run::switch_plan(const std::string& plan, std::chrono::seconds timeo
           first != std::string::npos && plan[first] == '{' ? parse_plan(plan, "the plan") : read_plan(plan);
     state_->wait_for_steps();
     const Outcome<ControlAnswer> answer =
-        ask(state_->folder, plan_wish(wanted),
+        ask(state_->folder, plan_request_json(wanted),
             Deadline::after(Seconds(static_cast<double>(timeout.count())), "the switch"));
     if (!answer) throw Error(ErrorKind::runtime, answer.error().why);
     if (!answer->is_done) throw Error(ErrorKind::user, answer->text);

@@ -19,7 +19,7 @@ PlanEvent event_of(const Decision& decision) {
           .to = decision.to,
           .plan_epoch = decision.epoch,
           .predicted_gain = decision.predicted_gain,
-          .measured_gain = decision.realised_gain,
+          .measured_gain = decision.measured_gain,
           .pause_seconds = decision.pause.value,
           .moved_bytes = decision.moved.value};
 }

@@ -39,7 +39,7 @@ class PosixWritableFile final : public WritableFile {
       bytes = bytes.subspan(static_cast<std::size_t>(written));
       size_ += written;
     }
-    begin_write_back();
+    start_write_back();
     return {};
   }
 
@@ -51,16 +51,16 @@ class PosixWritableFile final : public WritableFile {
  private:
   // Starts writing the pages to the disk while the caller produces more data, so that sync() waits for less.
   // This is only a hint: sync() reports disk failures.
-  void begin_write_back() {
-    constexpr off_t kEnough = 16 << 20;
-    if (size_ - begun_ < kEnough) return;
-    (void)::sync_file_range(file_.fd, begun_, size_ - begun_, SYNC_FILE_RANGE_WRITE);
-    begun_ = size_;
+  void start_write_back() {
+    constexpr off_t kWriteBackBytes = 16 << 20;
+    if (size_ - write_back_begin_ < kWriteBackBytes) return;
+    (void)::sync_file_range(file_.fd, write_back_begin_, size_ - write_back_begin_, SYNC_FILE_RANGE_WRITE);
+    write_back_begin_ = size_;
   }
 
   Descriptor file_;
   Path path_;
-  off_t size_ = 0, begun_ = 0;  // bytes written, and bytes of these whose write-back has started
+  off_t size_ = 0, write_back_begin_ = 0;  // bytes written, and bytes of these whose write-back has started
 };
 
 Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }

@@ -55,11 +55,11 @@ class JsonView {
   bool boolean() const;
   const std::string& text() const;
 
-  // The value of a member, or `otherwise` if it is absent or null.
-  std::int64_t integer_or(std::string_view key, std::int64_t otherwise) const;
-  double number_or(std::string_view key, double otherwise) const;
-  bool boolean_or(std::string_view key, bool otherwise) const;
-  std::string text_or(std::string_view key, std::string otherwise) const;
+  // The value of a member, or `default_value` if it is absent or null.
+  std::int64_t integer_or(std::string_view key, std::int64_t default_value) const;
+  double number_or(std::string_view key, double default_value) const;
+  bool boolean_or(std::string_view key, bool default_value) const;
+  std::string text_or(std::string_view key, std::string default_value) const;
 
   // Throws: "config.json: n_head must be a whole number of at least 1, found -3".
   [[noreturn]] void refuse(std::string_view expected) const;

@@ -42,7 +42,7 @@ Option& OptionTable::add_word(std::string name, std::string& target, const std::
   return insert(std::move(option));
 }
 
-std::string time_words(Seconds seconds) {
+std::string short_duration_text(Seconds seconds) {
   for (const auto& [unit, length] : {std::pair{"h", 3600.0}, {"m", 60.0}})
     if (const double number = seconds.value / length; number >= 1 && std::floor(number) == number)
       return fmt::format("{:g}{}", number, unit);

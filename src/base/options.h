@@ -56,7 +56,7 @@ struct Option {
 };
 
 // A duration in the form that options accept: "10m".
-std::string time_words(Seconds seconds);
+std::string short_duration_text(Seconds seconds);
 
 class OptionTable {
  public:
@@ -110,9 +110,9 @@ class OptionTable {
 
 // Reads a TOML file of `key = value` lines into the table; sections only group the lines. An unknown key is
 // an error that names the file, the line and the nearest known key. A duplicate key is an error too, even in
-// different sections. `known_elsewhere` lists keys of other commands, which are accepted and ignored, so that
+// different sections. `ignored_keys` lists keys of other commands, which are accepted and ignored, so that
 // one file serves plan, train and profile. `origin` is file, or run for the settings of a resumed run.
-void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> known_elsewhere = {},
+void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> ignored_keys = {},
                       Origin origin = Origin::file);
 
 // Parsing and display of a single value, one overload for each type.
@@ -166,7 +166,8 @@ Option OptionTable::make(std::string name, T& target, std::string value_name, st
     };
     option.value = [&target] { return option_value::show(target); };
     if constexpr (std::is_same_v<T, Bytes>) option.words = [&target] { return text(target); };
-    if constexpr (std::is_same_v<T, Seconds>) option.words = [&target] { return time_words(target); };
+    if constexpr (std::is_same_v<T, Seconds>)
+      option.words = [&target] { return short_duration_text(target); };
   }
   return option;
 }

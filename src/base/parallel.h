@@ -26,7 +26,7 @@ void transform_in_order(int num_threads, const std::function<std::optional<Item>
                         const std::function<void(Result)>& consume) {
   std::mutex mutex;
   std::condition_variable has_work;
-  bool is_over = false;
+  bool is_stopping = false;
   std::deque<std::packaged_task<Result()>> queue;
   std::deque<std::future<Result>> results;
   std::vector<std::jthread> threads;
@@ -34,8 +34,8 @@ void transform_in_order(int num_threads, const std::function<std::optional<Item>
     threads.emplace_back([&] {
       while (true) {
         std::unique_lock lock(mutex);
-        has_work.wait(lock, [&] { return is_over || !queue.empty(); });
-        if (is_over) return;
+        has_work.wait(lock, [&] { return is_stopping || !queue.empty(); });
+        if (is_stopping) return;
         auto task = std::move(queue.front());
         queue.pop_front();
         lock.unlock();
@@ -43,18 +43,18 @@ void transform_in_order(int num_threads, const std::function<std::optional<Item>
       }
     });
   // Stops the threads before they are joined, even if an exception is thrown below.
-  struct Closing {
+  struct StopGuard {
     std::mutex& mutex;
     std::condition_variable& has_work;
-    bool& is_over;
-    ~Closing() {
+    bool& is_stopping;
+    ~StopGuard() {
       {
         const std::lock_guard lock(mutex);
-        is_over = true;
+        is_stopping = true;
       }
       has_work.notify_all();
     }
-  } closing{mutex, has_work, is_over};
+  } stop_guard{mutex, has_work, is_stopping};
   const auto consume_oldest = [&] {
     std::future<Result> oldest = std::move(results.front());
     results.pop_front();

@@ -83,8 +83,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   // A word with up to a third of its letters wrong counts as misspelled; beyond that it is a different word.
-  constexpr std::size_t kLongestWord = 200;
-  if (word.size() > kLongestWord) return "";
+  constexpr std::size_t kMaxWordLength = 200;
+  if (word.size() > kMaxWordLength) return "";
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
   std::string best;
   for (const std::string& candidate : candidates) {

@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestSmallFile{std::int64_t{1} << 30};
+constexpr Bytes kMaxSmallFileBytes{std::int64_t{1} << 30};
 
 void check_size(const Path& path, Bytes expected) {
   std::error_code error;
@@ -25,7 +25,7 @@ void check_size(const Path& path, Bytes expected) {
                     size, expected.value);
 }
 
-void check_sum(const Path& path, Checksum found, Checksum expected) {
+void check_checksum(const Path& path, Checksum found, Checksum expected) {
   if (found == expected) return;
   throw UserError("{} is damaged: checksum {}, the checkpoint's manifest specifies {}", path.string(),
                   text(found), text(expected));
@@ -42,17 +42,17 @@ struct Checkpoint::State {
 
   Path folder;
   Manifest manifest;
-  SumCheck check = SumCheck::when_read;
+  ChecksumCheck check = ChecksumCheck::when_read;
   std::unordered_map<std::string_view, int> tensors, files;  // the names are owned by the manifest
   std::unique_ptr<Shard[]> shards;                           // [file]
 
   Path path_of(const CheckpointFile& file) const { return folder / file.name; }
 
   // Maps the file after checking its size and, if requested, its checksum.
-  MappedFile map(const CheckpointFile& file, SumCheck how) const {
+  MappedFile map(const CheckpointFile& file, ChecksumCheck how) const {
     check_size(path_of(file), file.bytes);
     MappedFile mapped = value_or_throw(MappedFile::open(path_of(file)));
-    if (how == SumCheck::when_read) check_sum(path_of(file), checksum(mapped.bytes()), file.sum);
+    if (how == ChecksumCheck::when_read) check_checksum(path_of(file), checksum(mapped.bytes()), file.sum);
     return mapped;
   }
 
@@ -117,7 +117,7 @@ Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) 
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
-Checkpoint Checkpoint::open(const Path& folder, SumCheck check) {
+Checkpoint Checkpoint::open(const Path& folder, ChecksumCheck check) {
   std::error_code error;
   if (!std::filesystem::exists(folder / kManifestFile, error) && !error)
     throw UserError("{} is not a checkpoint: it has no {}", folder.string(), kManifestFile);
@@ -165,8 +165,9 @@ std::string Checkpoint::small_file(std::string_view name) const {
   if (found == state_->files.end())
     throw UserError("{}: the checkpoint has no file {}", folder().string(), in_quotes(name));
   const CheckpointFile& file = manifest().files[static_cast<std::size_t>(found->second)];
-  std::string content = value_or_throw(read_file(state_->path_of(file), kLargestSmallFile));
-  if (state_->check == SumCheck::when_read) check_sum(state_->path_of(file), checksum(content), file.sum);
+  std::string content = value_or_throw(read_file(state_->path_of(file), kMaxSmallFileBytes));
+  if (state_->check == ChecksumCheck::when_read)
+    check_checksum(state_->path_of(file), checksum(content), file.sum);
   return content;
 }
 
@@ -174,12 +175,12 @@ void Checkpoint::verify(EventSink& events) const {
   const Bytes total = manifest().bytes();
   Bytes done;
   for (const CheckpointFile& file : manifest().files) {
-    (void)state_->map(file, SumCheck::when_read);
+    (void)state_->map(file, ChecksumCheck::when_read);
     done += file.bytes;
     events.report(Progress{"verifying " + folder().filename().string(), done.value, total.value, "bytes"});
   }
   // Checks that shards contain the tensors of the manifest, without checking the checksums again.
-  const Checkpoint unchecked = open(folder(), SumCheck::never);
+  const Checkpoint unchecked = open(folder(), ChecksumCheck::never);
   for (const CheckpointPiece& piece : unchecked.manifest().pieces) (void)unchecked.state_->stored(piece);
 }
 

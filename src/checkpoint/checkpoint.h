@@ -23,13 +23,13 @@
 namespace optimus {
 
 // when_read: an entire shard is checked against the manifest before its first value is used.
-enum class SumCheck { when_read, never };
+enum class ChecksumCheck { when_read, never };
 
 // Thread-safe. Shards are memory-mapped at first use.
 class Checkpoint {
  public:
   // Opens a folder with a manifest whose files all exist and have the right size. Throws UserError.
-  static Checkpoint open(const Path& folder, SumCheck check = SumCheck::when_read);
+  static Checkpoint open(const Path& folder, ChecksumCheck check = ChecksumCheck::when_read);
   Checkpoint(Checkpoint&&) noexcept;
   ~Checkpoint();
 

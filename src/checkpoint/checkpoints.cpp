@@ -80,10 +80,10 @@ bool is_checkpoint(const Path& path) {
 }
 
 // Renames a complete temporary folder to its final name. Returns whether it did.
-bool adopt(FileSystem& files, const StepFolder& folder) {
+bool restore_final_name(FileSystem& files, const StepFolder& folder) {
   std::error_code error;
-  if (fs::exists(folder.named(), error) || error || !is_complete(folder)) return false;
-  return files.rename(folder.path, folder.named()).has_value();
+  if (fs::exists(folder.final_path(), error) || error || !is_complete(folder)) return false;
+  return files.rename(folder.path, folder.final_path()).has_value();
 }
 
 }  // namespace
@@ -94,7 +94,7 @@ std::vector<CheckpointEntry> list_checkpoints(const Path& run) {
   return result;
 }
 
-std::optional<CheckpointEntry> newest_whole(const Path& run) {
+std::optional<CheckpointEntry> newest_complete(const Path& run) {
   const std::vector<StepFolder> folders = step_folders(run);
   const auto found = std::find_if(folders.rbegin(), folders.rend(), is_whole);
   if (found == folders.rend()) return std::nullopt;
@@ -116,7 +116,7 @@ std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint) {
 
 Path find_checkpoint(const Path& run_or_checkpoint) {
   if (is_checkpoint(run_or_checkpoint)) return run_or_checkpoint;
-  if (const auto newest = newest_whole(run_or_checkpoint)) return newest->folder;
+  if (const auto newest = newest_complete(run_or_checkpoint)) return newest->folder;
   throw UserError("{}: the run has no complete checkpoint", run_or_checkpoint.string());
 }
 
@@ -125,7 +125,7 @@ Outcome<void> clear_leftovers(FileSystem& files, const Path& run) {
     for (const StepFolder& folder : step_folders(run)) {
       // Removes only the remains of killed saves or removals: the user decides about a damaged folder that
       // has a manifest.
-      if (folder.is_temporary ? adopt(files, folder) : has_manifest(folder.path)) continue;
+      if (folder.is_temporary ? restore_final_name(files, folder) : has_manifest(folder.path)) continue;
       if (Outcome<void> done = remove_checkpoint(files, folder.path); !done) return done;
     }
   } catch (const UserError& error) {

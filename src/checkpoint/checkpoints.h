@@ -24,7 +24,7 @@ struct CheckpointEntry {
 // Lists all checkpoints by step, including incomplete ones (a save in progress, or the remains of a killed
 // one). Empty if the run has no checkpoints. Throws a UserError if the folder cannot be read.
 std::vector<CheckpointEntry> list_checkpoints(const Path& run);
-std::optional<CheckpointEntry> newest_whole(const Path& run);
+std::optional<CheckpointEntry> newest_complete(const Path& run);
 
 // The checkpoints for a path that a user specified: all checkpoints of a run, or a single checkpoint. Throws
 // a UserError if it is neither.

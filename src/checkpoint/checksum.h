@@ -38,9 +38,9 @@ class RunningChecksum {
 
 // A file system that computes the checksum of one file at a time while it is written, when the bytes are in
 // the processor's cache. `files` must outlive it.
-class SummingFileSystem final : public FileSystem {
+class ChecksummingFileSystem final : public FileSystem {
  public:
-  explicit SummingFileSystem(FileSystem& files) : files_(files) {}
+  explicit ChecksummingFileSystem(FileSystem& files) : files_(files) {}
   // The checksum of all bytes written since the last create().
   Checksum sum() const { return sum_.value(); }
 

@@ -115,8 +115,8 @@ void decode_all(ElementType type, std::span<const std::byte> bytes, std::span<Re
   decode_each<std::uint16_t>(bytes, values, from_half);
 }
 
-float narrowed(float value) { return value; }
-float narrowed(double value) { return round_to_odd(value); }
+float rounded_to_float(float value) { return value; }
+float rounded_to_float(double value) { return round_to_odd(value); }
 
 template <typename Real>
 void encode_all(ElementType type, std::span<const Real> values, std::span<std::byte> bytes) {
@@ -130,8 +130,9 @@ void encode_all(ElementType type, std::span<const Real> values, std::span<std::b
   if (type == ElementType::f32)
     return encode_each<float>(values, bytes, [](Real value) { return static_cast<float>(value); });
   if (type == ElementType::bf16)
-    return encode_each<std::uint16_t>(values, bytes, [](Real value) { return to_bf16(narrowed(value)); });
-  encode_each<std::uint16_t>(values, bytes, [](Real value) { return to_half(narrowed(value)); });
+    return encode_each<std::uint16_t>(values, bytes,
+                                      [](Real value) { return to_bf16(rounded_to_float(value)); });
+  encode_each<std::uint16_t>(values, bytes, [](Real value) { return to_half(rounded_to_float(value)); });
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ constexpr std::string_view kPrefixes[] = {"transformer.", "model.", "bert."};
 
 // Alternative suffixes in published files.
 struct Alias {
-  std::string_view ours, theirs;
+  std::string_view usual_suffix, alternative_suffix;
 };
 constexpr Alias kAliases[] = {
     {"LayerNorm.weight", "LayerNorm.gamma"},  // converted from TensorFlow
@@ -28,7 +28,7 @@ constexpr Alias kAliases[] = {
 
 // The names under which a tied word embedding is stored additionally or instead.
 struct TiedHead {
-  std::string_view words, head;
+  std::string_view embedding, head;
 };
 constexpr TiedHead kTiedHeads[] = {
     {"transformer.wte.weight", "lm_head.weight"},
@@ -56,9 +56,9 @@ std::string_view without_prefix(std::string_view name) {
   return name;
 }
 
-std::string_view tied_head(std::string_view words) {
+std::string_view tied_head(std::string_view embedding) {
   const auto row = std::find_if(std::begin(kTiedHeads), std::end(kTiedHeads),
-                                [&](const TiedHead& candidate) { return candidate.words == words; });
+                                [&](const TiedHead& candidate) { return candidate.embedding == embedding; });
   return row == std::end(kTiedHeads) ? "" : row->head;
 }
 
@@ -67,9 +67,10 @@ std::vector<std::string> possible_names(const LogicalTensor& tensor) {
   const std::string& name = tensor.hf.name;
   std::vector<std::string> names{name, std::string(without_prefix(name))};
   for (const Alias& alias : kAliases) {
-    if (!ends_with(name, alias.ours)) continue;
+    if (!ends_with(name, alias.usual_suffix)) continue;
     for (const std::string& usual : {names[0], names[1]})
-      names.push_back(usual.substr(0, usual.size() - alias.ours.size()) + std::string(alias.theirs));
+      names.push_back(usual.substr(0, usual.size() - alias.usual_suffix.size()) +
+                      std::string(alias.alternative_suffix));
   }
   if (tensor.is_also_head) names.emplace_back(tied_head(name));
   return names;
@@ -153,9 +154,9 @@ void read_box(const SafetensorsFolder& folder, const LogicalTensor& tensor, cons
 
 // A head that is stored although the config ties it must contain the same numbers; otherwise training would
 // lose it.
-void check_tied_head(const SafetensorsFolder& folder, const LogicalTensor& words) {
-  const std::string_view name = tied_head(words.hf.name);
-  const StoredTensor& table = stored(folder, words);
+void check_tied_head(const SafetensorsFolder& folder, const LogicalTensor& embedding) {
+  const std::string_view name = tied_head(embedding.hf.name);
+  const StoredTensor& table = stored(folder, embedding);
   const auto [head, file] = folder.find(name);
   if (head == nullptr || head == &table) return;
   const bool is_same = head->type == table.type && head->shape == table.shape &&

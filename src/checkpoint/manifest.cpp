@@ -14,8 +14,8 @@ namespace optimus {
 namespace {
 
 // Per field and tensor. Each rank stores one or two boxes of a tensor; the check needs memory for each box.
-constexpr std::size_t kMostPieces = 1 << 17;
-constexpr std::int64_t kWidestElement = 8;
+constexpr std::size_t kMaxPieces = 1 << 17;
+constexpr std::int64_t kMaxElementBytes = 8;
 
 auto order(const CheckpointPiece& piece) { return std::tie(piece.field, piece.tensor, piece.box); }
 
@@ -50,7 +50,7 @@ void check_tensors(const std::vector<CheckpointTensor>& tensors, const std::stri
     if (!names.insert(tensor.name).second) throw UserError("{} is listed twice", what);
     if (tensor.shape.num_dims < 1 || tensor.shape.num_dims > kMaxDims)
       throw UserError("{} has {} dims, expected 1 to {}", what, tensor.shape.num_dims, kMaxDims);
-    std::int64_t bytes = kWidestElement;
+    std::int64_t bytes = kMaxElementBytes;
     for (int d = 0; d < tensor.shape.num_dims; ++d)
       if (tensor.shape[d] < 1 || __builtin_mul_overflow(bytes, tensor.shape[d], &bytes))
         throw UserError("{}: shape {} must have positive sizes, and its bytes must fit into 63 bits", what,
@@ -87,8 +87,8 @@ void check_coverage(StateField field, const Manifest& manifest, const std::strin
     const CheckpointTensor& tensor = manifest.tensors[static_cast<std::size_t>(t)];
     const auto pieces = manifest.pieces_of(field, t);
     const std::string what = fmt::format("{}: {} of tensor {}", source, text(field), in_quotes(tensor.name));
-    if (pieces.size() > kMostPieces)
-      throw UserError("{} is in {} pieces, at most {} are supported", what, pieces.size(), kMostPieces);
+    if (pieces.size() > kMaxPieces)
+      throw UserError("{} is in {} pieces, at most {} are supported", what, pieces.size(), kMaxPieces);
     boxes.clear();
     for (const CheckpointPiece& piece : pieces) boxes.push_back(piece.box);
     const auto mistake = find_tiling_mistake(tensor.shape, boxes);

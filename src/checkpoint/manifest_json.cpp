@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kManifestFormat = "optimus-checkpoint";
 constexpr const char* kListFormat = "optimus-shard-list";
-constexpr Bytes kLargestManifest{std::int64_t{256} << 20};
+constexpr Bytes kMaxManifestBytes{std::int64_t{256} << 20};
 
 // Appends a row: [tensor, file, begin, end, …].
 void append_row(const CheckpointPiece& piece, std::string& out) {
@@ -183,7 +183,7 @@ Manifest parse_shard_list(std::string_view text, const std::string& source) {
 
 Manifest read_manifest(const Path& folder) {
   const Path path = folder / kManifestFile;
-  return parse_manifest(value_or_throw(read_file(path, kLargestManifest)), path.string());
+  return parse_manifest(value_or_throw(read_file(path, kMaxManifestBytes)), path.string());
 }
 
 }  // namespace optimus

@@ -142,14 +142,14 @@ OpenedModel open_trained_model(const std::string& model, EventSink& events) {
     throw UserError(
         "{} is {} without weights; pass a Hugging Face folder with weights, a run or a checkpoint",
         in_quotes(model, 300), find_preset(model) ? "a preset" : "a model");
-  opened.tokenizer = usual_tokenizer(opened.folder.string());
+  opened.tokenizer = default_tokenizer(opened.folder.string());
   return opened;
 }
 
-std::unique_ptr<Tokenizer> tokenizer_for_text(const OpenedModel& model, const std::string& asked_for,
+std::unique_ptr<Tokenizer> tokenizer_for_text(const OpenedModel& model, const std::string& requested,
                                               EventSink& events) {
-  auto tokenizer = open_tokenizer(asked_for.empty() ? model.tokenizer : asked_for);
-  const bool is_guess = asked_for.empty() && model.tokenizer == "bytes";
+  auto tokenizer = open_tokenizer(requested.empty() ? model.tokenizer : requested);
+  const bool is_guess = requested.empty() && model.tokenizer == "bytes";
   if (is_guess && tokenizer->vocab_size() != model.spec.vocab)
     events.report(Warning{fmt::format(
         "{} has no tokenizer.json: text is read as bytes, although the model's vocabulary has {} tokens",

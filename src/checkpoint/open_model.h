@@ -55,7 +55,7 @@ OpenedModel open_trained_model(const std::string& model, EventSink& events);
 
 // The tokenizer for a model's texts: the requested one, else the model's own, else bytes, with a warning if
 // the model's vocabulary has another size. Throws UserError.
-std::unique_ptr<Tokenizer> tokenizer_for_text(const OpenedModel& model, const std::string& asked_for,
+std::unique_ptr<Tokenizer> tokenizer_for_text(const OpenedModel& model, const std::string& requested,
                                               EventSink& events);
 
 }  // namespace optimus

@@ -16,7 +16,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::uint64_t kLargestHeader = 100'000'000;  // the limit of the reference implementation
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 constexpr std::string_view kMetadata = "__metadata__";
 
 // A header entry during parsing.
@@ -155,9 +155,9 @@ std::string_view header_of(std::span<const std::byte> file, const std::string& s
                     file.size());
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), 8);
-  if (length > kLargestHeader)
+  if (length > kMaxHeaderBytes)
     throw UserError("{}: not a safetensors file: the header has {} bytes, at most {} are allowed", source,
-                    length, kLargestHeader);
+                    length, kMaxHeaderBytes);
   if (length > file.size() - 8)
     throw UserError("{}: truncated: a header of {} bytes in a file of {} bytes", source, length, file.size());
   const std::string_view header(reinterpret_cast<const char*>(file.data()) + 8, length);

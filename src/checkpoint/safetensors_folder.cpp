@@ -8,8 +8,8 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestIndex{std::int64_t{64} << 20};  // 100,000 tensors need about 10 MB
-constexpr std::size_t kMostShards = 10'000;
+constexpr Bytes kMaxIndexBytes{std::int64_t{64} << 20};  // 100,000 tensors need about 10 MB
+constexpr std::size_t kMaxShards = 10'000;
 
 // A shard must be in the folder of its index; names with a path are rejected.
 void check_shard_name(const JsonView& place, const std::string& name) {
@@ -42,7 +42,7 @@ std::vector<SafetensorsIndexRow> parse_safetensors_index(std::string_view text, 
 namespace {
 
 std::vector<SafetensorsIndexRow> read_index(const Path& path) {
-  return parse_safetensors_index(value_or_throw(read_file(path, kLargestIndex)), path.string());
+  return parse_safetensors_index(value_or_throw(read_file(path, kMaxIndexBytes)), path.string());
 }
 
 std::vector<std::string> shard_names(std::span<const SafetensorsIndexRow> rows, const Path& index) {
@@ -50,9 +50,9 @@ std::vector<std::string> shard_names(std::span<const SafetensorsIndexRow> rows, 
   for (const SafetensorsIndexRow& row : rows) names.push_back(row.file);
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
-  if (names.size() > kMostShards)
+  if (names.size() > kMaxShards)
     throw UserError("{}: lists {} shards, at most {} are supported", index.string(), names.size(),
-                    kMostShards);
+                    kMaxShards);
   return names;
 }
 

@@ -67,13 +67,14 @@ std::size_t fill_shard(std::span<const StatePiece> pieces, Bytes largest) {
 Outcome<CheckpointFile> write_shard(FileSystem& files, const Path& path, std::span<const StatePiece> pieces) {
   std::vector<TensorHeader> headers;
   for (const StatePiece& piece : pieces) headers.push_back(header_of(piece));
-  SummingFileSystem summing(files);
-  Outcome<SafetensorsWriter> writer = SafetensorsWriter::create(summing, path, headers, metadata_of(pieces));
+  ChecksummingFileSystem checksumming(files);
+  Outcome<SafetensorsWriter> writer =
+      SafetensorsWriter::create(checksumming, path, headers, metadata_of(pieces));
   if (!writer) return tl::unexpected(writer.error());
   for (const StatePiece& piece : pieces)
     if (Outcome<void> done = writer->write(piece.values); !done) return tl::unexpected(done.error());
   if (Outcome<void> done = writer->commit(); !done) return tl::unexpected(done.error());
-  return CheckpointFile{path.filename().string(), Bytes(writer->size()), summing.sum()};
+  return CheckpointFile{path.filename().string(), Bytes(writer->size()), checksumming.sum()};
 }
 
 void append_pieces(std::span<const StatePiece> pieces, int file, Manifest& list,
@@ -116,19 +117,20 @@ Outcome<void> write_manifest(FileSystem& files, const Path& folder, Manifest man
 
 // An existing checkpoint of this step is first renamed to a temporary name. If the process is killed between
 // the two renames, both folders are complete under temporary names, and clear_leftovers renames one of them.
-Outcome<void> give_name(FileSystem& files, const StepFolder& folder) {
-  const Path name = folder.named(), parent = name.parent_path();
-  const Path aside = temporary_step_folder(parent, folder.step).path;
+Outcome<void> rename_to_final(FileSystem& files, const StepFolder& folder) {
+  const Path name = folder.final_path(), parent = name.parent_path();
+  const Path replaced = temporary_step_folder(parent, folder.step).path;
   std::error_code error;
   const bool is_taken = fs::exists(name, error);
   if (is_taken)
-    if (Outcome<void> done = files.rename(name, aside); !done) return done;
+    if (Outcome<void> done = files.rename(name, replaced); !done) return done;
   if (Outcome<void> done = files.rename(folder.path, name); !done) {
-    if (is_taken) (void)files.rename(aside, name);
+    if (is_taken) (void)files.rename(replaced, name);
     return done;
   }
   Outcome<void> synced = files.sync_folder(parent);
-  if (is_taken && synced) (void)remove_checkpoint(files, aside);  // if this fails, the next save removes it
+  if (is_taken && synced)
+    (void)remove_checkpoint(files, replaced);  // if this fails, the next save removes it
   return synced;
 }
 
@@ -179,8 +181,8 @@ Outcome<Path> commit_checkpoint(FileSystem& files, const Path& folder, const Com
     return tl::unexpected(done.error());
   for (int rank = 0; rank < options.num_writers; ++rank) (void)files.remove(folder / list_name(rank));
   const StepFolder temporary = step_folder(folder);
-  if (Outcome<void> done = give_name(files, temporary); !done) return tl::unexpected(done.error());
-  return temporary.named();
+  if (Outcome<void> done = rename_to_final(files, temporary); !done) return tl::unexpected(done.error());
+  return temporary.final_path();
 }
 
 void abandon_checkpoint(FileSystem& files, const Path& folder) { (void)remove_checkpoint(files, folder); }
@@ -200,9 +202,9 @@ Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std
   return SavedCheckpoint{*name, *bytes};
 }
 
-StorePlan boxes_to_store(const Layout& layout, const std::vector<bool>& is_there) {
+SaveAssignment boxes_to_save(const Layout& layout, const std::vector<bool>& is_present) {
   const SyncPlan plan = sync(layout);
-  StorePlan result;
+  SaveAssignment result;
   result.boxes.resize(static_cast<std::size_t>(num_ranks(layout)));
   std::vector<std::int64_t> load(result.boxes.size());
   for (const Reduction& reduction : plan.reductions) {
@@ -210,7 +212,8 @@ StorePlan boxes_to_store(const Layout& layout, const std::vector<bool>& is_there
     std::optional<std::size_t> writer;
     for (const Rank holder : plan.groups[static_cast<std::size_t>(reduction.group)]) {
       const auto rank = static_cast<std::size_t>(holder.value);
-      if (rank < is_there.size() && is_there[rank] && (!writer || load[rank] < load[*writer])) writer = rank;
+      if (rank < is_present.size() && is_present[rank] && (!writer || load[rank] < load[*writer]))
+        writer = rank;
     }
     if (!writer) {
       result.lost.push_back({reduction.tensor, box});
@@ -222,8 +225,8 @@ StorePlan boxes_to_store(const Layout& layout, const std::vector<bool>& is_there
   return result;
 }
 
-std::vector<std::vector<HeldBox>> boxes_to_store(const Layout& layout) {
-  return boxes_to_store(layout, std::vector<bool>(static_cast<std::size_t>(num_ranks(layout)), true)).boxes;
+std::vector<std::vector<TensorBox>> boxes_to_save(const Layout& layout) {
+  return boxes_to_save(layout, std::vector<bool>(static_cast<std::size_t>(num_ranks(layout)), true)).boxes;
 }
 
 }  // namespace optimus

@@ -71,15 +71,15 @@ Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std
 // Determines the boxes that each rank stores, so that replicated data is stored once: of the holders of an
 // element, the one with the smallest assigned size so far writes it. Indexed by rank, then ordered by tensor.
 // The same on every rank. The cost is that of layout/sync.h. Throws a UserError if the layout is invalid.
-std::vector<std::vector<HeldBox>> boxes_to_store(const Layout& layout);
+std::vector<std::vector<TensorBox>> boxes_to_save(const Layout& layout);
 
 // The same if some ranks are lost: other holders store their boxes, and boxes without a remaining holder are
 // listed.
-struct StorePlan {
-  std::vector<std::vector<HeldBox>> boxes;  // [rank]; empty for lost ranks
-  std::vector<HeldBox> lost;                // by tensor
+struct SaveAssignment {
+  std::vector<std::vector<TensorBox>> boxes;  // [rank]; empty for lost ranks
+  std::vector<TensorBox> lost;                // by tensor
 };
-// is_there: [rank]; ranks beyond its end are lost.
-StorePlan boxes_to_store(const Layout& layout, const std::vector<bool>& is_there);
+// is_present: [rank]; ranks beyond its end are lost.
+SaveAssignment boxes_to_save(const Layout& layout, const std::vector<bool>& is_present);
 
 }  // namespace optimus

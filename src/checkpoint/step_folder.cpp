@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kPrefix = "step-", kTemporary = ".tmp-";
 }
 
-Path StepFolder::named() const { return path.parent_path() / fmt::format("{}{}", kPrefix, step); }
+Path StepFolder::final_path() const { return path.parent_path() / fmt::format("{}{}", kPrefix, step); }
 
 std::optional<StepFolder> parse_step_folder(const Path& path) {
   const std::string name = path.filename().string();

@@ -15,7 +15,7 @@ struct StepFolder {
   Path path;
 
   // The final name step-N in the same parent folder.
-  Path named() const;
+  Path final_path() const;
 };
 
 // Returns nullopt for a path of another form.

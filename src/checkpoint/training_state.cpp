@@ -84,7 +84,7 @@ std::string training_state_text(const TrainingState& state) {
   json["seed"] = state.seed;
   json["plan_epoch"] = state.plan_epoch;
   json["precision"] = text(state.precision);
-  json["loss_scale"] = {{"value", state.loss_scale.value}, {"good_steps", state.loss_scale.num_good}};
+  json["loss_scale"] = {{"value", state.loss_scale.value}, {"good_steps", state.loss_scale.num_good_steps}};
   if (!state.fp8.is_empty()) json["fp8"] = history_json(state.fp8);
   if (state.noise != NoiseScale{} || !state.phase_begins.empty()) json["ramp"] = ramp_json(state);
   return json.dump(1) + "\n";
@@ -115,7 +115,7 @@ TrainingState parse_training_state(std::string_view content, const std::string& 
   state.loss_scale.value = scale.at("value").number();
   if (!std::isfinite(state.loss_scale.value) || state.loss_scale.value <= 0)
     scale.at("value").refuse("a positive number");
-  state.loss_scale.num_good = scale.at("good_steps").integer(0);
+  state.loss_scale.num_good_steps = scale.at("good_steps").integer(0);
   if (const auto fp8 = view.find("fp8")) state.fp8 = parse_history(*fp8);
   if (const auto ramp = view.find("ramp")) parse_ramp(*ramp, state);
   return state;

@@ -23,7 +23,7 @@ struct TrainingState {
   Precision precision = Precision::fp32;
   struct LossScale {  // only for fp16; managed by the engine
     double value = 256;
-    std::int64_t num_good = 0;
+    std::int64_t num_good_steps = 0;
     bool operator==(const LossScale&) const = default;
   } loss_scale{};
   Fp8History fp8{};  // of fp8 GEMMs, otherwise empty

@@ -28,10 +28,10 @@ Cluster::Cluster(HardwareProfile profile, const std::string& source) : profile_(
 std::size_t Cluster::group_index(Device device) const {
   ensure(device.value >= 0 && device.value < num_devices_, "device {} is outside the {} devices",
          device.value, num_devices_);
-  const auto behind =
+  const auto next_group =
       std::upper_bound(starts_.begin(), starts_.end(), device.value,
                        [](int value, const GroupStart& start) { return value < start.device; });
-  return static_cast<std::size_t>(behind - starts_.begin()) - 1;
+  return static_cast<std::size_t>(next_group - starts_.begin()) - 1;
 }
 
 bool Cluster::is_present(Device device) const {
@@ -89,7 +89,7 @@ Link plain_link(LinkClass kind, const LinkSpec& spec) {
 }
 
 // The bandwidth of one device if all devices of its node send.
-double fair_share(const NodeGroup& group) {
+double bandwidth_share(const NodeGroup& group) {
   return group.network.nic.bytes_per_second * group.network.nics_per_node / group.devices_per_node;
 }
 
@@ -110,11 +110,12 @@ Link Cluster::link(Device from, Device to) const {
 Link Cluster::network_link(const NodeGroup& from, const NodeGroup& to) const {
   // A single device uses one NIC, or its share if a node has more NICs than devices.
   const auto alone = [](const NodeGroup& group) {
-    return std::max(group.network.nic.bytes_per_second, fair_share(group));
+    return std::max(group.network.nic.bytes_per_second, bandwidth_share(group));
   };
   const NodeGroup& slower = alone(from) <= alone(to) ? from : to;
   const double oversubscription = std::max(from.network.oversubscription, to.network.oversubscription);
-  return {LinkClass::network, alone(slower), std::min(fair_share(from), fair_share(to)) / oversubscription,
+  return {LinkClass::network, alone(slower),
+          std::min(bandwidth_share(from), bandwidth_share(to)) / oversubscription,
           std::max(from.network.nic.latency, to.network.nic.latency), &slower.network.nic.efficiency};
 }
 
@@ -134,7 +135,7 @@ Link Cluster::island_link(const NodeGroup& from, const NodeGroup& to) const {
   return link;
 }
 
-std::optional<double> received_per_second(const Cluster& cluster, int devices) {
+std::optional<double> receive_bytes_per_second(const Cluster& cluster, int devices) {
   const Device first{0};
   for (int i = cluster.num_devices() - 1; i > 0; --i)
     if (const Device other{i}; cluster.island_of(other) == cluster.island_of(first) &&

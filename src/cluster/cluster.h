@@ -80,7 +80,7 @@ class Cluster {
 
 // Bytes per second that `devices` devices of the first node receive in total from other nodes of the same
 // island; nullopt if there are no other nodes.
-std::optional<double> received_per_second(const Cluster& cluster, int devices);
+std::optional<double> receive_bytes_per_second(const Cluster& cluster, int devices);
 
 std::string text(LinkClass kind);  // "network"
 

@@ -21,7 +21,7 @@ struct Curve {
   double at(double size) const;
 };
 
-inline constexpr int kMostCurvePoints = 1'000;
+inline constexpr int kMaxCurvePoints = 1'000;
 
 // Throws a UserError that starts with `where` unless sizes are above 0 and ascend, and fractions are above 0,
 // at most 1 and do not descend.

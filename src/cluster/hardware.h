@@ -31,7 +31,7 @@ struct DeviceType {
   double watts = 0;
   std::optional<double> price_per_hour{};
   // fraction of the peak, as a function of the edge of a cube with the same number of operations
-  Curve product_efficiency{};
+  Curve gemm_efficiency{};
   std::vector<KernelTimes> kernels{};  // measured; at most one per format
   bool operator==(const DeviceType&) const = default;
 };
@@ -94,10 +94,10 @@ struct HardwareProfile {
   bool operator==(const HardwareProfile&) const = default;
 };
 
-inline constexpr int kMostDevices = 1'000'000;
-inline constexpr int kMostIslands = 100;
-inline constexpr int kMostDeviceTypes = 1'000;
-inline constexpr int kMostNodeGroups = 10'000;
+inline constexpr int kMaxDevices = 1'000'000;
+inline constexpr int kMaxIslands = 100;
+inline constexpr int kMaxDeviceTypes = 1'000;
+inline constexpr int kMaxNodeGroups = 10'000;
 
 // Throws a UserError: one sentence that starts with `source` and names the group or type, the value and the
 // valid values.

@@ -13,7 +13,7 @@
 //     These four have a second table with the suffix ".backward".
 //   narrow.product, narrow.input, narrow.weight
 //                                       as product.*, for fp8 GEMMs whose operands are already in fp8
-//                                       (engine/fp8_products.h)
+//                                       (engine/fp8_gemm.h)
 //   cast, cast.turned, cast.both        cast to fp8 as stored, transposed, and both at once
 //   cast.transpose                      transpose of fp8 elements
 //   norm.KIND.narrow, activation.NAME.narrow, activation.NAME.narrow.backward
@@ -55,7 +55,7 @@ struct KernelTimes {
   double seconds(std::string_view table, double work, std::initializer_list<double> sizes) const;
 };
 
-inline constexpr int kMostKernelTables = 100, kMostTableRates = 100'000;
+inline constexpr int kMaxKernelTables = 100, kMaxTableRates = 100'000;
 
 // Throws a UserError that starts with `where` unless axes are above 0 and ascend, rates are above 0, and
 // there is one rate per grid point.

@@ -68,17 +68,17 @@ const std::vector<LauncherRow>& launcher_rows() {
   return rows;
 }
 
-int launch_number(const std::string& variable, const std::string& text, int least) {
+int launch_number(const std::string& variable, const std::string& text, int minimum) {
   int value = 0;
   option_value::parse(value, text, variable);
-  if (value < least) throw UserError("{}: {} is below the minimum of {}", variable, value, least);
+  if (value < minimum) throw UserError("{}: {} is below the minimum of {}", variable, value, minimum);
   return value;
 }
 
-std::optional<int> number_of(const Environment& environment, const std::string& variable, int least) {
+std::optional<int> number_of(const Environment& environment, const std::string& variable, int minimum) {
   if (variable.empty()) return std::nullopt;
   const auto text = environment(variable);
-  return text ? std::optional(launch_number(variable, *text, least)) : std::nullopt;
+  return text ? std::optional(launch_number(variable, *text, minimum)) : std::nullopt;
 }
 
 std::string job_of(const LauncherRow& row, const Environment& environment) {
@@ -87,7 +87,7 @@ std::string job_of(const LauncherRow& row, const Environment& environment) {
   return job;
 }
 
-bool is_here(const std::string& host) {
+bool is_this_host(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
@@ -97,7 +97,7 @@ bool is_on_one_host(const LauncherRow& row, const LaunchInfo& info, const Enviro
   if (const auto local = number_of(environment, row.local_size, 1)) return *local >= info.world_size;
   if (const auto hosts = number_of(environment, row.num_hosts, 1)) return *hosts == 1;
   const auto master = environment("MASTER_ADDR");
-  return info.world_size == 1 || (master && is_here(*master));
+  return info.world_size == 1 || (master && is_this_host(*master));
 }
 
 void find_master(const LauncherRow& row, LaunchInfo& info, const Environment& environment) {

@@ -16,11 +16,11 @@ Path measured_cluster_path();
 Cluster open_cluster(const std::string& name_or_path);
 // Whether the name is "here" or of the form "herex2", so that the links are measured instead of taken from
 // specifications.
-bool is_measured_here(const std::string& name);
+bool is_measured_cluster_name(const std::string& name);
 
 // `num_devices` devices of one type with the links of the measured machine. If `num_sharing` devices share a
 // processor, each has that part of its performance.
-HardwareProfile several_of(HardwareProfile measured, const DeviceType& type, int num_devices,
-                           int num_sharing);
+HardwareProfile replicate_device(HardwareProfile measured, const DeviceType& type, int num_devices,
+                                 int num_sharing);
 
 }  // namespace optimus

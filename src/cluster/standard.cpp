@@ -162,7 +162,7 @@ std::optional<DeviceType> find_device_type(std::string_view name) {
                                  row.fp16 * tera, row.fp8 * tera, row.fp4 * tera},
                         .memory_bytes_per_second = row.memory_tb_per_second * tera,
                         .watts = row.watts,
-                        .product_efficiency = curve(row.products)};
+                        .gemm_efficiency = curve(row.products)};
     }
   return std::nullopt;
 }
@@ -174,8 +174,8 @@ std::vector<std::string> device_type_names() {
   return names;
 }
 
-std::optional<DeviceType> find_type_in(std::string_view makers_name) {
-  const std::string name = lower(makers_name);
+std::optional<DeviceType> find_type_by_vendor_name(std::string_view vendor_name) {
+  const std::string name = lower(vendor_name);
   std::string longest;
   for (const std::string& known : device_type_names())
     if (known != "cpu" && known.size() > longest.size() && name.find(known) != std::string::npos)
@@ -228,8 +228,8 @@ std::pair<DeviceType, int> read_part(std::string_view text, const std::string& s
   const auto type = find_device_type(part->type);
   if (!type) refuse_type(part->type, source);
   const int count = part->count.size() > 7 ? INT_MAX : std::stoi(part->count);
-  if (count < 1 || count > kMostDevices)
-    throw UserError("{}: {} devices, must be from 1 to {}", source, in_quotes(part->count, 20), kMostDevices);
+  if (count < 1 || count > kMaxDevices)
+    throw UserError("{}: {} devices, must be from 1 to {}", source, in_quotes(part->count, 20), kMaxDevices);
   return {*type, count};
 }
 
@@ -244,9 +244,9 @@ int find_or_add(std::vector<DeviceType>& types, const DeviceType& type) {
 }  // namespace
 
 HardwareProfile standard_cluster(const std::string& name) {
-  constexpr std::size_t kLongestName = 1000;
+  constexpr std::size_t kMaxNameLength = 1000;
   const std::string source = "cluster " + in_quotes(name);
-  if (name.size() > kLongestName) throw UserError("{}: longer than {} characters", source, kLongestName);
+  if (name.size() > kMaxNameLength) throw UserError("{}: longer than {} characters", source, kMaxNameLength);
   HardwareProfile profile;
   profile.name = lower(name);
   for (const std::string& text : split(profile.name, '+')) {

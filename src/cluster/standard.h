@@ -19,7 +19,7 @@ namespace optimus {
 std::optional<DeviceType> find_device_type(std::string_view name);
 std::vector<std::string> device_type_names();
 // The type for a vendor's device name: "NVIDIA A100-SXM4-80GB" is a100-80 (a100 is an alias of it).
-std::optional<DeviceType> find_type_in(std::string_view makers_name);
+std::optional<DeviceType> find_type_by_vendor_name(std::string_view vendor_name);
 
 // `num_devices` devices of a built-in type in its usual nodes and network. `type` is the type index of the
 // resulting group. Throws a UserError for an unknown type.

@@ -22,9 +22,9 @@ struct Token {
 std::optional<Token> find_token(const Environment& environment, const Path& file);
 
 // A random token of 128 bits.
-std::string make_token();
+std::string generate_token();
 
 // Instructions for runs over several hosts that have no token.
-std::string how_to_make_token();
+std::string token_instructions();
 
 }  // namespace optimus

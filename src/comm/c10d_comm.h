@@ -5,7 +5,7 @@
 //   auto comm = make_process_comm({.rank = 2, .size = 4, .store = {.port = server.port(), .token = token}},
 //                                 deadline);
 //
-// Collectives of CUDA tensors use NCCL if each member has its own GPU (card_group.h); otherwise they go
+// Collectives of CUDA tensors use NCCL if each member has its own GPU (nccl_group.h); otherwise they go
 // through host memory, as messages always do. A thread per group drives operations of several stages, so they
 // progress while the rank computes. A rank that fails writes a note to the store, so the failure report of
 // the others names the rank that was missing and not one that merely gave up.
@@ -22,7 +22,7 @@ namespace optimus {
 struct ProcessCommOptions {
   int rank = 0, size = 1;  // also the worker id (Comm::regroup)
   StoreClient::Place store;
-  ExchangeSizes sizes{};
+  AlgorithmThresholds sizes{};
   at::Device device{at::kCPU};  // of this rank
 };
 

@@ -28,7 +28,7 @@ class StoreClient {
     int port = 0;
     std::string token{};    // of the run
     std::string address{};  // at which other ranks reach this machine
-    bool is_etcd = false;   // as in StorePlace
+    bool is_etcd = false;   // as in StoreAddress
     std::string prefix{};   // prepended to every key
     std::shared_ptr<KeyStore>
         store{};  // an open store; if it is set, only `address` and `prefix` of the other members are used
@@ -43,16 +43,16 @@ class StoreClient {
   Outcome<std::int64_t> count(const std::string& key);
 
   // Connects to the other members of a group under a key that all of them use, each key once. All members
-  // must be about to call this. `given_up` is polled meanwhile: when it returns a reason, the call fails at
+  // must be about to call this. `abandon_reason` is polled meanwhile: when it returns a reason, the call fails at
   // once with that reason.
-  using GivenUp = std::function<std::optional<std::string>()>;
-  Outcome<std::unique_ptr<Wire>> link(const std::string& key, int place, int size, const Deadline& deadline,
-                                      const GivenUp& given_up);
+  using AbandonCheck = std::function<std::optional<std::string>()>;
+  Outcome<std::unique_ptr<GroupLink>> link(const std::string& key, int place, int size,
+                                           const Deadline& deadline, const AbandonCheck& abandon_reason);
 
  private:
-  struct Parts;
-  explicit StoreClient(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
+  struct Impl;
+  explicit StoreClient(std::unique_ptr<Impl> parts);
+  std::unique_ptr<Impl> impl_;
 };
 
 // torchrun itself listens on MASTER_PORT with a c10d store that anyone can read. Publishes the address of our

@@ -3,12 +3,12 @@
 // is sent when; this interface only carries it.
 //
 //   comm.connect(epoch, program.groups, Deadline::after(Seconds(60), "connecting"));
-//   auto sum = comm.all_reduce(group, gradients, Sum::sum, "gradients of block 3");
+//   auto sum = comm.all_reduce(group, gradients, ReduceOp::sum, "gradients of block 3");
 //   …                                                  // other work continues meanwhile
 //   if (auto done = sum->wait(Deadline::after(…)); !done) return tl::unexpected(done.error());
 //
 // Two implementations: threads of one process (thread_comm.h; tests, several ranks on one GPU) and processes
-// (c10d_comm.h), which use Gloo for messages and NCCL for collectives of GPU tensors (card_group.h) if each
+// (c10d_comm.h), which use Gloo for messages and NCCL for collectives of GPU tensors (nccl_group.h) if each
 // member has a GPU. A group of one rank runs the same code.
 //
 // One thread calls a Comm, except for prepare() and the *_ahead messages; several threads may each have a
@@ -33,7 +33,7 @@
 
 namespace optimus {
 
-enum class Sum { sum, maximum };
+enum class ReduceOp { sum, maximum };
 
 // Why an operation did not complete: the operation, its group, the missing members, and how long this rank
 // waited.
@@ -91,7 +91,7 @@ class Comm {
 
   // Changes to another membership and to this rank's worker id in it. Closes all groups, clears an abandon()
   // and leaves nothing connected. No other thread may be using this object.
-  virtual void regroup(const Membership& membership) = 0;
+  virtual void change_membership(const Membership& membership) = 0;
   // The last ranks leave: from now on the world is the first `size` ranks. Their groups must be connected
   // next.
   virtual void shrink(int size) = 0;
@@ -114,7 +114,7 @@ class Comm {
 
   // Tensors are contiguous and have the same type and size on all members. `what` names the operation in
   // failures and logs.
-  virtual std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
+  virtual std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
                                               std::string_view what) = 0;
   // `to` has the size of `from` times the number of members, in their order.
   virtual std::unique_ptr<Pending> all_gather(const Group& group, at::Tensor from, at::Tensor to,
@@ -138,10 +138,10 @@ class Comm {
 
   // Whether some of this rank's groups of the epoch run collectives directly between GPUs, over another path
   // than messages.
-  virtual bool has_cards() const { return false; }
+  virtual bool uses_nccl() const { return false; }
   // Waits until all operations that were started have ended on the devices too; results computed with them
   // are valid only then.
-  virtual CommOutcome<void> settle(const Deadline&) { return {}; }
+  virtual CommOutcome<void> synchronize(const Deadline&) { return {}; }
 
   virtual const FlightLog& flight_log() const = 0;
 };

@@ -35,16 +35,16 @@ namespace optimus {
 //   1 MiB                          1350    1346        1364                  7320    7987        7413
 //   4 MiB                          4026    6604        4358                 19300   30484       10457
 //   16 MiB                        21370   29832       24508                 45882  117014       44051
-struct ExchangeSizes {
-  std::int64_t split_from = 512 << 10;  // bytes from which an all_reduce is done by pieces
-  std::int64_t segment = 4 << 20;       // bytes of a piece that are added at a time
-  int most_direct = 8;                  // members; larger groups send small tensors along a tree
-  std::int64_t tree_up_to =
+struct AlgorithmThresholds {
+  std::int64_t split_min_bytes = 512 << 10;  // bytes from which an all_reduce is done by pieces
+  std::int64_t segment = 4 << 20;            // bytes of a piece that are added at a time
+  int max_direct_members = 8;                // members; larger groups send small tensors along a tree
+  std::int64_t tree_max_bytes =
       4 << 10;  // bytes up to which an all_reduce uses the tree: its root holds a row of each member
 };
 
 // Pool of scratch memory for operations: allocating fresh memory costs more than the additions. Thread-safe.
-class Scratch {
+class ScratchMemory {
  public:
   at::Tensor take(std::int64_t bytes);  // uint8, at least `bytes` elements
   void give_back(at::Tensor memory);
@@ -57,10 +57,10 @@ class Scratch {
 class MemberExchange {
  public:
   // number: index of the operation in its group. `link` and `scratch` must outlive this.
-  MemberExchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number,
-                 ExchangeSizes sizes);
+  MemberExchange(CommOperation operation, GroupLink& link, ScratchMemory& scratch, std::int64_t number,
+                 AlgorithmThresholds sizes);
   // A message to or from the member at `peer`, with a tag of its own.
-  MemberExchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag);
+  MemberExchange(CommOperation message, GroupLink& link, ScratchMemory& scratch, int peer, int tag);
   ~MemberExchange();
 
   const CommOperation& operation() const { return operation_; }
@@ -82,7 +82,7 @@ class MemberExchange {
 
  private:
   struct Message {
-    std::unique_ptr<WireMessage> transfer;
+    std::unique_ptr<LinkMessage> transfer;
     int place = 0;
     bool is_receive = false, is_second = false;  // of an all_reduce's second stage
     bool is_done = false;
@@ -100,26 +100,26 @@ class MemberExchange {
   std::int64_t num_segments(const at::Tensor& piece) const;
   at::Tensor scratch_row(std::int64_t slot, std::int64_t bytes) const;
 
-  void begin_whole();   // small all_reduce
-  void begin_pieces();  // reduce_scatter, large all_reduce
+  void begin_unsplit();  // small all_reduce
+  void begin_pieces();   // reduce_scatter, large all_reduce
   void begin_gather();
   void begin_broadcast();
   void begin_tree();
   void run_tree(Interrupter& interrupter, const Interrupter::Limits& limits);
-  void send_down();
+  void send_to_children();
   at::Tensor tree_rows(int begin, int end) const;
   void receive_segment(std::int64_t index);
-  void add_whole();
+  void add_unsplit();
   void add_segment(std::int64_t index);
   // The other members, starting after this one, so that not all members begin with the same peer.
   std::vector<int> peers() const;
 
   const CommOperation operation_;
-  Wire& link_;
-  Scratch& scratch_;
-  const int size_, place_;
+  GroupLink& link_;
+  ScratchMemory& scratch_;
+  const int size_, member_index_;
   const int tag_, peer_ = -1;
-  const ExchangeSizes sizes_;
+  const AlgorithmThresholds sizes_;
   at::Tensor memory_;
   std::vector<Message> messages_;
   std::vector<Waiting> segments_;  // receives of each segment, as far as started

@@ -27,7 +27,7 @@ struct FlightEntry {
 
 class FlightLog {
  public:
-  explicit FlightLog(int rank, std::size_t num_kept = 64);
+  explicit FlightLog(int rank, std::size_t capacity = 64);
 
   // Returns the operation's number. Example: `kind` "all_reduce", `what` "gradients of block 3".
   std::int64_t post(std::string_view kind, std::string_view what, std::string_view group, std::int64_t bytes);
@@ -41,7 +41,7 @@ class FlightLog {
   Seconds now() const;
 
   const int rank_;
-  const std::size_t num_kept_;
+  const std::size_t capacity_;
   const std::chrono::steady_clock::time_point began_;
   mutable std::mutex mutex_;
   std::int64_t num_posted_ = 0;

@@ -31,15 +31,15 @@ class Interrupter {
   };
   // Returns when the transfer with the member at `place` is done. Throws LinkError: closed, deadline or
   // stopped.
-  void wait(WireMessage& transfer, Wire& link, int place, const Limits& limits);
+  void wait(LinkMessage& transfer, GroupLink& link, int place, const Limits& limits);
 
  private:
   void run();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<WireMessage*> waited_for_;
-  bool is_over_ = false;
+  std::vector<LinkMessage*> waited_for_;
+  bool is_stopping_ = false;
   std::thread thread_;
 };
 

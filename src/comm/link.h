@@ -20,9 +20,9 @@ struct LinkError {
 };
 
 // A message in flight. The caller owns its memory. One thread waits; any thread may interrupt.
-class WireMessage {
+class LinkMessage {
  public:
-  virtual ~WireMessage() = default;
+  virtual ~LinkMessage() = default;
   // Returns true when done and false when interrupted; it may then be called again. Throws LinkError if the
   // connection is closed. A timeout closes all connections of the link (Gloo's behaviour), so callers pass a
   // long timeout and use interrupt().
@@ -33,15 +33,15 @@ class WireMessage {
 
 // Connections to all members of a group, which are addressed by their index in it. Between two members,
 // messages with the same tag arrive in the order of sending.
-class Wire {
+class GroupLink {
  public:
-  virtual ~Wire() = default;
+  virtual ~GroupLink() = default;
   virtual int place() const = 0;
   virtual int size() const = 0;
   // `row` has at least one element and lies in host memory; it must not change until the transfer is done.
   // Throws LinkError.
-  virtual std::unique_ptr<WireMessage> send(int place, const at::Tensor& row, int tag) = 0;
-  virtual std::unique_ptr<WireMessage> receive(int place, const at::Tensor& row, int tag) = 0;
+  virtual std::unique_ptr<LinkMessage> send(int place, const at::Tensor& row, int tag) = 0;
+  virtual std::unique_ptr<LinkMessage> receive(int place, const at::Tensor& row, int tag) = 0;
   // Throws LinkError if the connection is known to be closed. Not meant to be called for every message: each
   // call leaks a few bytes.
   virtual void check(int place) = 0;

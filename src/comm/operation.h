@@ -29,7 +29,7 @@ std::string_view name(CommKind kind);
 struct CommOperation {
   CommKind kind = CommKind::connect;
   at::Tensor from{}, to{};
-  Sum sum = Sum::sum;
+  ReduceOp sum = ReduceOp::sum;
   int root = 0;  // broadcast: its index among the members
   std::string what;
 
@@ -39,11 +39,11 @@ struct CommOperation {
 };
 
 // Each function ensures that tensors are contiguous, have one type, and match in size.
-CommOperation all_reduce_operation(at::Tensor tensor, Sum kind, std::string_view what);
+CommOperation all_reduce_operation(at::Tensor tensor, ReduceOp kind, std::string_view what);
 CommOperation all_gather_operation(at::Tensor from, at::Tensor to, int num_members, std::string_view what);
 CommOperation reduce_scatter_operation(at::Tensor from, at::Tensor to, int num_members,
                                        std::string_view what);
-CommOperation broadcast_operation(at::Tensor tensor, int root_place, std::string_view what);
+CommOperation broadcast_operation(at::Tensor tensor, int root_index, std::string_view what);
 CommOperation message_operation(CommKind kind, at::Tensor tensor, std::string_view what);
 
 // "the deadline for step 12 passed"
@@ -53,9 +53,9 @@ std::string group_text(const Group& group, int epoch);
 // Returns `world` with all ranks listed, so that a group is identified by its members.
 Group with_members(const Group& group, int num_ranks);
 // Order by role and members, in which groups are connected.
-bool comes_before(const Group& a, const Group& b);
+bool is_ordered_before(const Group& a, const Group& b);
 // The rank's index in the group; -1 if it is not a member.
-int place_of(int rank, const Group& group);
+int member_index_of(int rank, const Group& group);
 // Those of `groups` that contain the rank, without duplicates, in the order in which they are connected.
 std::vector<Group> own_groups(std::span<const Group> groups, int rank, int num_ranks);
 

@@ -19,18 +19,18 @@
 namespace optimus {
 
 // State that all operations of one rank share. Outlives its groups.
-struct RankShared {
+struct SharedRankState {
   int generation = 0, rank = 0;
   StoreClient* store = nullptr;
-  ExchangeSizes sizes;
+  AlgorithmThresholds sizes;
   Interrupter interrupter;
   FlightLog log;
 
-  explicit RankShared(int own_rank) : rank(own_rank), log(own_rank) {}
+  explicit SharedRankState(int own_rank) : rank(own_rank), log(own_rank) {}
   std::optional<std::string> abandoned() const;
   void abandon(const std::string& reason);
   // Prepares for another membership; no group may exist.
-  void renew(int new_generation, int new_rank);
+  void start_generation(int new_generation, int new_rank);
 
  private:
   mutable std::mutex mutex_;
@@ -79,17 +79,17 @@ class ProcessOperation {
 
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
-  ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Wire> link);
+  ProcessGroup(SharedRankState& shared, Group group, int epoch, std::unique_ptr<GroupLink> link);
   ~ProcessGroup();
 
   const std::string& text() const { return text_; }
-  RankShared& shared() { return shared_; }
-  Wire& link() { return *link_; }
+  SharedRankState& shared() { return shared_; }
+  GroupLink& link() { return *link_; }
 
   std::shared_ptr<ProcessOperation> start(CommOperation operation);
   std::shared_ptr<ProcessOperation> start_message(CommOperation operation, int peer, int tag);
   // Queues the operation for a thread of the group.
-  void drive(std::shared_ptr<ProcessOperation> operation);
+  void run_in_background(std::shared_ptr<ProcessOperation> operation);
   // Ends all operations in flight, and the threads.
   void close(const std::string& reason);
 
@@ -99,31 +99,31 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   CommFailure fail(MemberExchange& exchange, const LinkError& error, Seconds waited);
 
  private:
-  struct Driver {
+  struct BackgroundThread {
     std::deque<std::shared_ptr<ProcessOperation>> queue;
     std::thread thread;  // started with the first operation
   };
-  void run(Driver& driver);
-  void break_off(const std::string& reason);
-  void leave_note(const CommFailure& failure);
-  std::optional<std::string> note_of(int rank) const;
+  void run(BackgroundThread& background);
+  void mark_broken(const std::string& reason);
+  void write_failure_note(const CommFailure& failure);
+  std::optional<std::string> failure_note_of(int rank) const;
   void name_missing(const MemberExchange::Unfinished& left, CommFailure& failure) const;
   std::shared_ptr<ProcessOperation> begin(std::unique_ptr<MemberExchange> exchange);
 
-  RankShared& shared_;
+  SharedRankState& shared_;
   const Group group_;
   const int epoch_;
   const std::string text_;
-  const std::unique_ptr<Wire> link_;
-  Scratch scratch_;
+  const std::unique_ptr<GroupLink> link_;
+  ScratchMemory scratch_;
   std::int64_t num_started_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<std::string> broken_;
-  bool is_over_ = false;
+  bool is_stopping_ = false;
   // Separate threads, because a message may arrive only after the sender has received our part of a
   // collective.
-  std::array<Driver, 2> drivers_;  // of messages; of multi-stage operations
+  std::array<BackgroundThread, 2> background_threads_;  // of messages; of multi-stage operations
 };
 
 }  // namespace optimus

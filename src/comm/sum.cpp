@@ -23,7 +23,7 @@ T larger(T a, T b) {
 
 // Processes one block at a time, so that the sums stay in the L1 cache.
 template <typename T>
-void sum_rows(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind) {
+void sum_rows(std::span<const at::Tensor> pieces, const at::Tensor& to, ReduceOp kind) {
   using Wide = std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;
   constexpr std::int64_t kBlock = 1024;
   std::array<Wide, kBlock> sums;
@@ -35,7 +35,7 @@ void sum_rows(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind
       const T* const in = static_cast<const T*>(pieces[p].const_data_ptr()) + begin;
       if (p == 0)
         for (std::int64_t i = 0; i < count; ++i) sums[i] = static_cast<Wide>(in[i]);
-      else if (kind == Sum::sum)
+      else if (kind == ReduceOp::sum)
         for (std::int64_t i = 0; i < count; ++i) sums[i] += static_cast<Wide>(in[i]);
       else
         for (std::int64_t i = 0; i < count; ++i) sums[i] = larger(sums[i], static_cast<Wide>(in[i]));
@@ -44,7 +44,7 @@ void sum_rows(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind
   }
 }
 
-void sum_on_host(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind) {
+void sum_on_host(std::span<const at::Tensor> pieces, const at::Tensor& to, ReduceOp kind) {
   for (const at::Tensor& piece : pieces) announce_read(piece.const_data_ptr(), piece.nbytes());
   announce_write(to.data_ptr(), to.nbytes());
   switch (to.scalar_type()) {
@@ -65,12 +65,12 @@ void sum_on_host(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum k
   }
 }
 
-void sum_on_device(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind) {
+void sum_on_device(std::span<const at::Tensor> pieces, const at::Tensor& to, ReduceOp kind) {
   const bool is_half = to.scalar_type() == at::kBFloat16 || to.scalar_type() == at::kHalf;
   at::Tensor sums = pieces[0].to(to.device(), is_half ? at::kFloat : to.scalar_type(), true, /*copy=*/true);
   for (const at::Tensor& piece : pieces.subspan(1)) {
     const at::Tensor here = piece.to(to.device(), sums.scalar_type(), true);
-    if (kind == Sum::sum)
+    if (kind == ReduceOp::sum)
       sums.add_(here);
     else
       sums.copy_(at::maximum(sums, here));
@@ -80,7 +80,7 @@ void sum_on_device(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum
 
 }  // namespace
 
-void sum_in_order(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind) {
+void sum_in_order(std::span<const at::Tensor> pieces, const at::Tensor& to, ReduceOp kind) {
   ensure(!pieces.empty(), "a sum needs at least one piece");
   for (const at::Tensor& piece : pieces)
     ensure(piece.numel() == to.numel() && piece.scalar_type() == to.scalar_type(),

@@ -10,15 +10,15 @@ namespace {
 using C = Constants;
 
 constexpr ConstantRow kRows[] = {
-    {"product.ampere", &C::product_ampere, 0.6, 1.25,
+    {"product.ampere", &C::gemm_ampere, 0.6, 1.25,
      "GEMM speed on Ampere and Volta, relative to their curves"},
-    {"product.hopper", &C::product_hopper, 0.6, 1.4, "GEMM speed on Hopper, relative to its curve"},
-    {"product.blackwell", &C::product_blackwell, 0.6, 1.4, "GEMM speed on Blackwell, relative to its curve"},
+    {"product.hopper", &C::gemm_hopper, 0.6, 1.4, "GEMM speed on Hopper, relative to its curve"},
+    {"product.blackwell", &C::gemm_blackwell, 0.6, 1.4, "GEMM speed on Blackwell, relative to its curve"},
     {"size.ampere", &C::size_ampere, 0.3, 3, "factor on the size at which Ampere's curve is read"},
     {"size.hopper", &C::size_hopper, 0.3, 3, "factor on the size at which Hopper's curve is read"},
     {"size.blackwell", &C::size_blackwell, 0.3, 3, "factor on the size at which Blackwell's curve is read"},
     {"wave", &C::wave, 0.02, 1.2, "loss from a partially filled last wave of tiles, exponent"},
-    {"ultra", &C::ultra, 0.9, 1.5, "speed of Blackwell Ultra, relative to Blackwell"},
+    {"ultra", &C::blackwell_ultra, 0.9, 1.5, "speed of Blackwell Ultra, relative to Blackwell"},
     {"fp8.emulated", &C::fp8_emulated, 0.3, 1, "block scales without hardware support, relative speed"},
     {"fp8", &C::fp8, 0.4, 1.5, "fp8 GEMMs, relative to the curve on the fp8 peak"},
     {"fp8.blocks", &C::fp8_blocks, 0.4, 1.3, "fp8 GEMMs with a scale per block, relative to fp8"},
@@ -28,13 +28,13 @@ constexpr ConstantRow kRows[] = {
     {"flash.ampere", &C::flash_ampere, 0.3, 1, "flash attention on Ampere, relative to the peak"},
     {"flash.hopper", &C::flash_hopper, 0.2, 1, "flash attention on Hopper, relative to the peak"},
     {"flash.blackwell", &C::flash_blackwell, 0.2, 1, "flash attention on Blackwell, relative to the peak"},
-    {"flash.first", &C::flash_first, 0.3, 1, "FlashAttention 1, relative to flash attention"},
+    {"flash.first", &C::flash_v1, 0.3, 1, "FlashAttention 1, relative to flash attention"},
     {"flash.portable", &C::flash_portable, 0.3, 1,
      "kernels without Hopper's instructions on Hopper, relative"},
     {"flash.backward", &C::flash_backward, 0.4, 1.2, "backward of flash attention, relative to the forward"},
     {"flash.head", &C::flash_head, 2, 120, "speed of flash attention: head_dim / (head_dim + this)"},
     {"unaligned", &C::unaligned, 0.05, 1, "unfused attention with head width not a multiple of 8"},
-    {"score.product", &C::score_product, 0.2, 1.5, "GEMMs of unfused attention, relative to the curve"},
+    {"score.product", &C::score_gemm, 0.2, 1.5, "GEMMs of unfused attention, relative to the curve"},
     {"score.traffic", &C::score_traffic, 0.3, 3,
      "traffic of unfused attention, relative to the counted bytes"},
     {"bandwidth", &C::bandwidth, 0.5, 0.95, "attained fraction of the memory bandwidth"},
@@ -54,15 +54,17 @@ constexpr ConstantRow kRows[] = {
      "latency of intra-domain links, relative to the specified one"},
     {"network.latency", &C::network_latency, 0.2, 20,
      "latency of network links, relative to the specified one"},
-    {"network.crowding", &C::crowding, 0.0005, 0.5, "loss of network bandwidth per doubling of nodes"},
+    {"network.crowding", &C::network_contention, 0.0005, 0.5,
+     "loss of network bandwidth per doubling of nodes"},
     {"tensor.hidden", &C::tensor_hidden, 0.05, 0.98,
      "hidden part of overlapped tensor-parallel communication"},
     {"interference", &C::interference, 0.01, 0.8,
      "seconds that compute loses per second of concurrent communication"},
     {"host.slot", &C::slot_seconds, 1e-6, 5e-3, "seconds of host time per micro-batch and chunk"},
     {"host.step", &C::step_seconds, 1e-3, 0.3, "seconds of host time per step"},
-    {"shard.turn", &C::turn_seconds, 1e-4, 20e-3, "seconds per owner that broadcasts its shard"},
-    {"straggling", &C::straggling, 0.0003, 0.03, "part of the step lost to stragglers per doubling of nodes"},
+    {"shard.turn", &C::broadcast_turn_seconds, 1e-4, 20e-3, "seconds per owner that broadcasts its shard"},
+    {"straggling", &C::straggler_loss, 0.0003, 0.03,
+     "part of the step lost to stragglers per doubling of nodes"},
     {"memory.context", &C::context_bytes, 0.3e9, 4e9, "bytes of a process in addition to its tensors"},
     {"memory.group", &C::group_bytes, 0.02e9, 1e9, "bytes per communicator"},
     {"memory.reserve", &C::reserve, 0.001, 0.3, "fraction of memory that the allocator reserves without use"},
@@ -70,7 +72,7 @@ constexpr ConstantRow kRows[] = {
     // Constants that are stated, not fitted, come last.
     {"expert.imbalance", &C::expert_imbalance, 1, 4, "tokens of the busiest MoE device, relative to the mean",
      true},
-    {"expert.product", &C::expert_product, 0.2, 1.2, "grouped GEMMs, relative to one GEMM of the same size",
+    {"expert.product", &C::expert_gemm, 0.2, 1.2, "grouped GEMMs, relative to one GEMM of the same size",
      true},
     {"residual.compute", &C::compute_residual, 0.02, 50,
      "seconds of GEMMs and attention, relative to the predicted ones", true},
@@ -86,17 +88,17 @@ constexpr ConstantRow kRows[] = {
      "compute of the embedding, in addition to the others", true},
     {"residual.head", &C::head_residual, 0.02, 50, "compute of the head, in addition to the others", true},
 };
-constexpr std::size_t kNumber = std::size(kRows);
-static_assert(kNumber <= 60);
-constexpr std::size_t kNumberFitted = [] {
+constexpr std::size_t kNumConstants = std::size(kRows);
+static_assert(kNumConstants <= 60);
+constexpr std::size_t kNumFittedConstants = [] {
   std::size_t fitted = 0;
-  while (fitted < kNumber && !kRows[fitted].is_stated) ++fitted;
+  while (fitted < kNumConstants && !kRows[fitted].is_stated) ++fitted;
   return fitted;
 }();
 
 struct FittedRow {
   std::string_view without;  // "": fitted on all data
-  std::array<double, kNumberFitted> values;
+  std::array<double, kNumFittedConstants> values;
 };
 constexpr FittedRow kFitted[] = {
 #include "cost/fitted.inc"
@@ -104,7 +106,7 @@ constexpr FittedRow kFitted[] = {
 
 Constants made_from(const FittedRow& row) {
   Constants constants;  // stated constants keep these values
-  for (std::size_t i = 0; i < kNumberFitted; ++i) constants.*kRows[i].member = row.values[i];
+  for (std::size_t i = 0; i < kNumFittedConstants; ++i) constants.*kRows[i].member = row.values[i];
   return constants;
 }
 
@@ -117,7 +119,7 @@ const Constants& fitted_constants() {
   return constants;
 }
 
-Constants constants_without(std::string_view source) {
+Constants constants_fitted_without(std::string_view source) {
   for (const FittedRow& row : kFitted)
     if (!row.without.empty() && row.without == source) return made_from(row);
   return fitted_constants();

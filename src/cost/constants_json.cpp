@@ -13,7 +13,7 @@ constexpr int kConstantsVersion = 1;
 
 }  // namespace
 
-NamedConstants usual_constants() { return {fitted_constants(), "fitted on published runs"}; }
+NamedConstants builtin_constants() { return {fitted_constants(), "fitted on published runs"}; }
 
 OrderedJson to_json(const NamedConstants& named) {
   OrderedJson json = {

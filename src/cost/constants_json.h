@@ -19,7 +19,7 @@ struct NamedConstants {
 };
 
 // The built-in constants.
-NamedConstants usual_constants();
+NamedConstants builtin_constants();
 
 OrderedJson to_json(const NamedConstants& named);
 // Throws UserError for another format, an unknown name, or a value outside its bounds.

@@ -19,8 +19,8 @@ struct Corrected {
   Constants constants;
   std::vector<Residual> used;  // residuals that changed something
 };
-// Factors are limited to 1 / kMostCorrection … kMostCorrection.
-inline constexpr double kMostCorrection = 10;
+// Factors are limited to 1 / kMaxCorrection … kMaxCorrection.
+inline constexpr double kMaxCorrection = 10;
 Corrected corrected(HardwareProfile profile, const Constants& constants,
                     const std::vector<Residual>& residuals);
 

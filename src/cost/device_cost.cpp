@@ -10,7 +10,7 @@ namespace optimus {
 namespace {
 
 // The nominal power of a type; a device with a lower power limit computes more slowly.
-double usual_watts(Architecture architecture) {
+double nominal_watts(Architecture architecture) {
   switch (architecture) {
     case Architecture::ampere:
       return 400;
@@ -80,28 +80,28 @@ DeviceCost::DeviceCost(const DeviceType& type, double speed, const Software& sof
       architecture_(architecture_of(type)),
       speed_(speed),
       multiprocessors_(multiprocessors_of(architecture_)),
-      product_(1),
+      gemm_speed_(1),
       size_(1),
       flash_(0.5),
       bandwidth_(type.memory_bytes_per_second * constants.bandwidth * speed) {
   const Constants& c = constants;
   switch (architecture_) {
     case Architecture::ampere:
-      product_ = c.product_ampere, size_ = c.size_ampere, flash_ = c.flash_ampere;
+      gemm_speed_ = c.gemm_ampere, size_ = c.size_ampere, flash_ = c.flash_ampere;
       break;
     case Architecture::hopper:
-      product_ = c.product_hopper, size_ = c.size_hopper, flash_ = c.flash_hopper;
+      gemm_speed_ = c.gemm_hopper, size_ = c.size_hopper, flash_ = c.flash_hopper;
       break;
     case Architecture::blackwell:
-      product_ = c.product_blackwell, size_ = c.size_blackwell, flash_ = c.flash_blackwell;
-      if (ends_with(type.name, "b300")) product_ *= c.ultra, flash_ *= c.ultra;
+      gemm_speed_ = c.gemm_blackwell, size_ = c.size_blackwell, flash_ = c.flash_blackwell;
+      if (ends_with(type.name, "b300")) gemm_speed_ *= c.blackwell_ultra, flash_ *= c.blackwell_ultra;
       break;
     case Architecture::other:
       break;
   }
-  if (const double usual = usual_watts(architecture_); usual > 0 && type.watts > 0) {
+  if (const double usual = nominal_watts(architecture_); usual > 0 && type.watts > 0) {
     const double factor = std::pow(type.watts / usual, c.power);
-    product_ *= factor, flash_ *= factor;
+    gemm_speed_ *= factor, flash_ *= factor;
   }
   switch (software.kernels) {
     case KernelStyle::eager:
@@ -136,7 +136,7 @@ const KernelTimes* DeviceCost::measured(NumberFormat format) const {
 
 // Tiles of 128 x 256 elements are computed in parallel, one per multiprocessor; the last wave may leave many
 // multiprocessors idle.
-double DeviceCost::filled_rounds(double rows, double columns) const {
+double DeviceCost::wave_efficiency(double rows, double columns) const {
   if (multiprocessors_ == 0) return 1;
   const auto rounds = [&](double height, double width) {
     const double tiles = std::ceil(rows / height) * std::ceil(columns / width) / multiprocessors_;
@@ -155,39 +155,39 @@ double DeviceCost::peak(NumberFormat format) const {
   return type_.peak.fp32 * speed_;
 }
 
-double DeviceCost::product(double rows, double inner, double columns, ProductFormat format) const {
+double DeviceCost::gemm(double rows, double inner, double columns, GemmFormat format) const {
   const double work = rows * inner * columns;
   if (work <= 0) return 0;
   const double fastest = peak(format.format), usual = peak(NumberFormat::bf16);
   // A faster format has less time to fill the device: the same curve, read at the size with the same time at
   // peak rate.
   const double edge = std::cbrt(work * usual / fastest) * size_;
-  double reached = type_.product_efficiency.at(edge) * product_;
-  if (format.is_narrow()) reached *= constants_.fp8;
+  double reached = type_.gemm_efficiency.at(edge) * gemm_speed_;
+  if (format.is_low_precision()) reached *= constants_.fp8;
   if (format.format == NumberFormat::fp8 && format.has_blocks) reached *= constants_.fp8_blocks;
   if (format.has_blocks && architecture_ != Architecture::blackwell) reached *= constants_.fp8_emulated;
   if (format.format == NumberFormat::fp4) reached *= constants_.fp4;
-  reached *= filled_rounds(rows, columns);
+  reached *= wave_efficiency(rows, columns);
   const double bytes = width_of(format.format) * (rows * inner + inner * columns + rows * columns);
   return std::max(2 * work / (fastest * std::min(reached, 1.0)) * constants_.compute_residual,
                   traffic(bytes));
 }
 
 // As fast as one GEMM with all rows, except for padding of rows to whole tiles and for reading all weights.
-double DeviceCost::grouped_product(double rows, double inner, double columns, double experts,
-                                   ProductFormat format) const {
+double DeviceCost::grouped_gemm(double rows, double inner, double columns, double experts,
+                                GemmFormat format) const {
   if (rows <= 0) return 0;
   constexpr double kTile = 128;
   const double each = rows / experts, padded = std::ceil(each / kTile) * kTile * experts;
   const double bytes = width_of(format.format) * (rows * (inner + columns) + experts * inner * columns);
-  return std::max(product(padded, inner, columns, format) / constants_.expert_product, traffic(bytes));
+  return std::max(gemm(padded, inner, columns, format) / constants_.expert_gemm, traffic(bytes));
 }
 
 double DeviceCost::flash(double flops, double head_dim, bool is_backward, NumberFormat format) const {
   double reached =
       flash_ * head_dim / (head_dim + constants_.flash_head) * (is_backward ? constants_.flash_backward : 1);
   const AttentionKernel kernel = software_.attention;
-  if (kernel == AttentionKernel::first) reached *= constants_.flash_first;
+  if (kernel == AttentionKernel::first) reached *= constants_.flash_v1;
   if (kernel != AttentionKernel::native && architecture_ != Architecture::ampere)
     reached *= constants_.flash_portable;
   return flops / (peak(format) * reached) * constants_.compute_residual;
@@ -195,7 +195,7 @@ double DeviceCost::flash(double flops, double head_dim, bool is_backward, Number
 
 double DeviceCost::scores(double flops, double length, double head_dim, NumberFormat format) const {
   const double edge = std::cbrt(length * length * head_dim) * size_;
-  const double reached = type_.product_efficiency.at(edge) * product_ * constants_.score_product *
+  const double reached = type_.gemm_efficiency.at(edge) * gemm_speed_ * constants_.score_gemm *
                          (static_cast<std::int64_t>(head_dim) % 8 == 0 ? 1 : constants_.unaligned);
   return flops / (peak(format) * std::min(reached, 1.0)) * constants_.compute_residual;
 }

@@ -14,11 +14,11 @@ enum class Architecture { ampere, hopper, blackwell, other };
 Architecture architecture_of(const DeviceType& type);
 
 // Number format of GEMM inputs. has_blocks: one scale per block of 16 or 32 elements.
-struct ProductFormat {
+struct GemmFormat {
   NumberFormat format = NumberFormat::bf16;
   bool has_blocks = false;
-  bool is_narrow() const { return format == NumberFormat::fp8 || format == NumberFormat::fp4; }
-  bool operator==(const ProductFormat&) const = default;
+  bool is_low_precision() const { return format == NumberFormat::fp8 || format == NumberFormat::fp4; }
+  bool operator==(const GemmFormat&) const = default;
 };
 
 class DeviceCost {
@@ -27,17 +27,16 @@ class DeviceCost {
   DeviceCost(const DeviceType& type, double speed, const Software& software, const Constants& constants);
 
   // [rows, inner] x [inner, columns].
-  double product(double rows, double inner, double columns, ProductFormat format) const;
+  double gemm(double rows, double inner, double columns, GemmFormat format) const;
   // One kernel with `experts` such GEMMs, each with its share of the rows.
-  double grouped_product(double rows, double inner, double columns, double experts,
-                         ProductFormat format) const;
+  double grouped_gemm(double rows, double inner, double columns, double experts, GemmFormat format) const;
   // Flash attention with this number of floating-point operations and heads of `head_dim`.
   double flash(double flops, double head_dim, bool is_backward, NumberFormat format) const;
   // The GEMMs of attention that materialises its scores: a batch of [length, head_dim] x [head_dim, length].
   double scores(double flops, double length, double head_dim, NumberFormat format) const;
   // Bytes read from or written to device memory.
   double traffic(double bytes) const { return bytes / bandwidth_ * constants_.memory_residual; }
-  double between_products(double bytes) const { return traffic(bytes * pointwise_); }
+  double pointwise_traffic(double bytes) const { return traffic(bytes * pointwise_); }
   double launches(double kernels) const { return kernels * launch_ * constants_.host_residual; }
 
   // Measured times of the engine's kernels in this format on this device. nullptr if they were not measured,
@@ -49,14 +48,14 @@ class DeviceCost {
   const Software& software() const { return software_; }
 
  private:
-  double filled_rounds(double rows, double columns) const;
+  double wave_efficiency(double rows, double columns) const;
   double peak(NumberFormat format) const;  // falls back to the next wider format that the device supports
 
   const DeviceType& type_;
   const Software& software_;
   const Constants& constants_;
   Architecture architecture_;
-  double speed_, multiprocessors_, product_, size_, flash_, bandwidth_, pointwise_, launch_;
+  double speed_, multiprocessors_, gemm_speed_, size_, flash_, bandwidth_, pointwise_, launch_;
 };
 
 }  // namespace optimus

@@ -10,7 +10,7 @@ namespace optimus {
 namespace {
 
 // The observation of one run, with its weight by age.
-struct Told {
+struct RunObservation {
   double log = 0, variance = 0, age_weight = 1;
 };
 
@@ -19,9 +19,9 @@ struct Sums {
   double mean() const { return weighted / weight; }
 };
 
-Sums sums_of(const std::vector<Told>& all, double run_variance) {
+Sums sums_of(const std::vector<RunObservation>& all, double run_variance) {
   Sums sums;
-  for (const Told& one : all) {
+  for (const RunObservation& one : all) {
     const double weight = one.age_weight / (run_variance + one.variance);
     sums.weight += weight, sums.weighted += weight * one.log;
   }
@@ -33,22 +33,22 @@ Sums sums_of(const std::vector<Told>& all, double run_variance) {
 double quantile(double freedom) { return 1.96 + 2.372 / freedom + 2.823 / (freedom * freedom); }
 
 // The variance between runs beyond the variation between steps. The prior has the weight of kRunWeight runs.
-double run_variance_of(const std::vector<Told>& all, double num_others) {
+double run_variance_of(const std::vector<RunObservation>& all, double num_others) {
   double variance = kRunSpread * kRunSpread;
   constexpr int kRounds = 3;  // the mean's weights depend on the variance
   for (int round = 0; round < kRounds; ++round) {
     const double mean = sums_of(all, variance).mean();
     double beyond = 0;
-    for (const Told& one : all)
+    for (const RunObservation& one : all)
       beyond += one.age_weight * ((one.log - mean) * (one.log - mean) - one.variance);
     variance = (kRunWeight * kRunSpread * kRunSpread + std::max(0.0, beyond)) / (kRunWeight + num_others);
   }
   return variance;
 }
 
-Residual residual_of(const std::vector<Told>& all) {
+Residual residual_factor_of(const std::vector<RunObservation>& all) {
   double count = 0;
-  for (const Told& one : all) count += one.age_weight;
+  for (const RunObservation& one : all) count += one.age_weight;
   const double num_others = std::max(0.0, count - 1), variance = run_variance_of(all, num_others);
   const Sums sums = sums_of(all, variance);
   const double precision = 1 / (kPriorSpread * kPriorSpread) + sums.weight;
@@ -83,11 +83,11 @@ std::string text(ResidualKind kind) {
   return "";
 }
 
-void remember(History& history, PastRun run) {
+void add_run(History& history, PastRun run) {
   const auto place = std::upper_bound(history.runs.begin(), history.runs.end(), run.when,
                                       [](std::int64_t when, const PastRun& one) { return when < one.when; });
   history.runs.insert(place, std::move(run));
-  if (history.runs.size() > kMostPastRuns) history.runs.erase(history.runs.begin());
+  if (history.runs.size() > kMaxPastRuns) history.runs.erase(history.runs.begin());
 }
 
 std::vector<Residual> residuals(const History& history) {
@@ -103,13 +103,13 @@ std::vector<Residual> residuals(const History& history) {
       };
       return order(a) < order(b);
     });
-    std::vector<Told> words;
+    std::vector<RunObservation> words;
     for (const auto& [when, one] : all) {
       const double age = static_cast<double>(all.back().first) - static_cast<double>(when);
       words.push_back({one->log_factor, one->doubt * one->doubt + kStepSpread * kStepSpread / one->steps,
                        std::exp2(-age / kHalfLife)});
     }
-    Residual& found = result.emplace_back(residual_of(words));
+    Residual& found = result.emplace_back(residual_factor_of(words));
     found.kind = key.first, found.where = key.second;
   }
   return result;

@@ -57,9 +57,9 @@ struct History {
   std::vector<PastRun> runs;  // oldest first
   bool operator==(const History&) const = default;
 };
-inline constexpr std::size_t kMostPastRuns = 256, kMostEvidence = 64;
+inline constexpr std::size_t kMaxPastRuns = 256, kMaxEvidence = 64;
 // Inserts the run by date. Drops the oldest run above the limit.
-void remember(History& history, PastRun run);
+void add_run(History& history, PastRun run);
 
 // The combined result of all runs for one kind.
 struct Residual {

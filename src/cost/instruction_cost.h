@@ -20,11 +20,11 @@ struct Setup {
   const Cluster& cluster;
   const DeviceMap& map;
   const Software& software;
-  ProductFormat format{};
+  GemmFormat format{};
 };
 
 // The default GEMM format of a plan's precision.
-ProductFormat format_of(Precision precision);
+GemmFormat format_of(Precision precision);
 
 // A program prepared for pricing. Instructions with equal cost are grouped once, so that pricing with other
 // constants evaluates only a few dozen instructions.
@@ -42,14 +42,16 @@ class PricedProgram {
 
  private:
   double price_one(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
-  double host_of_step(const DeviceCost& device) const;
+  double host_seconds_of_step(const DeviceCost& device) const;
   double compute(const Instruction& at, const DeviceCost& device) const;
-  double residual_of(int block, const Constants& constants) const;
+  double residual_factor_of(int block, const Constants& constants) const;
   double item(const WorkItem& item, const Instruction& at, double tokens, const LayerStrategy& strategy,
               const DeviceCost& device) const;
-  bool is_narrow(int block) const { return std::binary_search(narrow_.begin(), narrow_.end(), block); }
-  double product(const WorkItem& item, Op op, double tokens, double share, const LayerStrategy& strategy,
-                 const DeviceCost& device) const;
+  bool is_low_precision(int block) const {
+    return std::binary_search(fp8_blocks_.begin(), fp8_blocks_.end(), block);
+  }
+  double gemm(const WorkItem& item, Op op, double tokens, double share, const LayerStrategy& strategy,
+              const DeviceCost& device) const;
   // Tokens of the busiest device of an MoE layer relative to the mean.
   double imbalance(const LayerStrategy& strategy, const Constants& constants) const;
   double attention(const WorkItem& item, Op op, double tokens, double share, const DeviceCost& device) const;
@@ -64,12 +66,12 @@ class PricedProgram {
   Program program_;
   const Stage& stage_;
   Device device_;
-  double width_;                    // bytes per activation element
-  std::vector<int> narrow_;         // blocks that compute in fp8
-  std::vector<GroupShape> shapes_;  // [group]
-  std::map<int, double> state_;     // block -> bytes of optimizer state that an update reads or writes
-  std::vector<int> kind_;           // [instruction] -> index of its price
-  std::vector<int> example_;        // [price] -> example instruction
+  double width_;                          // bytes per activation element
+  std::vector<int> fp8_blocks_;           // blocks that compute in fp8
+  std::vector<GroupShape> group_shapes_;  // [group]
+  std::map<int, double> state_;           // block -> bytes of optimizer state that an update reads or writes
+  std::vector<int> price_index_;          // [instruction] -> index of its price
+  std::vector<int> example_instruction_;  // [price] -> example instruction
 };
 
 }  // namespace optimus

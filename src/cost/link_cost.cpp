@@ -55,12 +55,12 @@ double LinkCost::bandwidth(const Link& link, double bytes, int nodes) const {
   const double curve = link.efficiency_of(Bytes(static_cast<std::int64_t>(bytes)));
   if (link.kind == LinkClass::domain)
     return link.shared_bytes_per_second * std::min(1.0, curve * constants_.domain_speed);
-  const double crowd = 1 + constants_.crowding * std::log2(std::max(1, nodes));
+  const double crowd = 1 + constants_.network_contention * std::log2(std::max(1, nodes));
   const double usual = link.shared_bytes_per_second * std::min(1.0, curve * constants_.network_speed) / crowd;
   if (link.kind != LinkClass::network) return usual;
   // Slow networks do not suffer the protocol and bus losses of fast ones: any CPU can sustain this rate.
-  constexpr double kKept = 0.5e9;
-  const double kept = std::min(1.0, kKept / link.bytes_per_second) * std::min(1.0, curve);
+  constexpr double kSustainedBandwidth = 0.5e9;
+  const double kept = std::min(1.0, kSustainedBandwidth / link.bytes_per_second) * std::min(1.0, curve);
   return std::max(usual, link.shared_bytes_per_second * kept);
 }
 
@@ -73,10 +73,10 @@ double LinkCost::latency(const Link& link) const {
 double LinkCost::collective(Collective kind, const GroupShape& group, double bytes) const {
   if (group.size <= 1 || bytes <= 0) return 0;
   const double residual = constants_.link_residual * (group.nodes > 1 ? constants_.ring_residual : 1);
-  return undisturbed(kind, group, bytes) * residual;
+  return without_residual(kind, group, bytes) * residual;
 }
 
-double LinkCost::undisturbed(Collective kind, const GroupShape& group, double bytes) const {
+double LinkCost::without_residual(Collective kind, const GroupShape& group, double bytes) const {
   const int n = group.size, domains = group.domains;
   const double inside = group.inside.kind == LinkClass::same_device
                             ? 0

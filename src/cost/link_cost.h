@@ -43,7 +43,7 @@ class LinkCost {
  private:
   double bandwidth(const Link& link, double bytes, int nodes) const;
   double latency(const Link& link) const;
-  double undisturbed(Collective kind, const GroupShape& group, double bytes) const;  // without residual
+  double without_residual(Collective kind, const GroupShape& group, double bytes) const;  // without residual
   const Constants& constants_;
 };
 

@@ -17,8 +17,8 @@ struct MeasuredTask {
   double rows = 0, share = 1;
   double head_dim = 0, length = 0;
   bool is_causal = true, is_post_norm = false;
-  bool is_narrow = false;  // the layer computes in fp8
-  bool is_measured_first =
+  bool is_low_precision = false;  // the layer computes in fp8
+  bool has_current_scaling =
       false;  // current scaling: the tensor cannot be written in fp8 before it is complete
 };
 

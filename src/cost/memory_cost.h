@@ -16,6 +16,6 @@ StageMemory stage_memory(const Setup& setup, int pipeline, int stage, const Cons
 
 // What a measurement of this kind would show.
 enum class MemoryKind { allocated, reserved, process };
-Bytes shown_as(MemoryKind kind, const StageMemory& memory, int num_groups, const Constants& constants);
+Bytes measured_as(MemoryKind kind, const StageMemory& memory, int num_groups, const Constants& constants);
 
 }  // namespace optimus

@@ -12,11 +12,11 @@
 namespace optimus {
 
 struct WorkItem {
-  OperationKind kind = OperationKind::product;
+  OperationKind kind = OperationKind::gemm;
   CutUnit cut = CutUnit::none;
   Part part = Part::whole;  // attention, mlp, router, experts, or whole
   Part ring_part =
-      // with a context ring: attention_input, attention_hop, attention_output; otherwise same as part
+      // with a context ring: attention_input, attention_ring_step, attention_output; otherwise same as part
       Part::whole;
   double inner = 0, outer = 0;  // GEMMs
   // GEMMs of experts: number of matrices, and of those that process each token

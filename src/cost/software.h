@@ -20,14 +20,14 @@ enum class KernelStyle { eager, fused, compiled };
 enum class AttentionKernel { unfused, first, portable, native };
 
 // How a stage sends activations. beside: compute continues. paired: a send and the receive of the opposite
-// direction run together while compute waits. one_by_one: compute waits for each message.
-enum class StageMessages { beside, paired, one_by_one };
+// direction run together while compute waits. sequential: compute waits for each message.
+enum class StageMessaging { beside, paired, sequential };
 
 // The meaning of "selective" recompute in this software.
 enum class SelectiveMeaning {
-  cheap_operations,  // Optimus: outputs of norms and activation functions
-  attention_core,    // Megatron: scores, softmax and weighted values
-  half_of_products,  // torchtitan: every other GEMM, and all inexpensive operations
+  pointwise_operations,  // Optimus: outputs of norms and activation functions
+  attention_core,        // Megatron: scores, softmax and weighted values
+  every_other_gemm,      // torchtitan: every other GEMM, and all inexpensive operations
 };
 
 struct Software {
@@ -43,15 +43,15 @@ struct Software {
   bool broadcasts_shards =
       false;  // owners broadcast their updated shards one after the other; otherwise all gather at once
   bool overlaps_tensor = false;  // tensor-parallel collectives overlap with GEMMs
-  StageMessages messages = StageMessages::paired;
+  StageMessaging messages = StageMessaging::paired;
   // each tensor part sends its slice; otherwise each sends the whole activation
   bool scatters_messages = true;
   bool has_chunked_loss = false;  // logits are computed for a slice of tokens at a time
   int gradient_bytes = 4;         // bytes per gradient element, accumulated and in messages
-  int usual_zero = 0;             // default if a run does not specify it
-  RecomputeMode usual_recompute = RecomputeMode::none;
-  bool usual_interleaving = false;
-  bool usual_sequence_parallel = false;  // with tensor parallelism, if a run does not specify it
+  int default_zero = 0;           // default if a run does not specify it
+  RecomputeMode default_recompute = RecomputeMode::none;
+  bool default_interleaving = false;
+  bool default_sequence_parallel = false;  // with tensor parallelism, if a run does not specify it
   SelectiveMeaning selective = SelectiveMeaning::attention_core;
   bool has_fused_softmax =
       true;  // unfused attention: scale, mask and softmax of scores in one kernel (16 bits only)
@@ -64,7 +64,7 @@ struct Software {
 
 // The table of all software, Optimus first.
 std::span<const Software> all_software();
-const Software& our_software();
+const Software& optimus_software();
 // nullptr if the name is unknown.
 const Software* find_software(std::string_view name);
 

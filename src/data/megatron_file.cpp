@@ -44,7 +44,7 @@ std::string_view text(TokenType type) {
 
 namespace {
 
-std::int64_t width_of(TokenType type) {
+std::int64_t bytes_per_token(TokenType type) {
   switch (type) {
     case TokenType::uint8:
     case TokenType::int8:
@@ -103,12 +103,12 @@ class MegatronIndex {
                       code);
     const auto sequences = load<std::uint64_t>(bytes_, 18), bounds = load<std::uint64_t>(bytes_, 26);
     // Checked by division first, so that a wrong count cannot overflow the product.
-    const auto room = static_cast<std::uint64_t>(size - kMegatronHeaderBytes);
-    if (sequences > room / 12 || bounds > room / 8 || 12 * sequences + 8 * bounds > room)
+    const auto available = static_cast<std::uint64_t>(size - kMegatronHeaderBytes);
+    if (sequences > available / 12 || bounds > available / 8 || 12 * sequences + 8 * bounds > available)
       throw UserError("{}: byte 18: {} sequences and {} document bounds do not fit into {} bytes", name_,
                       sequences, bounds, size);
     // Multimodal datasets append one byte per sequence.
-    const std::uint64_t rest = room - 12 * sequences - 8 * bounds;
+    const std::uint64_t rest = available - 12 * sequences - 8 * bounds;
     if (rest != 0 && rest != sequences)
       throw UserError("{}: {} bytes too long for {} sequences and {} document bounds", name_, rest, sequences,
                       bounds);
@@ -156,14 +156,15 @@ class MegatronTokenSet final : public TokenSet {
   std::string dtype() const override { return std::string(text(type_)); }
 
   void read(std::int64_t start, std::span<TokenId> out) const override {
-    if (is_contiguous_) return read_stored(start * width_of(type_), out);
+    if (is_contiguous_) return read_stored(start * bytes_per_token(type_), out);
     auto sequence =
         static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), start) - starts_.begin()) -
         1;
     while (!out.empty()) {
       const std::int64_t here = std::min<std::int64_t>(starts_[sequence + 1] - start, std::ssize(out));
       const std::int64_t within = start - starts_[sequence];
-      read_stored(offsets_[sequence] + within * width_of(type_), out.first(static_cast<std::size_t>(here)));
+      read_stored(offsets_[sequence] + within * bytes_per_token(type_),
+                  out.first(static_cast<std::size_t>(here)));
       out = out.subspan(static_cast<std::size_t>(here));
       start += here, ++sequence;
     }
@@ -171,7 +172,7 @@ class MegatronTokenSet final : public TokenSet {
 
  private:
   void read_sequences(const MegatronIndex& index, const IndexHeader& header, const std::string& bin_name) {
-    const std::int64_t width = width_of(header.type), bin_size = std::ssize(bin_.bytes());
+    const std::int64_t width = bytes_per_token(header.type), bin_size = std::ssize(bin_.bytes());
     starts_.reserve(static_cast<std::size_t>(header.num_sequences) + 1);
     starts_.push_back(0);
     for (std::int64_t s = 0; s < header.num_sequences; ++s) {
@@ -252,8 +253,8 @@ Outcome<void> MegatronWriter::add(std::span<const TokenId> tokens) {
   if (type_ == TokenType::int32) return bin_.write(std::as_bytes(tokens));
   buffer_.resize(2 * tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const auto narrow = static_cast<std::uint16_t>(tokens[i]);
-    std::memcpy(buffer_.data() + 2 * i, &narrow, 2);
+    const auto stored_token = static_cast<std::uint16_t>(tokens[i]);
+    std::memcpy(buffer_.data() + 2 * i, &stored_token, 2);
   }
   return bin_.write(buffer_);
 }
@@ -269,7 +270,8 @@ Outcome<void> MegatronWriter::finish() {
   put(static_cast<std::uint64_t>(lengths_.size() + 1));
   for (const std::int32_t length : lengths_) put(length);
   std::int64_t offset = 0;
-  for (const std::int32_t length : lengths_) put(std::exchange(offset, offset + length * width_of(type_)));
+  for (const std::int32_t length : lengths_)
+    put(std::exchange(offset, offset + length * bytes_per_token(type_)));
   for (std::int64_t bound = 0; bound <= std::ssize(lengths_); ++bound) put(bound);
 
   const Path index_path = with_extension(prefix_, ".idx");

@@ -18,7 +18,7 @@ enum class Verdict { keep, empty, too_short, held_out };
 
 struct TokenizedDocument {
   Verdict verdict = Verdict::keep;
-  Fingerprint print;
+  Fingerprint text_fingerprint;
   std::vector<TokenId> tokens;
 };
 
@@ -44,7 +44,7 @@ TokenizedDocument tokenize(const RawDocument& raw, const PrepareOptions& options
   const std::string text = text_of(raw, options.text_key);
   if (text.empty()) return {Verdict::empty, {}, {}};
   if (held_out.contains(text)) return {Verdict::held_out, {}, {}};
-  if (options.filters.dedup) result.print = fingerprint(text);
+  if (options.filters.dedup) result.text_fingerprint = fingerprint(text);
   tokenizer.encode(text, result.tokens);
   if (result.tokens.empty()) return {Verdict::empty, {}, {}};
   if (std::ssize(result.tokens) < options.filters.min_tokens) return {Verdict::too_short, {}, {}};
@@ -69,7 +69,7 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
                                         : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   FingerprintSet seen;
 
-  const auto account = [&](TokenizedDocument document) {
+  const auto add_document = [&](TokenizedDocument document) {
     ++summary.documents_read;
     switch (document.verdict) {
       case Verdict::empty:
@@ -84,7 +84,7 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
       case Verdict::keep:
         break;
     }
-    if (options.filters.dedup && !seen.insert(document.print).second)
+    if (options.filters.dedup && !seen.insert(document.text_fingerprint).second)
       return void(++summary.dropped_duplicate);
     ++summary.documents_kept;
     summary.tokens += std::ssize(document.tokens);
@@ -100,7 +100,7 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
         return results;
       },
       [&](Results results) {
-        for (TokenizedDocument& document : results) account(std::move(document));
+        for (TokenizedDocument& document : results) add_document(std::move(document));
         events.report(Progress{"tokenizing", reader.bytes_read(), reader.total_bytes(), "bytes"});
       });
   summary.bytes_read = reader.bytes_read();

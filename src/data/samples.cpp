@@ -42,8 +42,8 @@ Windows::Windows(StreamRange range, Packing packing, std::int64_t sequence_lengt
       packing_(packing),
       sequence_length_(sequence_length),
       overlap_(next_token ? 1 : 0) {
-  if (sequence_length < 1 || sequence_length > kLongestSequence)
-    throw UserError("--seq: {} is not a length from 1 to {}", sequence_length, kLongestSequence);
+  if (sequence_length < 1 || sequence_length > kMaxSequenceLength)
+    throw UserError("--seq: {} is not a length from 1 to {}", sequence_length, kMaxSequenceLength);
   const std::int64_t length = range_.end - range_.begin;
   if (length <= overlap_)
     throw UserError("the data contains {} tokens, but a sample needs at least {}",
@@ -101,7 +101,7 @@ Samples::Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64
 // Part 0 receives floor((n + 1) w) - floor(n w) of sample n. The remaining samples are renumbered and
 // assigned to the other parts in the same way. After n samples every part has received its share up to
 // rounding, without any table.
-Samples::Dealt Samples::deal(std::int64_t n) const {
+Samples::SampleSource Samples::source_of(std::int64_t n) const {
   __extension__ using Wide = unsigned __int128;
   std::size_t part = 0;
   auto index = static_cast<std::uint64_t>(n);
@@ -120,19 +120,19 @@ std::int64_t Samples::epoch_size() const {
   return total;
 }
 
-Span Samples::window_of(const Dealt& dealt) const {
-  const Windows& windows = windows_[dealt.part];
-  const std::int64_t epoch = dealt.index / windows.size(), place = dealt.index % windows.size();
-  const RandomKey key = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("epoch").with(dealt.part);
+Span Samples::window_of(const SampleSource& source) const {
+  const Windows& windows = windows_[source.part];
+  const std::int64_t epoch = source.index / windows.size(), place = source.index % windows.size();
+  const RandomKey key = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("epoch").with(source.part);
   const Permutation shuffle(key.with(static_cast<std::uint64_t>(epoch)), windows.size());
   return windows[shuffle(place)];
 }
 
 std::vector<std::int64_t> Samples::lengths(std::int64_t n) const {
-  const Dealt dealt = deal(n);
-  const Span window = window_of(dealt);
+  const SampleSource source = source_of(n);
+  const Span window = window_of(source);
   if (options_.mask == DocumentMask::across) return {window.size()};
-  const TokenSet& tokens = *windows_[dealt.part].range().tokens;
+  const TokenSet& tokens = *windows_[source.part].range().tokens;
   std::vector<std::int64_t> result;
   std::int64_t begin = window.begin;
   for (std::int64_t document = tokens.document_of(begin); begin < window.end; ++document) {
@@ -144,8 +144,8 @@ std::vector<std::int64_t> Samples::lengths(std::int64_t n) const {
 }
 
 Sample Samples::read(std::int64_t n) const {
-  const Dealt dealt = deal(n);
-  Sample sample = cut(dealt.part, window_of(dealt));
+  const SampleSource source = source_of(n);
+  Sample sample = cut(source.part, window_of(source));
   if (masking_) {
     const RandomKey mask_key = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("mask");
     mask_tokens(mask_key.with(static_cast<std::uint64_t>(n)), *masking_, sample);

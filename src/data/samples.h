@@ -24,7 +24,7 @@
 namespace optimus {
 
 inline constexpr TokenId kNoTarget = -1;
-inline constexpr std::int64_t kLongestSequence = 1'000'000'000'000;
+inline constexpr std::int64_t kMaxSequenceLength = 1'000'000'000'000;
 
 enum class Packing {
   // concatenated documents, split every `sequence_length` tokens as in Megatron; the last window of an epoch
@@ -113,21 +113,21 @@ class Samples {
   // The lengths of the segments of sample n within which attention operates, in order. Reads no tokens.
   std::vector<std::int64_t> lengths(std::int64_t n) const;
   // Whether the result of lengths() is the same for all samples, except the last of an epoch.
-  bool are_alike() const {
+  bool have_equal_lengths() const {
     return options_.packing == Packing::stream && options_.mask == DocumentMask::across;
   }
   // Total number of windows of all parts: the number of samples until each window has been used about once.
   std::int64_t epoch_size() const;
   // The part that global sample n comes from, and the index of the sample within that part.
-  struct Dealt {
+  struct SampleSource {
     std::size_t part;
     std::int64_t index;
   };
-  Dealt deal(std::int64_t n) const;
+  SampleSource source_of(std::int64_t n) const;
 
  private:
   // A range of positions in the stream of the part.
-  Span window_of(const Dealt& dealt) const;
+  Span window_of(const SampleSource& source) const;
   Sample cut(std::size_t part, Span window) const;
 
   SampleOptions options_;

@@ -8,10 +8,10 @@
 //
 // The ranks that the plan uses store state; they are numbered as writers, and a change of plan changes them.
 // RUN/memory.json names the folder, which is the same on every host, and the host of each rank that the run
-// began with, followed by those that joined (index: the worker id, regroup.h):
+// began with, followed by those that joined (index: the worker id, membership_change.h):
 // FOLDER/host-0/step-41.tmp-part/rank-00000.safetensors … A resume uses the run's folder, which all hosts
-// share: each host copies its part to RUN/memory (bring_host_memory), and once all boxes of a step are there
-// they become an ordinary checkpoint (take_host_memory).
+// share: each host copies its part to RUN/memory (export_host_memory), and once all boxes of a step are there
+// they become an ordinary checkpoint (commit_host_memory).
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ struct HostMemory {
   std::vector<int> ranks{};  // [writer]; empty: writers are the run's ranks
 
   // For a membership: the worker ids of its ranks.
-  HostMemory of_seats(const std::vector<int>& seats) const;
+  HostMemory for_workers(const std::vector<int>& worker_ids) const;
   // For the ranks of a plan, in their order: they are the writers. Other ranks store nothing.
-  HostMemory of_ranks(const std::vector<int>& ranks) const;
+  HostMemory for_ranks(const std::vector<int>& ranks) const;
   int rank_of(int writer) const {
     return ranks.empty() ? writer : ranks.at(static_cast<std::size_t>(writer));
   }
@@ -46,9 +46,9 @@ struct HostMemory {
   // The writers whose boxes this writer copies, and the writer that copies this one's; nullopt on a single
   // host. The next host is the next one that has a writer.
   std::vector<int> copied_by(int writer) const;
-  std::optional<int> keeper_of(int writer) const;
+  std::optional<int> copy_holder_of(int writer) const;
   // Bytes of the whole training's state that a host stores, own boxes and copies.
-  Bytes kept_on(int host, Bytes state) const;
+  Bytes bytes_on_host(int host, Bytes state) const;
 };
 
 // All ranks that the plan uses, in their order.
@@ -73,7 +73,7 @@ Outcome<void> write_step_files(FileSystem& files, const Path& step_folder, const
                                int num_writers);
 void remove_steps_before(const Path& step_folder);
 // Removes parts that were copied to the run's folder and not used.
-void remove_brought(const Path& run);
+void remove_exported(const Path& run);
 // Removes all steps on this host: the run has rolled back to an earlier step.
 void remove_steps(const HostMemory& memory);
 // Removes this host's folder of the run; rank 0 also removes memory.json.
@@ -82,9 +82,9 @@ void remove_host_memory(const Path& run, bool with_list);
 
 // On any process of each host, before the run continues: copies steps of this host that are newer than the
 // checkpoint files. A part that cannot be copied is treated as absent.
-void bring_host_memory(const Path& run);
+void export_host_memory(const Path& run);
 // On one process, after all hosts have copied theirs: the newest complete step becomes a checkpoint in the
 // run's folder and is returned; nullopt if there is none. The copied parts are removed.
-std::optional<std::int64_t> take_host_memory(FileSystem& files, const Path& run);
+std::optional<std::int64_t> commit_host_memory(FileSystem& files, const Path& run);
 
 }  // namespace optimus

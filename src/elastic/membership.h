@@ -10,13 +10,13 @@ namespace optimus {
 // increase.
 struct Membership {
   int generation = 0;
-  std::vector<int> seats;
+  std::vector<int> worker_ids;
 };
 
 // Returns -1 if the worker is not a member.
-inline int rank_of(const Membership& membership, int seat) {
-  const auto found = std::find(membership.seats.begin(), membership.seats.end(), seat);
-  return found == membership.seats.end() ? -1 : static_cast<int>(found - membership.seats.begin());
+inline int rank_of(const Membership& membership, int worker_id) {
+  const auto found = std::find(membership.worker_ids.begin(), membership.worker_ids.end(), worker_id);
+  return found == membership.worker_ids.end() ? -1 : static_cast<int>(found - membership.worker_ids.begin());
 }
 
 }  // namespace optimus

@@ -27,13 +27,13 @@ bool is_own_folder(const Path& folder) {
          (facts.st_mode & 077) == 0;
 }
 
-void refuse_too_small(const Path& base, const MemoryNeed& need) {
-  struct statvfs room {};
-  if (::statvfs(base.c_str(), &room) != 0)
+void check_space(const Path& base, const MemoryRequirement& requirement) {
+  struct statvfs space {};
+  if (::statvfs(base.c_str(), &space) != 0)
     throw UserError("--memory-folder {}: {}", base.string(), std::strerror(errno));
-  const Bytes free(static_cast<std::int64_t>(room.f_bavail * room.f_frsize));
+  const Bytes free(static_cast<std::int64_t>(space.f_bavail * space.f_frsize));
   // One tenth extra for metadata around the tensors.
-  const Bytes needed(2 * need.state.value + need.state.value / 10);
+  const Bytes needed(2 * requirement.state.value + requirement.state.value / 10);
   if (needed > free)
     throw UserError(
         "--memory-every: two copies of the state need {}, {} has {} free; remove the option, or choose "
@@ -41,8 +41,9 @@ void refuse_too_small(const Path& base, const MemoryNeed& need) {
         text(needed), base.string(), text(free));
 }
 
-Path make_memory_level(FileSystem& files, const Path& run, const Path& base, const MemoryNeed& need) {
-  refuse_too_small(base, need);
+Path make_memory_level(FileSystem& files, const Path& run, const Path& base,
+                       const MemoryRequirement& requirement) {
+  check_space(base, requirement);
   if (const std::optional<Path> folder = find_memory_level(run)) return *folder;
   std::string name = (std::filesystem::absolute(base) / (std::string(kMemoryName) + "XXXXXX")).string();
   if (::mkdtemp(name.data()) == nullptr)

@@ -15,12 +15,13 @@
 
 namespace optimus {
 
-struct MemoryNeed {
+struct MemoryRequirement {
   Bytes state;  // of one checkpoint; two must fit, the newest and the one that is being written
 };
 // Returns the run's folder, existing or new. Throws UserError if `base` does not exist or has too little
 // space.
-Path make_memory_level(FileSystem& files, const Path& run, const Path& base, const MemoryNeed& need);
+Path make_memory_level(FileSystem& files, const Path& run, const Path& base,
+                       const MemoryRequirement& requirement);
 // nullopt if the run has none, if it no longer exists (the host was restarted), or if it belongs to another
 // run folder.
 std::optional<Path> find_memory_level(const Path& run);
@@ -35,6 +36,6 @@ std::string memory_owner(const Path& run);
 // name.
 bool is_own_folder(const Path& folder);
 // Throws UserError unless two steps fit.
-void refuse_too_small(const Path& base, const MemoryNeed& need);
+void check_space(const Path& base, const MemoryRequirement& requirement);
 
 }  // namespace optimus

@@ -58,7 +58,7 @@ class WeightVersions {
   Bytes bytes() const;
 
  private:
-  void follow_velocity();
+  void update_velocity();
   void correct(int delay);
 
   const Schedule schedule_;
@@ -66,17 +66,17 @@ class WeightVersions {
   PipeMareOptions options_;
   std::vector<int> delays_, blocks_;
   int longest_delay_ = 0;
-  std::vector<bool> is_wanted_;  // [version]: needed by the backward of an outstanding micro-batch
-  std::vector<int> begins_;      // [instruction]: the micro-batch whose backward begins here; -1: none
-  std::vector<std::vector<at::Tensor>> kept_;  // [block][version]
-  std::vector<at::Tensor> velocities_;         // [block]
-  std::vector<bool> is_moving_;                // [block]: updated since its velocity was last computed
+  std::vector<bool> is_version_needed_;  // [version]: needed by the backward of an outstanding micro-batch
+  std::vector<int> backward_starts_;  // [instruction]: the micro-batch whose backward begins here; -1: none
+  std::vector<std::vector<at::Tensor>> saved_weights_;  // [block][version]
+  std::vector<at::Tensor> velocities_;                  // [block]
+  std::vector<bool> has_new_update_;  // [block]: updated since its velocity was last computed
 };
 
 // The updates of one step, one per micro-batch. Every device has the data of all of them.
 class MicrobatchUpdates {
  public:
-  MicrobatchUpdates(const Plan& plan, const Seat& seat, at::Device device);
+  MicrobatchUpdates(const Plan& plan, const PlanLocation& location, at::Device device);
 
   // counted: number of targets of each micro-batch over all devices. A micro-batch without targets makes no
   // update.
@@ -96,7 +96,7 @@ class MicrobatchUpdates {
   std::int64_t num_microbatches_ = 0;
   // updates between the weights that a forward reads and the weights that its gradient produces
   int delay_ = 1;
-  std::vector<at::Tensor> numbers_;  // [micro-batch], as after a gate (kernels/step_numbers.h)
+  std::vector<at::Tensor> numbers_;  // [micro-batch], as after a gate (kernels/step_scalars.h)
   at::Tensor squares_, weights_;     // [micro-batch]: the sums, and the factor of each
   std::int64_t count_ = 0;
 };

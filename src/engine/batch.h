@@ -11,7 +11,7 @@
 #include "data/samples.h"
 #include "kernels/attention.h"
 #include "plan/plan.h"
-#include "schedule/deal.h"
+#include "schedule/sample_assignment.h"
 #include "schedule/share.h"
 
 namespace optimus {
@@ -40,8 +40,8 @@ struct Batch {
   // mean loss of its micro-batch.
   std::vector<std::int64_t> counted;
   // squares: sum of the squared segment lengths that attention sees in the device's sequences (the device's
-  // share). usual_squares: the value for the same number of average sequences of the whole step.
-  double squares = 0, usual_squares = 0;
+  // share). expected_squares: the value for the same number of average sequences of the whole step.
+  double squares = 0, expected_squares = 0;
 };
 
 std::int64_t num_sequences(const Batch& batch);
@@ -57,10 +57,10 @@ std::int64_t num_sequences_before(const Plan& plan, int pipeline);
 // Reads samples first_sample … of the data, assigns them to the micro-batches of the plan's pipelines, and
 // returns those of one device.
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
-                 int device = 0, Dealing dealing = Dealing::by_cost);
+                 int device = 0, SampleOrder dealing = SampleOrder::by_cost);
 // The same from given sequences of all devices, for evaluation and tests. The plan specifies the micro-batch
 // sizes.
 Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
-                 std::int64_t first_sample, int device = 0, Dealing dealing = Dealing::by_cost);
+                 std::int64_t first_sample, int device = 0, SampleOrder dealing = SampleOrder::by_cost);
 
 }  // namespace optimus

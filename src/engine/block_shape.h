@@ -21,7 +21,7 @@
 namespace optimus {
 
 // One tensor of a block on this device.
-struct HeldTensor {
+struct LocalTensor {
   int tensor = 0;  // index into logical_tensors(model)
   std::string name;
   Box box;                                        // the tensor-parallel part
@@ -31,18 +31,18 @@ struct HeldTensor {
   // Rows of the part that this device counts in sums where every element of the model counts exactly once.
   Span counted{};
   bool has_weight_decay = false;
-  bool is_for_heads = false;
-  bool operator==(const HeldTensor&) const = default;
+  bool is_per_head = false;
+  bool operator==(const LocalTensor&) const = default;
 };
 
 struct BlockShape {
-  std::vector<HeldTensor> tensors;
+  std::vector<LocalTensor> tensors;
   std::int64_t whole_elements = 0, shard_elements = 0;
   int zero = 0, num_shards = 1, shard = 0;
   bool is_sharded(StateKind kind) const;
   std::int64_t elements(StateKind kind) const { return is_sharded(kind) ? shard_elements : whole_elements; }
   // The rows of the part that are this device's shard; all rows if nothing is sharded.
-  Span own_rows(const HeldTensor& tensor) const;
+  Span own_rows(const LocalTensor& tensor) const;
 };
 
 // [block], for every block of the model; empty for blocks that are not on the device.
@@ -52,14 +52,14 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
 std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, int device);
 
 // A contiguous range of the device's own state, with its offsets in sharded and in whole buffers.
-struct StateRun {
+struct StateRange {
   std::int64_t shard = 0, whole = 0, length = 0;
   bool has_weight_decay = false;
 };
 // The state that this device updates, in as few ranges as possible.
-std::vector<StateRun> update_runs(const BlockShape& shape);
+std::vector<StateRange> update_ranges(const BlockShape& shape);
 // The state that this device counts in the gradient norm, by offsets in sharded buffers.
-std::vector<StateRun> counted_runs(const BlockShape& shape);
+std::vector<StateRange> counted_ranges(const BlockShape& shape);
 
 // Converts between a whole buffer and the concatenated shards of all members, [num_shards * shard_elements].
 void to_shards(const BlockShape& shape, const at::Tensor& whole, at::Tensor& shards);

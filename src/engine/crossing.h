@@ -36,7 +36,7 @@ class Crossings {
             const std::vector<at::Tensor>& memory, at::ScalarType type, Comm* comm);
 
   // The tensor into which a block writes its output for other devices: [tokens, width].
-  at::Tensor leaving(int buffer) const;
+  at::Tensor outgoing(int buffer) const;
 
   std::unique_ptr<Pending> begin_send(std::size_t index) const;
   std::unique_ptr<Pending> begin_receive(std::size_t index) const;
@@ -45,7 +45,7 @@ class Crossings {
   // Copies the data that arrived for an instruction into the tensor that the instruction reads. Most
   // instructions have no arrivals.
   bool has_arrivals(std::size_t index) const { return !arrivals_[index].empty(); }
-  void arrive(std::size_t index, at::Tensor to) const;
+  void unpack_arrivals(std::size_t index, at::Tensor to) const;
 
  private:
   // One source of an instruction's input: a message, data that stays on the device, or data gathered from
@@ -56,7 +56,7 @@ class Crossings {
     MessagePart from{}, to{};  // from: only for data that stays on the device
   };
   struct Sides;
-  Sides sides_of(const Instruction& at, bool is_to) const;
+  Sides sides_of(const Instruction& at, bool is_receiver) const;
   MessagePart part_of(const Instruction& message) const;
   void find_arrivals();
   Span own_columns(int block, std::int64_t width) const;

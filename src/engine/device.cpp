@@ -74,9 +74,9 @@ int set_num_threads(int count) {
 }
 
 std::string type_name(at::Device device) {
-  const std::string maker = device_name(device);
-  if (const std::optional<DeviceType> type = find_type_in(maker)) return type->name;
-  return maker.empty() ? "cpu" : maker;
+  const std::string vendor_name = device_name(device);
+  if (const std::optional<DeviceType> type = find_type_by_vendor_name(vendor_name)) return type->name;
+  return vendor_name.empty() ? "cpu" : vendor_name;
 }
 
 at::Device choose_device(const std::string& name) {

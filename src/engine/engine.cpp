@@ -14,21 +14,21 @@
 
 #include "base/error.h"
 #include "engine/cache.h"
-#include "engine/ring_pass.h"
+#include "engine/layer_ring_attention.h"
 
 namespace optimus {
 
 void LossScale::update(bool is_finite) {
-  constexpr std::int64_t kGoodSteps = 1000;
+  constexpr std::int64_t kGrowthInterval = 1000;
   if (!is_finite) {
-    value = std::max(1.0, value / 2), num_good = 0;
-  } else if (++num_good == kGoodSteps) {
-    value = std::min(0x1p24, value * 2), num_good = 0;
+    value = std::max(1.0, value / 2), num_good_steps = 0;
+  } else if (++num_good_steps == kGrowthInterval) {
+    value = std::min(0x1p24, value * 2), num_good_steps = 0;
   }
 }
 
 CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptions& options) {
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   const bool is_async = is_asynchronous(plan_.schedule);
   if (is_async && options.clip > 0)
     throw UserError(
@@ -56,17 +56,18 @@ CommOutcome<void> Engine::run_whole_step(const Batch& batch) {
   CommOutcome<void> done;
   const auto work = [&] { done = run({}); };
   if (can_record(batch))
-    recording_.run({scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip,
-                    fp8_ != nullptr && fp8_->is_narrow() ? 1.0 : 0.0, update_.measures_noise ? 1.0 : 0.0},
-                   work);
+    recording_.run(
+        {scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip,
+         fp8_ != nullptr && fp8_->uses_fp8() ? 1.0 : 0.0, update_.measures_gradient_noise ? 1.0 : 0.0},
+        work);
   else
     work();
-  return done ? settle() : done;
+  return done ? synchronize() : done;
 }
 
-void Engine::let_go() {
-  under_way_.clear();
-  under_way_.resize(program_.instructions.size());
+void Engine::release() {
+  pending_.clear();
+  pending_.resize(program_.instructions.size());
 }
 
 StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
@@ -74,7 +75,7 @@ StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
   ensure(progress_ == Progress::updating ||
              (progress_ == Progress::at_gate && std::ssize(gate_sums) == kNumSums + num_maxima),
          "a step cannot be finished in state {} with {} sums", static_cast<int>(progress_), gate_sums.size());
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   if (progress_ == Progress::at_gate) {
     host_numbers_.copy_(numbers_);
     std::copy_n(gate_sums.begin(), static_cast<int>(kNumSums),
@@ -106,7 +107,7 @@ bool Engine::can_record(const Batch& batch) const {
   return true;
 }
 
-std::string Engine::recording_note() const {
+std::string Engine::recording_status() const {
   if (recording_.is_recorded()) return "steps are replayed from a CUDA graph";
   return recording_.failure().empty() ? "steps are not recorded" : recording_.failure();
 }
@@ -116,14 +117,15 @@ std::string Engine::recording_note() const {
 void Engine::begin_numbers(bool is_training) {
   if (fp8_ != nullptr) fp8_->begin_step(is_training);
   const bool has_loss = stage_.chunks.back().end() == plan_.num_blocks;
-  const bool is_first = has_loss && program_.seat.index % strategy_of(stage_, plan_.num_blocks - 1).tp == 0;
+  const bool is_first =
+      has_loss && program_.location.index % strategy_of(stage_, plan_.num_blocks - 1).tp == 0;
   host_numbers_.zero_();
   auto* numbers = host_numbers_.data_ptr<double>();
-  number(numbers, StepNumber::learning_rate) = update_.learning_rate;
-  number(numbers, StepNumber::loss_scale) = scale_;
-  number(numbers, StepNumber::num_updates) = static_cast<double>(num_updates);
-  number(numbers, StepNumber::num_counted) = is_first ? static_cast<double>(num_counted_) : 0;
-  number(numbers, StepNumber::num_tokens) = is_first ? static_cast<double>(num_tokens_) : 0;
+  number(numbers, StepScalar::learning_rate) = update_.learning_rate;
+  number(numbers, StepScalar::loss_scale) = scale_;
+  number(numbers, StepScalar::num_updates) = static_cast<double>(num_updates);
+  number(numbers, StepScalar::num_counted) = is_first ? static_cast<double>(num_counted_) : 0;
+  number(numbers, StepScalar::num_tokens) = is_first ? static_cast<double>(num_tokens_) : 0;
   numbers_.copy_(host_numbers_, /*non_blocking=*/true);
 }
 
@@ -131,11 +133,11 @@ void Engine::begin_numbers(bool is_training) {
 StepReport Engine::end_step() {
   host_numbers_.copy_(numbers_);
   auto* numbers = host_numbers_.data_ptr<double>();
-  const bool is_finite = number(numbers, StepNumber::is_finite) != 0;
-  num_updates = std::llround(number(numbers, StepNumber::num_updates));
-  const double counted = number(numbers, StepNumber::num_counted);
+  const bool is_finite = number(numbers, StepScalar::is_finite) != 0;
+  num_updates = std::llround(number(numbers, StepScalar::num_updates));
+  const double counted = number(numbers, StepScalar::num_counted);
   last_update_.options = update_;
-  std::copy_n(numbers, kNumStepNumbers, last_update_.numbers.begin());
+  std::copy_n(numbers, kNumStepScalars, last_update_.numbers.begin());
   const double* const sums = &number(numbers, kFirstSum);
   gate_sums_.assign(sums, sums + kNumSums);
   if (fp8_ != nullptr) {
@@ -144,12 +146,12 @@ StepReport Engine::end_step() {
     gate_sums_.insert(gate_sums_.end(), maxima.const_data_ptr<float>(),
                       maxima.const_data_ptr<float>() + maxima.numel());
   }
-  StepReport report{.loss = number(numbers, StepNumber::loss_sum) / std::max(1.0, counted),
-                    .grad_norm = number(numbers, StepNumber::grad_norm),
-                    .num_tokens = std::llround(number(numbers, StepNumber::num_tokens)),
+  StepReport report{.loss = number(numbers, StepScalar::loss_sum) / std::max(1.0, counted),
+                    .grad_norm = number(numbers, StepScalar::grad_norm),
+                    .num_tokens = std::llround(number(numbers, StepScalar::num_tokens)),
                     .num_counted = std::llround(counted),
                     .is_skipped = !is_finite};
-  if (update_.measures_noise && is_finite && !is_asynchronous(plan_.schedule)) see_noise(numbers);
+  if (update_.measures_gradient_noise && is_finite && !is_asynchronous(plan_.schedule)) update_noise(numbers);
   if (plan_.precision == Precision::fp16) {
     report.loss_scale = scale_;
     if (counted > 0) loss_scale.update(is_finite);
@@ -187,23 +189,23 @@ void Engine::load(const Batch& batch) {
 
 // In list order. An operation that was started is completed before an instruction that waits for it, before
 // the next one on its lane, or at the end.
-CommOutcome<void> Engine::run(const Run& how) {
-  how_ = how;
-  if (!how.is_forward_only)
+CommOutcome<void> Engine::run(const RunMode& mode) {
+  mode_ = mode;
+  if (!mode.is_forward_only)
     for (at::Tensor& sums : cleared_sums_) sums.zero_();
-  under_way_.resize(program_.instructions.size());
+  pending_.resize(program_.instructions.size());
   last_on_lane_.assign(6, -1);
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     // Also done for skipped instructions: the memory plan assumes that buffers are free from this point on.
     if (CommOutcome<void> done = end_before(i); !done) return done;
-    if (how.is_forward_only && !is_forward_[i]) continue;
+    if (mode.is_forward_only && !is_forward_[i]) continue;
     if (instruction_log != nullptr) instruction_log->begin(i);
-    pace_.begin(i, program_.instructions[i]);
+    time_limits_.begin(i, program_.instructions[i]);
     if (CommOutcome<void> done = execute(i); !done) return done;
-    pace_.end(i, program_.instructions[i]);
-    if (instruction_log != nullptr) instruction_log->executed(i, under_way_[i].get());
+    time_limits_.end(i, program_.instructions[i]);
+    if (instruction_log != nullptr) instruction_log->executed(i, pending_[i].get());
   }
-  for (std::size_t i = 0; i < under_way_.size(); ++i)
+  for (std::size_t i = 0; i < pending_.size(); ++i)
     if (CommOutcome<void> done = end(static_cast<int>(i)); !done) return done;
   return {};
 }
@@ -222,7 +224,7 @@ CommOutcome<void> Engine::execute(std::size_t index) {
   const Instruction& next = program_.instructions[index];
   versions_.before(index);
   for (const int buffer : cleared_[index])
-    if (!how_.is_forward_only) flats_[static_cast<std::size_t>(buffer)].zero_();
+    if (!mode_.is_forward_only) flats_[static_cast<std::size_t>(buffer)].zero_();
   switch (next.op) {
     case Op::load_batch:
       break;  // done before the step begins
@@ -239,25 +241,25 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::reduce_scatter:
     case Op::all_reduce:
     case Op::ring_exchange:
-      under_way_[index] = begin_exchange(index);
+      pending_[index] = begin_exchange(index);
       break;
     case Op::send:
-      under_way_[index] = crossings_.begin_send(index);
+      pending_[index] = crossings_.begin_send(index);
       break;
     case Op::receive:
-      under_way_[index] = crossings_.begin_receive(index);
+      pending_[index] = crossings_.begin_receive(index);
       break;
     case Op::gather_parameters:
     case Op::reduce_gradients:
     case Op::sync_gradients:
-    case Op::send_buddy:
-    case Op::receive_buddy:
-      under_way_[index] = state_.begin(next, buffers_of(index));
+    case Op::send_copy:
+    case Op::receive_copy:
+      pending_[index] = state_.begin(next, buffers_of(index));
       break;
     case Op::step_gate:
       return is_asynchronous(plan_.schedule) ? end_updates() : pass_gate();
     case Op::optimizer:
-      is_asynchronous(plan_.schedule) ? update_at_once(next) : update_after_gate(index);
+      is_asynchronous(plan_.schedule) ? update_immediately(next) : update_after_gate(index);
       break;
     case Op::dispatch:
     case Op::combine:
@@ -267,20 +269,21 @@ CommOutcome<void> Engine::execute(std::size_t index) {
 }
 
 CommOutcome<void> Engine::end(int index) {
-  if (index < 0 || under_way_[static_cast<std::size_t>(index)] == nullptr) return {};
+  if (index < 0 || pending_[static_cast<std::size_t>(index)] == nullptr) return {};
   const auto at = static_cast<std::size_t>(index);
-  std::unique_ptr<Pending> pending = std::move(under_way_[at]);
+  std::unique_ptr<Pending> pending = std::move(pending_[at]);
   const Instruction& ended = program_.instructions[at];
-  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.patience, text(ended.op))); !done) {
-    done.error().operation += fmt::format(
-        " ({}{}, stage {})", text(ended.op),
-        ended.microbatch < 0 ? "" : fmt::format(", micro-batch {}", ended.microbatch), program_.seat.stage);
+  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.timeout, text(ended.op))); !done) {
+    done.error().operation +=
+        fmt::format(" ({}{}, stage {})", text(ended.op),
+                    ended.microbatch < 0 ? "" : fmt::format(", micro-batch {}", ended.microbatch),
+                    program_.location.stage);
     return done;
   }
-  const bool is_of_state = ended.lane == Lane::gather || ended.lane == Lane::reduce,
-             is_of_block = ended.lane == Lane::tensor && ended.serves != Op::receive;
-  if (is_of_state) state_.end(ended, buffers_of(at));
-  if (is_of_block) blocks_[static_cast<std::size_t>(ended.block)]->end_exchange(ended, pass_of(at));
+  const bool belongs_to_state = ended.lane == Lane::gather || ended.lane == Lane::reduce,
+             belongs_to_block = ended.lane == Lane::tensor && ended.serves != Op::receive;
+  if (belongs_to_state) state_.end(ended, buffers_of(at));
+  if (belongs_to_block) blocks_[static_cast<std::size_t>(ended.block)]->end_exchange(ended, pass_of(at));
   if (instruction_log != nullptr) instruction_log->end(at, std::move(pending));
   return {};
 }
@@ -289,9 +292,9 @@ StateBuffers Engine::buffers_of(std::size_t index) const {
   StateBuffers result;
   for (const Use& use : program_.uses(program_.instructions[index])) {
     const BufferKind kind = program_.buffers[static_cast<std::size_t>(use.buffer)].kind;
-    at::Tensor& buffer = kind == BufferKind::exchange          ? result.room
-                         : kind == BufferKind::buddy_gradients ? result.copied
-                                                               : result.whole;
+    at::Tensor& buffer = kind == BufferKind::exchange         ? result.exchange
+                         : kind == BufferKind::copy_gradients ? result.copied
+                                                              : result.whole;
     buffer = flats_[static_cast<std::size_t>(use.buffer)];
   }
   return result;
@@ -299,9 +302,9 @@ StateBuffers Engine::buffers_of(std::size_t index) const {
 
 Pass Engine::pass_of(std::size_t index) const {
   Pass pass = passes_[index];
-  pass.gradient_scale = how_.is_forward_only ? 0 : scale_;
-  pass.is_training = !how_.is_forward_only;
-  pass.all_logits = how_.all_logits, pass.cache = how_.cache;
+  pass.gradient_scale = mode_.is_forward_only ? 0 : scale_;
+  pass.is_training = !mode_.is_forward_only;
+  pass.all_logits = mode_.all_logits, pass.cache = mode_.cache;
   return pass;
 }
 
@@ -311,7 +314,7 @@ void Engine::compute(std::size_t index) {
   const Instruction& next = program_.instructions[index];
   const Pass pass = pass_of(index);
   if (pass.microbatch->host->samples.empty()) return;
-  take_arrivals(index, pass);
+  copy_arrivals(index, pass);
   Block& block = *blocks_[static_cast<std::size_t>(next.block)];
   if (next.op == Op::forward || next.op == Op::recompute)
     block.forward(next.part, pass);
@@ -329,11 +332,12 @@ void Engine::compute_paced(std::size_t index) {
 }
 
 // Copies activations that arrived from other blocks to where the block reads them.
-void Engine::take_arrivals(std::size_t index, const Pass& pass) {
+void Engine::copy_arrivals(std::size_t index, const Pass& pass) {
   if (!crossings_.has_arrivals(index)) return;
   const Instruction& next = program_.instructions[index];
   const Op op = next.lane == Lane::tensor ? next.serves : next.op;
-  crossings_.arrive(index, pass[op == Op::forward ? input_name(model_, next.block) : "output.gradient"]);
+  crossings_.unpack_arrivals(index,
+                             pass[op == Op::forward ? input_name(model_, next.block) : "output.gradient"]);
 }
 
 std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
@@ -341,7 +345,7 @@ std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
   const Pass pass = pass_of(index);
   if (pass.microbatch->host->samples.empty()) return nullptr;
   if (next.serves == Op::receive) return crossings_.begin_join(index);
-  take_arrivals(index, pass);
+  copy_arrivals(index, pass);
   const Exchange exchange = blocks_[static_cast<std::size_t>(next.block)]->begin_exchange(next, pass);
   const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
   const std::string what =
@@ -351,13 +355,13 @@ std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
     case Exchange::Kind::nothing:
       return nullptr;
     case Exchange::Kind::sum:
-      return options_.comm->all_reduce(group, exchange.from, Sum::sum, what);
+      return options_.comm->all_reduce(group, exchange.from, ReduceOp::sum, what);
     case Exchange::Kind::gather:
       return options_.comm->all_gather(group, exchange.from, exchange.to, what);
     case Exchange::Kind::scatter:
       return options_.comm->reduce_scatter(group, exchange.from, exchange.to, what);
     case Exchange::Kind::ring:
-      return pass_on(*options_.comm, group, exchange.passed_on, what);
+      return send_around_ring(*options_.comm, group, exchange.ring_transfers, what);
   }
   return nullptr;
 }
@@ -365,34 +369,35 @@ std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
 // Sums the step scalars over all devices. The result stays on the device.
 CommOutcome<void> Engine::sum_over_devices() {
   if (options_.comm == nullptr) return {};
-  const std::unique_ptr<Pending> sum = options_.comm->all_reduce(
-      world_, numbers_.narrow(0, static_cast<int>(kFirstSum), kNumSums), Sum::sum, "loss and gradient norm");
-  return sum->wait(Deadline::after(options_.patience, "step_gate"));
+  const std::unique_ptr<Pending> sum =
+      options_.comm->all_reduce(world_, numbers_.narrow(0, static_cast<int>(kFirstSum), kNumSums),
+                                ReduceOp::sum, "loss and gradient norm");
+  return sum->wait(Deadline::after(options_.timeout, "step_gate"));
 }
 
 // Reduces the maxima of fp8 operands over all devices.
-CommOutcome<void> Engine::agree_on_maxima() {
+CommOutcome<void> Engine::reduce_maxima() {
   if (options_.comm == nullptr || fp8_ == nullptr) return {};
   const std::unique_ptr<Pending> largest =
-      options_.comm->all_reduce(world_, fp8_->maxima(), Sum::maximum, "maxima of fp8 operands");
-  return largest->wait(Deadline::after(options_.patience, "step_gate"));
+      options_.comm->all_reduce(world_, fp8_->maxima(), ReduceOp::maximum, "maxima of fp8 operands");
+  return largest->wait(Deadline::after(options_.timeout, "step_gate"));
 }
 
 // A step counts only after all of its communication has completed successfully.
-CommOutcome<void> Engine::settle() {
+CommOutcome<void> Engine::synchronize() {
   if (options_.comm == nullptr) return {};
-  return options_.comm->settle(Deadline::after(options_.patience, "end of step"));
+  return options_.comm->synchronize(Deadline::after(options_.timeout, "end of step"));
 }
 
 // Each element of the model's gradient is counted on exactly one device. The result stays on the device.
 CommOutcome<void> Engine::pass_gate() {
   for (int block = 0; block < parameters_.num_blocks(); ++block)
-    for (const StateRun& run : parameters_.counted(block))
+    for (const StateRange& run : parameters_.counted(block))
       kernels_->add_square_sum(parameters_.block(block).gradients.narrow(0, run.shard, run.length),
                                square_sum_);
-  if (update_.measures_noise) add_moment_sum();
+  if (update_.measures_gradient_noise) add_moment_sum();
   progress_ = Progress::at_gate;
-  if (CommOutcome<void> done = agree_on_maxima(); !done) return done;
+  if (CommOutcome<void> done = reduce_maxima(); !done) return done;
   if (CommOutcome<void> done = sum_over_devices(); !done) return done;
   kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
   if (before_updates) before_updates();
@@ -413,24 +418,24 @@ CommOutcome<void> Engine::end_updates() {
   versions_.end_step();
   square_sum_.copy_(updates_.all_squares());
   if (CommOutcome<void> done = sum_over_devices(); !done) return done;
-  const auto at = [&](StepNumber which) { return numbers_.select(0, static_cast<int>(which)); };
+  const auto at = [&](StepScalar which) { return numbers_.select(0, static_cast<int>(which)); };
   const std::int64_t count = updates_.count();
   const auto divisor = static_cast<double>(std::max<std::int64_t>(1, count));
-  at(StepNumber::grad_norm).copy_((square_sum_.select(0, 0) / divisor).sqrt());
-  at(StepNumber::num_updates).add_(count);
-  at(StepNumber::is_finite).fill_(count > 0 ? 1 : 0);
+  at(StepScalar::grad_norm).copy_((square_sum_.select(0, 0) / divisor).sqrt());
+  at(StepScalar::num_updates).add_(count);
+  at(StepScalar::is_finite).fill_(count > 0 ? 1 : 0);
   return {};
 }
 
 // Asynchronous schedules: updates with the gradient of one micro-batch, which is then cleared.
-void Engine::update_at_once(const Instruction& next) {
+void Engine::update_immediately(const Instruction& next) {
   at::Tensor gradients = parameters_.block(next.block).gradients;
   if (!gradients.defined()) return;
   const bool changes = !updates_.is_empty(next.microbatch);
   versions_.before_update(next.block, next.microbatch, changes);
   if (!changes) return;
   at::Tensor squares = updates_.square_sum(next.microbatch);
-  for (const StateRun& run : parameters_.counted(next.block))
+  for (const StateRange& run : parameters_.counted(next.block))
     kernels_->add_square_sum(gradients.narrow(0, run.shard, run.length), squares);
   update_block(next.block, updates_.numbers(next.microbatch));
   gradients.zero_();
@@ -438,37 +443,37 @@ void Engine::update_at_once(const Instruction& next) {
 
 // Gathers weights as after an update.
 CommOutcome<void> Engine::gather_weights() {
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   if (types_.element == types_.wide) return {};  // the weights are the masters, which are already complete
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& next = program_.instructions[i];
     if (next.op != Op::gather_parameters || strategy_of(stage_, next.block).zero == 3) continue;
     const std::unique_ptr<Pending> pending = state_.begin(next, buffers_of(i));
     if (pending == nullptr) continue;
-    if (CommOutcome<void> done = pending->wait(Deadline::after(options_.patience, text(next.op))); !done)
+    if (CommOutcome<void> done = pending->wait(Deadline::after(options_.timeout, text(next.op))); !done)
       return done;
     state_.end(next, buffers_of(i));
   }
-  return settle();
+  return synchronize();
 }
 
-CommOutcome<void> Engine::forward_only(const Batch& batch, const Run& how) {
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
+CommOutcome<void> Engine::forward_only(const Batch& batch, const RunMode& mode) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   load(batch);
   begin_numbers(/*is_training=*/false);
-  return run(how);
+  return run(mode);
 }
 
 CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   if (const CommOutcome<void> done = forward_only(batch, {.is_forward_only = true}); !done)
     return tl::unexpected(done.error());
   if (const CommOutcome<void> done = sum_over_devices(); !done) return tl::unexpected(done.error());
-  if (const CommOutcome<void> done = settle(); !done) return tl::unexpected(done.error());
+  if (const CommOutcome<void> done = synchronize(); !done) return tl::unexpected(done.error());
   host_numbers_.copy_(numbers_);
   auto* numbers = host_numbers_.data_ptr<double>();
-  return Evaluation{number(numbers, StepNumber::loss_sum),
-                    std::llround(number(numbers, StepNumber::num_counted))};
+  return Evaluation{number(numbers, StepScalar::loss_sum),
+                    std::llround(number(numbers, StepScalar::num_counted))};
 }
 
 at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {
@@ -492,7 +497,7 @@ void Engine::set_fp8_history(const Fp8History& history) {
 
 Bytes Engine::arena_bytes() const { return Bytes(static_cast<std::int64_t>(arena_.nbytes())); }
 Bytes Engine::bytes() const {
-  return arena_bytes() + outside_ + Bytes(products_->bytes()) + versions_.bytes();
+  return arena_bytes() + autograd_bytes_ + Bytes(gemm_->bytes()) + versions_.bytes();
 }
 
 }  // namespace optimus

@@ -28,11 +28,11 @@
 #include "engine/crossing.h"
 #include "engine/fp8_scales.h"
 #include "engine/instruction_log.h"
-#include "engine/instruction_pace.h"
+#include "engine/instruction_time_limits.h"
 #include "engine/parameters.h"
 #include "engine/state_exchange.h"
 #include "engine/step_graph.h"
-#include "kernels/step_numbers.h"
+#include "kernels/step_scalars.h"
 #include "plan/noise_scale.h"
 #include "plan/plan.h"
 #include "schedule/program.h"
@@ -44,14 +44,15 @@ struct UpdateOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   double clip = 1;  // the largest gradient norm; 0: no clipping (required by asynchronous schedules)
   PipeMareOptions pipemare{};
-  bool measures_noise = false;  // Engine::noise records every update; not supported by asynchronous schedules
+  bool measures_gradient_noise =
+      false;  // Engine::noise records every update; not supported by asynchronous schedules
 };
 
 // Everything that the updates of a step depend on besides gradients and state. It suffices to repeat them bit
 // for bit.
-struct UpdateFacts {
+struct UpdateRecord {
   UpdateOptions options;
-  std::array<double, kNumStepNumbers> numbers{};  // kernels/step_numbers.h
+  std::array<double, kNumStepScalars> numbers{};  // kernels/step_scalars.h
 };
 
 struct StepReport {
@@ -75,7 +76,7 @@ struct Evaluation {
 // every first step.
 struct LossScale {
   double value = 256;
-  std::int64_t num_good = 0;
+  std::int64_t num_good_steps = 0;
   void update(bool is_finite);
 };
 
@@ -84,16 +85,16 @@ struct EngineOptions {
   std::int64_t seed = 0;           // of dropout
   std::int64_t num_positions = 0;  // number of positions that tokens may have; 0: the plan's sequence length
   bool records_steps = true;       // on CUDA, record steps as CUDA graphs where supported (step_graph.h)
-  Path product_record{};           // file that stores the fastest GEMM algorithms on CUDA; empty: not stored
+  Path gemm_algorithm_file{};      // file that stores the fastest GEMM algorithms on CUDA; empty: not stored
   std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)>
       make_custom_block{};  // for custom models (engine/module_block.h)
   int rank = 0;             // the device of the plan that this engine runs
   // connects the devices of the plan, with groups connected; null: the plan has one device
   Comm* comm = nullptr;
-  Seconds patience = Seconds(600);  // for each collective
+  Seconds timeout = Seconds(600);  // for each collective
   // Receives the current position of the rank, which reveals a hang; null: no monitoring. predicted: the
   // expected seconds of each instruction of a program.
-  StepBeacon* beacon = nullptr;
+  StepHeartbeat* step_heartbeat = nullptr;
   std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted{};
   // Paced devices, for observing schedules on a machine with too few cores: a compute instruction takes at
   // least this long.
@@ -129,7 +130,7 @@ class Engine {
   // step.
   const std::vector<double>& gate_sums() const { return gate_sums_; }
   // Abandons outstanding communication with other ranks. No further step can be run.
-  void let_go();
+  void release();
   // Completes a failed step without the other ranks: in state updating, from this rank's own data; in state
   // at_gate, with the sums of a rank that passed that gate. Masters and moments, including those of
   // Parameters::copies(), are then those of the step; weights of other devices' shards are not. Not allowed
@@ -151,7 +152,7 @@ class Engine {
   Bytes bytes() const;  // arena, GEMM workspace and the planned memory of autograd; without parameters
 
   // Reports whether steps are replayed from a CUDA graph, or why not.
-  std::string recording_note() const;
+  std::string recording_status() const;
 
   // State that updates depend on besides parameters. It must be saved with them.
   std::int64_t num_updates = 0;
@@ -162,7 +163,7 @@ class Engine {
   void set_fp8_history(const Fp8History& history);
 
   // Data of the last step's update. The reduced gradients stay in Parameters until the next step begins.
-  const UpdateFacts& last_update() const { return last_update_; }
+  const UpdateRecord& last_update() const { return last_update_; }
   // Called once per step, immediately before masters and moments change: other threads must have stopped
   // reading them. Not called with asynchronous schedules, which change them throughout the step, nor on CUDA,
   // where the host runs ahead of the device.
@@ -172,7 +173,7 @@ class Engine {
   InstructionLog* instruction_log = nullptr;
 
  private:
-  struct Run {
+  struct RunMode {
     bool is_forward_only = false;
     at::Tensor* all_logits = nullptr;
     KeyValueCache* cache = nullptr;
@@ -194,23 +195,23 @@ class Engine {
   at::Tensor flat(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const;
   void load(const Batch& batch);
   void mark_first_passes();
-  void clear_between(const std::vector<at::Tensor>& written);
+  void clear_other_ranges(const std::vector<at::Tensor>& written);
   void begin_numbers(bool is_training);
   bool can_record(const Batch& batch) const;
   StepReport end_step();
-  void see_noise(const double* numbers);
+  void update_noise(const double* numbers);
   void add_moment_sum();
-  CommOutcome<void> run(const Run& how);
+  CommOutcome<void> run(const RunMode& mode);
   CommOutcome<void> end_before(std::size_t index);
   CommOutcome<void> execute(std::size_t index);
   CommOutcome<void> end(int index);
   void compute(std::size_t index);
   void compute_paced(std::size_t index);
-  void take_arrivals(std::size_t index, const Pass& pass);
+  void copy_arrivals(std::size_t index, const Pass& pass);
   std::unique_ptr<Pending> begin_exchange(std::size_t index);
   CommOutcome<void> sum_over_devices();
-  CommOutcome<void> agree_on_maxima();
-  CommOutcome<void> settle();
+  CommOutcome<void> reduce_maxima();
+  CommOutcome<void> synchronize();
   CommOutcome<void> pass_gate();
   CommOutcome<void> run_whole_step(const Batch& batch);
   void update_after_gate(std::size_t index);
@@ -224,10 +225,10 @@ class Engine {
   void update_block(int block, const at::Tensor& numbers);
   void repeat_update(std::size_t index);
   void update(int block, const at::Tensor& numbers, const Updated& what);
-  void update_at_once(const Instruction& next);
+  void update_immediately(const Instruction& next);
   Pass pass_of(std::size_t index) const;
   StateBuffers buffers_of(std::size_t index) const;
-  CommOutcome<void> forward_only(const Batch& batch, const Run& how);
+  CommOutcome<void> forward_only(const Batch& batch, const RunMode& mode);
 
   const Plan plan_;
   const ModelSpec model_;
@@ -235,28 +236,28 @@ class Engine {
   const EngineOptions options_;
   const ElementTypes types_;
   const Program program_;
-  InstructionPace pace_;
+  InstructionTimeLimits time_limits_;
   const Group world_;
   const Pipeline& pipeline_;
   const Stage& stage_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<RingAttention> ring_;
-  std::unique_ptr<Products> products_;
+  std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<Fp8Scales> fp8_;  // null: no fp8 GEMMs
   at::Tensor arena_;
-  Bytes outside_;  // planned memory of autograd, outside the arena
+  Bytes autograd_bytes_;  // planned memory of autograd, outside the arena
   at::Tensor numbers_,
-      host_numbers_;  // numbers of the current step (kernels/step_numbers.h) and their host copy
+      host_numbers_;  // numbers of the current step (kernels/step_scalars.h) and their host copy
   at::Tensor loss_sum_, square_sum_;  // two elements
-  Tools tools_;
-  std::vector<std::unique_ptr<Block>> blocks_;  // [block]; null for blocks of other stages
-  std::vector<SlabTensors> slabs_;              // [buffer]
+  BlockServices services_;
+  std::vector<std::unique_ptr<Block>> blocks_;         // [block]; null for blocks of other stages
+  std::vector<ActivationTensors> activation_buffers_;  // [buffer]
   // [buffer]: gathered weights, unreduced gradients and transferred activations
   std::vector<at::Tensor> flats_;
-  std::vector<at::Tensor> leaving_;  // [buffer]: outgoing activations, [tokens, width]
+  std::vector<at::Tensor> outgoing_;  // [buffer]: outgoing activations, [tokens, width]
   std::vector<std::unique_ptr<BlockViews>> views_;
-  std::map<ViewKey, const BlockViews*> known_views_;
+  std::map<ViewKey, const BlockViews*> view_cache_;
   std::vector<Pass> passes_;  // [instruction]
   // [instruction]: buffers of unreduced gradients that start at this instruction
   std::vector<std::vector<int>> cleared_;
@@ -270,8 +271,8 @@ class Engine {
   StepGraph recording_;
 
   // State of the current step.
-  Run how_;
-  std::vector<std::unique_ptr<Pending>> under_way_;  // [instruction]: outstanding operations
+  RunMode mode_;
+  std::vector<std::unique_ptr<Pending>> pending_;  // [instruction]: outstanding operations
   std::vector<int> last_on_lane_;
   UpdateOptions update_;
   std::int64_t num_counted_ = 0, num_tokens_ = 0;  // on this device
@@ -279,7 +280,7 @@ class Engine {
   Progress progress_ = Progress::between;
   std::size_t next_update_ = 0;  // in state updating: index of the first instruction whose update is not done
   std::vector<double> gate_sums_;
-  UpdateFacts last_update_;
+  UpdateRecord last_update_;
 };
 
 }  // namespace optimus

@@ -3,7 +3,7 @@
 // the maxima; after the step they are appended to the history. Every device has the complete history, so it
 // survives the loss of devices, and any rank can write it into a checkpoint.
 //
-// Only end_step waits for the device, at a point where the step has ended anyway. Read next: fp8_products.h.
+// Only end_step waits for the device, at a point where the step has ended anyway. Read next: fp8_gemm.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,19 +34,19 @@ class Fp8Scales {
   // Number of the current step; it changes whenever the weights do.
   std::int64_t number() const { return number_; }
   bool is_measured() const { return is_measured_; }
-  bool is_narrow() const { return is_narrow_; }  // false: there is no history yet, and GEMMs run without fp8
+  bool uses_fp8() const { return uses_fp8_; }  // false: there is no history yet, and GEMMs run without fp8
   at::Tensor scale(int slot) const { return scales_.select(0, slot).select(0, 0); }
   at::Tensor inverse(int slot) const { return inverses_.select(0, slot).select(0, 0); }
   // The slot's scale; with current scaling, the scale of this tensor.
   Fp8Scale scale_for(int slot, const at::Tensor& tensor) const;
   // Whether the scale is known before the tensor exists, so that its producer can write it directly in fp8.
-  bool is_known(Fp8Operand operand) const { return !is_current_ || operand == Fp8Operand::weight; }
+  bool is_scale_known(Fp8Operand operand) const { return !is_current_ || operand == Fp8Operand::weight; }
   void measure(int slot, const at::Tensor& tensor);
   // Declares that the weights of this layer reach the GEMMs already rounded and measured by their owners
-  // (narrow_shards.h), in steps that use fp8.
+  // (fp8_shards.h), in steps that use fp8.
   void expect_rounded_weights(int layer) { has_rounded_weights_[static_cast<std::size_t>(layer)] = true; }
   bool has_rounded_weights(int layer) const {
-    return is_narrow_ && has_rounded_weights_[static_cast<std::size_t>(layer)];
+    return uses_fp8_ && has_rounded_weights_[static_cast<std::size_t>(layer)];
   }
   // The maximum on this device, to be raised by kernels that measure their output themselves; undefined if
   // the step is not measured.
@@ -65,7 +65,7 @@ class Fp8Scales {
   at::Tensor maxima_;             // [slots], fp32, on the device
   at::Tensor scales_, inverses_;  // [slots, 4]; only the first is used: cuBLASLt needs 16-byte alignment
   at::Tensor host_;               // [2, slots, 4]: scales and inverses as computed on the host
-  bool is_measured_ = false, is_narrow_ = false;
+  bool is_measured_ = false, uses_fp8_ = false;
   std::int64_t number_ = 0;
 };
 

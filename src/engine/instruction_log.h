@@ -1,7 +1,7 @@
 // Records when each instruction of a step began and ended on this device. The engine fills it only while
 // Engine::instruction_log is set; otherwise the cost is one comparison. CPU times come from the steady clock,
 // CUDA times from events in the stream, which are reused. Predictions of the simulator have the same form
-// (simulate/instruction_time.h). Users of the times: run/profile.h, run/watching.h.
+// (simulate/instruction_time.h). Users of the times: run/profile.h, run/rank_monitor.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,18 +18,18 @@ namespace optimus {
 
 // Specifies which instructions are timed, and how. Both empty: each instruction, from its begin to its end on
 // this device.
-struct WantedTimes {
+struct TimingSelection {
   // [instruction]: the first instruction of the span that contains it. A span is timed as a whole:
   // consecutive instructions with nothing to wait for between them. -1: not timed on this device.
   std::vector<int> spans;
   // [instruction]: for a message or collective, record the time of the transfer itself (Pending::took).
-  std::vector<bool> carried;
+  std::vector<bool> transfer;
 };
 
 class InstructionLog {
  public:
   // Times are relative to construction, or to the last call of begin_times.
-  explicit InstructionLog(at::Device device, WantedTimes wanted = {});
+  explicit InstructionLog(at::Device device, TimingSelection selection = {});
   // Synchronizes with the device.
   void begin_times();
   double elapsed() const;  // by the host's clock
@@ -37,7 +37,7 @@ class InstructionLog {
   void begin(std::size_t instruction);
   // Called when the instruction's call has returned. This is its end unless it has started an outstanding
   // operation.
-  void executed(std::size_t instruction, Pending* under_way);
+  void executed(std::size_t instruction, Pending* pending);
   // Called when the outstanding operation has completed and its result is in place.
   void end(std::size_t instruction, std::unique_ptr<Pending> ended);
 
@@ -54,30 +54,30 @@ class InstructionLog {
   };
   struct Entry {
     std::optional<Mark> begin, end;
-    std::unique_ptr<Pending> carried;  // until its duration is known
+    std::unique_ptr<Pending> transfer;  // until its duration is known
     std::optional<Seconds> took;
   };
   Mark now();
   double seconds(const Mark& mark) const;
-  void keep(Mark& mark);
+  void recycle(Mark& mark);
   void add_span(std::size_t first, std::vector<InstructionTime>& times) const;
-  bool is_carried(std::size_t instruction) const {
-    return !wanted_.carried.empty() && wanted_.carried[instruction];
+  bool is_transfer(std::size_t instruction) const {
+    return !selection_.transfer.empty() && selection_.transfer[instruction];
   }
   // -1: not timed.
   int first_of(std::size_t instruction) const {
-    return wanted_.spans.empty() ? static_cast<int>(instruction) : wanted_.spans[instruction];
+    return selection_.spans.empty() ? static_cast<int>(instruction) : selection_.spans[instruction];
   }
   bool is_last(std::size_t instruction) const {
-    const std::vector<int>& spans = wanted_.spans;
+    const std::vector<int>& spans = selection_.spans;
     return instruction + 1 >= spans.size() || spans[instruction + 1] != spans[instruction];
   }
 
   const at::Device device_;
-  const WantedTimes wanted_;
+  const TimingSelection selection_;
   Mark origin_;
-  std::vector<Entry> entries_;                       // [instruction]
-  std::vector<std::unique_ptr<c10::Event>> unused_;  // from earlier steps, for reuse
+  std::vector<Entry> entries_;                            // [instruction]
+  std::vector<std::unique_ptr<c10::Event>> free_events_;  // from earlier steps, for reuse
 };
 
 }  // namespace optimus

@@ -23,7 +23,7 @@ std::vector<std::int64_t> with_samples(std::int64_t samples, std::vector<std::in
 // accumulates them. The first block has only the latter.
 class ModuleBlock final : public Block {
  public:
-  ModuleBlock(const ModuleModel& model, const ModuleFacts& facts, int block, RecomputeMode recompute)
+  ModuleBlock(const ModuleModel& model, const ModuleDescription& facts, int block, RecomputeMode recompute)
       : model_(model),
         facts_(facts),
         part_(static_cast<std::size_t>(block)),
@@ -49,7 +49,7 @@ class ModuleBlock final : public Block {
     if (is_last_)
       pass.loss->add_(done.output.reshape({1}).to(at::kDouble));
     else if (!pass.is_recompute)
-      hand_on(done.output, *pass.next);
+      copy_to_next_block(done.output, *pass.next);
     if (options.is_recorded) graphs_[pass.microbatch] = std::move(done.graph);
   }
 
@@ -95,7 +95,7 @@ class ModuleBlock final : public Block {
     }
   }
 
-  void hand_on(const at::Tensor& output, at::Tensor next) const {
+  void copy_to_next_block(const at::Tensor& output, at::Tensor next) const {
     if (output.numel() != next.numel())
       throw UserError("{}: part {} returned {} elements for {} samples, but {} when it was first run",
                       model_.name, model_.parts[part_].name, output.numel(), next.size(0), next.numel());
@@ -103,7 +103,7 @@ class ModuleBlock final : public Block {
   }
 
   const ModuleModel& model_;
-  const ModuleFacts& facts_;
+  const ModuleDescription& facts_;
   const std::size_t part_;
   const bool is_first_, is_last_, is_recomputed_;
   std::vector<std::string> names_;
@@ -135,7 +135,7 @@ ModuleModel copy_of(const ModuleModel& model) {
 
 // A tensor of a module, its original value, and the parameter that it is now a view of (empty: it was only
 // converted).
-struct LentModules::Lent {
+struct ModuleBinding::BoundTensor {
   at::Tensor tensor, before;
   std::string parameter;
 };
@@ -149,16 +149,16 @@ void set_values(const ModuleModel& model, Parameters& parameters) {
     }
 }
 
-LentModules::LentModules(const ModuleModel& model, const ModuleFacts& facts, Parameters& parameters)
+ModuleBinding::ModuleBinding(const ModuleModel& model, const ModuleDescription& facts, Parameters& parameters)
     : parameters_(parameters) {
   for (const ModulePart& part : model.parts) {
     for (const auto& [name, tensor] : trained_parameters(part)) {
-      lent_.push_back({tensor, tensor.variable_data(), name});
+      bound_tensors_.push_back({tensor, tensor.variable_data(), name});
       if (const at::Tensor weight = parameters.weight(name); weight.numel() == tensor.numel())
         tensor.set_data(weight.view(tensor.sizes()));
     }
     for (const at::Tensor& tensor : other_tensors(part)) {
-      lent_.push_back({tensor, tensor.variable_data(), ""});
+      bound_tensors_.push_back({tensor, tensor.variable_data(), ""});
       tensor.set_data(converted(tensor.variable_data(), facts.types.element, facts.device));
     }
   }
@@ -166,50 +166,51 @@ LentModules::LentModules(const ModuleModel& model, const ModuleFacts& facts, Par
 
 // Copies from the masters if this device has all of them, otherwise from the weights, otherwise from the rows
 // of its shard.
-void LentModules::take_back(Lent& lent) const {
-  if (parameters_.find(lent.parameter) == nullptr) return;  // trained by another stage
-  const at::Tensor master = parameters_.master(lent.parameter), weight = parameters_.weight(lent.parameter);
-  const std::int64_t all = lent.before.numel();
+void ModuleBinding::restore_tensor(BoundTensor& binding) const {
+  if (parameters_.find(binding.parameter) == nullptr) return;  // trained by another stage
+  const at::Tensor master = parameters_.master(binding.parameter),
+                   weight = parameters_.weight(binding.parameter);
+  const std::int64_t all = binding.before.numel();
   if (master.numel() == all || weight.numel() == all) {
-    lent.before.copy_((master.numel() == all ? master : weight).view(lent.before.sizes()));
+    binding.before.copy_((master.numel() == all ? master : weight).view(binding.before.sizes()));
     return;
   }
-  const Span rows = parameters_.box(lent.parameter, &BlockState::masters)[0];
+  const Span rows = parameters_.box(binding.parameter, &BlockState::masters)[0];
   if (rows.size() > 0)
-    lent.before.view({-1, master.numel() / rows.size()})
+    binding.before.view({-1, master.numel() / rows.size()})
         .narrow(0, rows.begin, rows.size())
         .copy_(master.view({rows.size(), -1}));
 }
 
-LentModules::~LentModules() {
-  for (Lent& lent : lent_) {
-    if (!lent.parameter.empty()) take_back(lent);
-    lent.tensor.set_data(lent.before);
+ModuleBinding::~ModuleBinding() {
+  for (BoundTensor& binding : bound_tensors_) {
+    if (!binding.parameter.empty()) restore_tensor(binding);
+    binding.tensor.set_data(binding.before);
   }
 }
 
 std::function<std::unique_ptr<Block>(int, RecomputeMode)> module_blocks(const ModuleModel& model,
-                                                                        const ModuleFacts& facts) {
+                                                                        const ModuleDescription& facts) {
   return [&model, &facts](int block, RecomputeMode mode) {
     return std::make_unique<ModuleBlock>(model, facts, block, mode);
   };
 }
 
-Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& plan, std::int64_t step,
+Batch read_batch(const ModuleData& data, const ModuleDescription& facts, const Plan& plan, std::int64_t step,
                  std::int64_t first_sample, std::int64_t seed, int device) {
   Batch batch;
   batch.step = step, batch.sequence_length = 1;
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("epoch");
-  const Seat seat = seat_of(plan, device);
-  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(seat.pipeline)];
-  const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat.stage)];
+  const PlanLocation location = location_of(plan, device);
+  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(location.pipeline)];
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
   // Stages between the first part and the last need neither inputs nor targets.
   const bool reads = stage.chunks.front().first() == 0 || stage.chunks.back().end() == plan.num_blocks;
-  std::int64_t next = first_sample + num_sequences_before(plan, seat.pipeline);
+  std::int64_t next = first_sample + num_sequences_before(plan, location.pipeline);
   for (const int size : pipeline.microbatches) {
     Microbatch& microbatch = batch.microbatches.emplace_back();
     std::vector<at::Tensor> inputs, labels;
-    const Span own = share_of(splits_of(stage).front(), seat.index, size, 1, false).samples;
+    const Span own = share_of(splits_of(stage).front(), location.index, size, 1, false).samples;
     for (int i = 0; i < size; ++i, ++next) {
       if (i < own.begin || i >= own.end) continue;
       microbatch.samples.push_back(next);

@@ -2,10 +2,10 @@
 // parameters are views into the engine's flat buffers, so that everything after the gradients is the same as
 // for other models.
 //
-//   const ModuleFacts facts = describe(model, data.read(0), precision, device);   // runs each part once
+//   const ModuleDescription facts = describe(model, data.read(0), precision, device);   // runs each part once
 //   Parameters parameters(plan, facts.spec, 0, device);
 //   set_values(model, parameters);
-//   LentModules lent(model, facts, parameters);
+//   ModuleBinding binding(model, facts, parameters);
 //   Engine engine(plan, facts.spec, parameters, {.make_custom_block = module_blocks(model, facts)});
 //
 // Activations saved by autograd are outside the engine's arena. describe() measures them, and programs
@@ -19,7 +19,7 @@
 
 namespace optimus {
 
-struct ModuleFacts {
+struct ModuleDescription {
   ModelSpec spec;
   std::vector<std::vector<std::int64_t>> input_shapes;  // [part], of one sample
   std::vector<std::int64_t> target_shape;
@@ -31,8 +31,8 @@ struct ModuleFacts {
 // fails, is random, depends on other samples of its batch (beyond rounding), changes its buffers, or shares a
 // parameter with another part. Element types are those of the precision; integer inputs keep their type. Only
 // matrix multiplications and two-dimensional convolutions count as work.
-ModuleFacts describe(const ModuleModel& model, const ModuleSample& example, Precision precision,
-                     at::Device device);
+ModuleDescription describe(const ModuleModel& model, const ModuleSample& example, Precision precision,
+                           at::Device device);
 
 // Copies the values of the modules into the parameters.
 void set_values(const ModuleModel& model, Parameters& parameters);
@@ -42,27 +42,27 @@ void set_values(const ModuleModel& model, Parameters& parameters);
 // current values of the parameters (with ZeRO 3, those of the own shard). The parameters must outlive it. A
 // run that changes its plan creates a new one, so that no memory of the old plan is referenced while state
 // moves.
-class LentModules {
+class ModuleBinding {
  public:
-  LentModules(const ModuleModel& model, const ModuleFacts& facts, Parameters& parameters);
-  ~LentModules();
-  LentModules(const LentModules&) = delete;
-  LentModules& operator=(const LentModules&) = delete;
+  ModuleBinding(const ModuleModel& model, const ModuleDescription& facts, Parameters& parameters);
+  ~ModuleBinding();
+  ModuleBinding(const ModuleBinding&) = delete;
+  ModuleBinding& operator=(const ModuleBinding&) = delete;
 
  private:
-  struct Lent;
-  void take_back(Lent& lent) const;
+  struct BoundTensor;
+  void restore_tensor(BoundTensor& binding) const;
   Parameters& parameters_;
-  std::vector<Lent> lent_;
+  std::vector<BoundTensor> bound_tensors_;
 };
 
 // For EngineOptions. Model and facts must outlive the engine. The engine may run steps only while a
-// LentModules object for its parameters exists.
-std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)> module_blocks(const ModuleModel& model,
-                                                                                   const ModuleFacts& facts);
+// ModuleBinding object for its parameters exists.
+std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)> module_blocks(
+    const ModuleModel& model, const ModuleDescription& facts);
 
 // This device's samples of one step, in an order that depends only on the seed and is reshuffled each epoch.
-Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& plan, std::int64_t step,
+Batch read_batch(const ModuleData& data, const ModuleDescription& facts, const Plan& plan, std::int64_t step,
                  std::int64_t first_sample, std::int64_t seed, int device = 0);
 
 }  // namespace optimus

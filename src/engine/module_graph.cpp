@@ -13,15 +13,15 @@ namespace optimus {
 
 ModuleForward run_forward(const ModuleModel& model, std::size_t part, const at::Tensor& input,
                           const ForwardOptions& options) {
-  const WithAutograd autograd(options.is_recorded);
+  const AutogradGuard autograd(options.is_recorded);
   // A tensor with its own version counter: the arena around the input changes while the graph waits for its
   // backward.
   at::Tensor leaf = input.variable_data();
   leaf.set_requires_grad(options.is_recorded && options.wants_input_gradient);
   at::Tensor output = model.parts[part].forward(leaf);
   if (options.targets.defined()) {
-    const bool is_narrow = at::isReducedFloatingType(output.scalar_type());
-    output = model.loss(is_narrow ? output.to(options.wide) : output, options.targets);
+    const bool is_16_bit = at::isReducedFloatingType(output.scalar_type());
+    output = model.loss(is_16_bit ? output.to(options.wide) : output, options.targets);
     if (output.numel() != 1)
       throw UserError("{}: the loss has {} elements but must have one, the sum over samples", model.name,
                       output.numel());
@@ -37,15 +37,15 @@ ModuleForward run_forward(const ModuleModel& model, std::size_t part, const at::
 
 ModuleGradients run_backward(ModuleGraph graph, const at::Tensor& gradient,
                              const std::vector<at::Tensor>& parameters) {
-  const WithAutograd autograd(true);
-  std::vector<at::Tensor> wanted = parameters;
+  const AutogradGuard autograd(true);
+  std::vector<at::Tensor> needed = parameters;
   const bool wants_input = graph.input.defined();
-  if (wants_input) wanted.push_back(graph.input);
+  if (wants_input) needed.push_back(graph.input);
   ModuleGradients result;
   result.parameters.resize(parameters.size());
-  if (wanted.empty() || !graph.root.requires_grad()) return result;
+  if (needed.empty() || !graph.root.requires_grad()) return result;
   result.parameters = torch::autograd::grad(
-      {graph.root}, wanted, {gradient.reshape(graph.root.sizes()).to(graph.root.scalar_type())}, false, false,
+      {graph.root}, needed, {gradient.reshape(graph.root.sizes()).to(graph.root.scalar_type())}, false, false,
       true);
   if (wants_input) {
     result.input = result.parameters.back();

@@ -13,9 +13,9 @@
 namespace optimus {
 
 // Enables autograd dispatch even where the engine disabled it; a graph is recorded only if `records`.
-class WithAutograd {
+class AutogradGuard {
  public:
-  explicit WithAutograd(bool records)
+  explicit AutogradGuard(bool records)
       : dispatch_(c10::impl::tls_local_dispatch_key_set().included_,
                   c10::impl::tls_local_dispatch_key_set().excluded_ -
                       c10::autograd_dispatch_keyset_with_ADInplaceOrView),

@@ -23,7 +23,7 @@ namespace optimus {
 // are undefined, masters are the weights). nothing: initially nothing; the code that moves state allocates
 // block by block (switching/move.h). copies: initially nothing; the shards whose updates this device repeats
 // (Plan::buddy), see Parameters::copies().
-enum class Keeping { training, weights, nothing, copies };
+enum class StorageMode { training, weights, nothing, copies };
 
 // With ZeRO some of these contain only the device's shard: moments and masters from stage 1, gradients from
 // stage 2, weights with stage 3. Masters that are the weights are laid out like weights.
@@ -55,7 +55,7 @@ class Parameters {
   // Allocates the buffers; values are zero until initialize() or set(). The plan must be valid for the model,
   // and rank must be one of its devices.
   Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device,
-             Keeping keeping = Keeping::training);
+             StorageMode storage_mode = StorageMode::training);
 
   // Masters and moments of the shards whose updates this device repeats, if the plan has redundant copies;
   // otherwise null. They are allocated, released and filled together with the rest. Their boxes, views and
@@ -64,13 +64,13 @@ class Parameters {
   Parameters* copies() { return copies_.get(); }
   const Parameters* copies() const { return copies_.get(); }
 
-  // For Keeping::nothing: hold_state allocates masters and moments of one block (zero), take_state takes them
+  // For StorageMode::nothing: allocate_state allocates masters and moments of one block (zero), adopt_state takes them
   // over from another object; release() frees everything of the block. After the last block, complete() adds
   // gradients, and weights rounded from the masters that are present.
-  void hold_state(int block);
-  void take_state(int block, const Parameters& from);
+  void allocate_state(int block);
+  void adopt_state(int block, const Parameters& from);
   // Frees everything except masters and moments.
-  void keep_state();
+  void release_all_but_state();
   void release(int block);
   void complete();
 
@@ -106,29 +106,30 @@ class Parameters {
   BlockState& block(int index) { return blocks_[static_cast<std::size_t>(index)]; }
   const BlockState& block(int index) const { return blocks_[static_cast<std::size_t>(index)]; }
   const BlockShape& shape(int index) const { return shapes_[static_cast<std::size_t>(index)]; }
-  std::span<const StateRun> updates(int block) const { return updates_[static_cast<std::size_t>(block)]; }
-  std::span<const StateRun> counted(int block) const { return counted_[static_cast<std::size_t>(block)]; }
-  const HeldTensor* find(const std::string& name) const;  // null if no part of it is on the device
+  std::span<const StateRange> updates(int block) const { return updates_[static_cast<std::size_t>(block)]; }
+  std::span<const StateRange> counted(int block) const { return counted_[static_cast<std::size_t>(block)]; }
+  const LocalTensor* find(const std::string& name) const;  // null if no part of it is on the device
   // The block whose buffers contain a tensor. A tied embedding is stored with the head in a stage without the
   // first block.
-  int block_of(const std::string& name) const { return places_.at(name).first; }
+  int block_of(const std::string& name) const { return tensor_locations_.at(name).first; }
   void zero_gradients();
   Bytes bytes() const;
 
  private:
   at::Tensor zeros(int block, StateKind kind, at::ScalarType type) const;
-  void hold_copy(int block);
-  bool is_sharded(const HeldTensor& held, at::Tensor BlockState::*member) const;
+  void allocate_copy(int block);
+  bool is_sharded(const LocalTensor& local_tensor, at::Tensor BlockState::*member) const;
   void set_from(const std::string& name, const at::Tensor& whole);
 
   const std::vector<LogicalTensor> tensors_;
   const ElementTypes types_;
   const at::Device device_;
-  const Keeping keeping_;
+  const StorageMode storage_mode_;
   std::vector<BlockShape> shapes_;
   std::vector<BlockState> blocks_;
-  std::vector<std::vector<StateRun>> updates_, counted_;
-  std::map<std::string, std::pair<int, std::size_t>> places_;  // name -> block, index into its shape
+  std::vector<std::vector<StateRange>> updates_, counted_;
+  std::map<std::string, std::pair<int, std::size_t>>
+      tensor_locations_;  // name -> block, index into its shape
   std::unique_ptr<Parameters> copies_;
 };
 

@@ -19,14 +19,14 @@
 namespace optimus {
 namespace {
 
-constexpr double kLongest = 10;  // seconds without data after which the probe fails
+constexpr double kSocketTimeout = 10;  // seconds without data after which the probe fails
 
 class ProbeSocket {
  public:
   explicit ProbeSocket(int handle) : handle_(handle) {
     if (handle_ < 0)
       throw UserError("cannot create a socket on the loopback interface: {}", std::strerror(errno));
-    const timeval most{static_cast<time_t>(kLongest), 0};
+    const timeval most{static_cast<time_t>(kSocketTimeout), 0};
     const int on = 1;
     ::setsockopt(handle_, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
     ::setsockopt(handle_, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
@@ -92,7 +92,7 @@ double message_seconds(std::size_t size) {
   for (int i = 0; i < rounds; ++i) {
     const double began = seconds_now();
     if (!here.send(data.data(), size) || !here.receive(data.data(), size))
-      throw UserError("no data on the loopback interface for {} s", kLongest);
+      throw UserError("no data on the loopback interface for {} s", kSocketTimeout);
     all.push_back((seconds_now() - began) / 2);
   }
   return median(std::move(all));
@@ -132,16 +132,16 @@ double ring_seconds(int members, std::size_t bytes) {
                       &from = in[static_cast<std::size_t>((me + members - 1) % members)];
     std::vector<float> data(part * static_cast<std::size_t>(members), 1), arrived(part);
     const double began = seconds_now();
-    for (int hop = 0; hop < 2 * (members - 1); ++hop) {
+    for (int ring_step = 0; ring_step < 2 * (members - 1); ++ring_step) {
       const auto place = [&](int at) {
         return data.data() + static_cast<std::size_t>((at + 2 * members) % members) * part;
       };
       // Send and receive concurrently; otherwise two full sockets would wait for each other.
       std::jthread sender(
-          [&] { to.send(reinterpret_cast<const char*>(place(me - hop)), part * sizeof(float)); });
+          [&] { to.send(reinterpret_cast<const char*>(place(me - ring_step)), part * sizeof(float)); });
       if (!from.receive(reinterpret_cast<char*>(arrived.data()), part * sizeof(float))) return;
-      float* const sum = place(me - hop - 1);
-      if (hop < members - 1)
+      float* const sum = place(me - ring_step - 1);
+      if (ring_step < members - 1)
         for (std::size_t i = 0; i < part; ++i) sum[i] += arrived[i];
       else
         std::copy(arrived.begin(), arrived.end(), sum);
@@ -168,7 +168,7 @@ LinkSpec probe_loopback(EventSink& events) {
 
 LinkSpec probe_copies(at::Device from, at::Device to, EventSink& events) {
   std::vector<std::pair<double, double>> seconds;
-  const at::Device waited = to.is_cuda() ? to : from;
+  const at::Device sync_device = to.is_cuda() ? to : from;
   for (const double size : kMessages) {
     events.report(Progress{"measuring copies", std::ssize(seconds), std::ssize(kMessages), "sizes"});
     const auto options = [&](at::Device device) {
@@ -176,7 +176,7 @@ LinkSpec probe_copies(at::Device from, at::Device to, EventSink& events) {
     };
     const at::Tensor source = at::empty({static_cast<std::int64_t>(size)}, options(from));
     at::Tensor target = at::empty({static_cast<std::int64_t>(size)}, options(to));
-    seconds.emplace_back(size, seconds_of(waited, [&] { target.copy_(source, true); }));
+    seconds.emplace_back(size, seconds_of(sync_device, [&] { target.copy_(source, true); }));
   }
   return link_of(seconds);
 }

@@ -13,9 +13,9 @@ namespace optimus {
 
 // Consecutive operands from a buffer larger than any cache, starting over at its end. Views are cached,
 // because creating one takes longer than a small kernel.
-class Ring {
+class OperandRing {
  public:
-  explicit Ring(at::Tensor buffer) : buffer_(std::move(buffer)) {}
+  explicit OperandRing(at::Tensor buffer) : buffer_(std::move(buffer)) {}
   at::Tensor next(std::int64_t rows, std::int64_t columns);
 
  private:
@@ -40,7 +40,7 @@ double seconds_of_kernel(at::Device device, const std::function<void()>& call);
 
 // The same for GEMMs. A GPU that runs only GEMMs reaches its power limit and reduces its clock; in training
 // it copies and adds about a third of the time. The measurement does the same, without counting that part.
-// `idle`: a large buffer for these copies, with any content.
-double seconds_of_product(at::Device device, const at::Tensor& idle, const std::function<void()>& call);
+// `copy_buffer`: a large buffer for these copies, with any content.
+double seconds_of_gemm(at::Device device, const at::Tensor& copy_buffer, const std::function<void()>& call);
 
 }  // namespace optimus

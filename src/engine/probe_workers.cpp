@@ -14,8 +14,8 @@
 namespace optimus {
 namespace {
 
-constexpr double kTurn = 5e-3;  // seconds of computation: about one kernel of a small model
-constexpr int kTurns = 100;
+constexpr double kTurnSeconds = 5e-3;  // seconds of computation: about one kernel of a small model
+constexpr int kNumTurns = 100;
 constexpr double kSizes[] = {256, 4 << 20};  // bytes that each rank contributes
 
 double now() {
@@ -27,7 +27,7 @@ class Work {
  public:
   Work() : values_(16384, 1.5F) {
     const double began = now();
-    for (; now() - began < kTurn; ++rounds_) round();
+    for (; now() - began < kTurnSeconds; ++rounds_) round();
   }
   void run() {
     for (int i = 0; i < rounds_; ++i) round();
@@ -52,11 +52,11 @@ double turn_seconds(Comm& comm, Work& work, std::int64_t count) {
   };
   gather();
   const double began = now();
-  for (int i = 0; i < kTurns; ++i) {
+  for (int i = 0; i < kNumTurns; ++i) {
     work.run();
     if (count > 0) gather();
   }
-  return (now() - began) / kTurns;
+  return (now() - began) / kNumTurns;
 }
 
 std::vector<std::pair<double, double>> measured(Comm& comm) {

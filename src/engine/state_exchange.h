@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "comm/comm.h"
-#include "engine/narrow_shards.h"
+#include "engine/fp8_shards.h"
 #include "engine/parameters.h"
 #include "schedule/program.h"
 #include "schedule/shared_sums.h"
@@ -29,9 +29,9 @@ namespace optimus {
 
 // Buffers of one instruction; undefined if the instruction does not use them.
 struct StateBuffers {
-  at::Tensor whole;   // weights gathered for use, or one micro-batch's gradients: flat, in whole order
-  at::Tensor room;    // concatenated shards; of a repeated update: destination of its weights
-  at::Tensor copied;  // gradients of the shard whose update is repeated
+  at::Tensor whole;     // weights gathered for use, or one micro-batch's gradients: flat, in whole order
+  at::Tensor exchange;  // concatenated shards; of a repeated update: destination of its weights
+  at::Tensor copied;    // gradients of the shard whose update is repeated
 };
 
 class StateExchange {
@@ -40,8 +40,8 @@ class StateExchange {
   StateExchange(const Plan& plan, const ModelSpec& model, const Program& program, Parameters& parameters,
                 Comm* comm);
 
-  // From now on, weights of fp8 layers are gathered in fp8 (narrow_shards.h), in steps that have scales.
-  void gather_narrow(Fp8Scales& scales, const Kernels& kernels);
+  // From now on, weights of fp8 layers are gathered in fp8 (fp8_shards.h), in steps that have scales.
+  void gather_in_fp8(Fp8Scales& scales, const Kernels& kernels);
 
   std::unique_ptr<Pending> begin(const Instruction& next, const StateBuffers& buffers);
   void end(const Instruction& next, const StateBuffers& buffers);
@@ -61,7 +61,7 @@ class StateExchange {
     Span rows;
   };
   BlockShape gathered_shape(int block) const;
-  const NarrowShards* narrow_shards(int block) const;  // null: this block is currently not gathered in fp8
+  const Fp8Shards* fp8_shards(int block) const;  // null: this block is currently not gathered in fp8
   std::vector<Rows> partial_rows(const Instruction& next) const;
   at::Tensor whole_gradients(const Instruction& next, const StateBuffers& buffers) const;
   at::Tensor own_gradients(int block) const;  // the shard, or everything
@@ -70,7 +70,7 @@ class StateExchange {
   std::unique_ptr<Pending> begin_gather(const Instruction& next, const StateBuffers& buffers);
   std::unique_ptr<Pending> begin_reduce(const Instruction& next, const StateBuffers& buffers);
   std::unique_ptr<Pending> begin_sync(const Instruction& next, const StateBuffers& buffers);
-  std::unique_ptr<Pending> begin_buddy(const Instruction& next, const StateBuffers& buffers);
+  std::unique_ptr<Pending> begin_copy_exchange(const Instruction& next, const StateBuffers& buffers);
   void end_sync(const Instruction& next, const StateBuffers& buffers);
   std::string what(const Instruction& next) const;
   // A piece of the own gradients that is summed with other stages or pipelines.
@@ -79,7 +79,7 @@ class StateExchange {
     bool contributes = true;
   };
   void find_shared_pieces();
-  SharedPiece shared_piece(const HeldBox& shared, const std::vector<int>& members) const;
+  SharedPiece shared_piece(const TensorBox& shared, const std::vector<int>& members) const;
   std::int64_t end_of_shared(int block) const;
 
   const Plan& plan_;
@@ -92,7 +92,7 @@ class StateExchange {
   const at::ScalarType element_, wide_;
   Fp8Scales* scales_ = nullptr;
   const Kernels* kernels_ = nullptr;
-  std::map<int, NarrowShards> narrow_;                                           // by block
+  std::map<int, Fp8Shards> fp8_shards_;                                          // by block
   std::map<std::pair<int, std::vector<int>>, std::vector<SharedPiece>> shared_;  // by block and members
 };
 

@@ -2,7 +2,7 @@
 // host. On other devices, and while there is no graph, the work runs directly.
 //
 // A graph keeps its addresses and kernel arguments: tensors must be the same each time, and numbers that
-// change must be on the device (kernels/step_numbers.h). Read next: engine.cpp, train_step.
+// change must be on the device (kernels/step_scalars.h). Read next: engine.cpp, train_step.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -45,16 +45,16 @@ inline TensorPart tensor_part(const ModelSpec& model, const LayerStrategy& strat
 // Query heads that attention can process in one call: each key/value head has the same number of them. There
 // are several runs if a part begins or ends inside the group of a key/value head. Numbers are relative to the
 // first head of the part.
-struct HeadRun {
+struct HeadRange {
   std::int64_t first = 0, count = 0, first_kv = 0, num_kv = 0;
 };
-inline std::vector<HeadRun> head_runs(const ModelSpec& model, const TensorPart& part) {
+inline std::vector<HeadRange> head_ranges(const ModelSpec& model, const TensorPart& part) {
   const std::int64_t group = model.heads / model.kv_heads;
-  std::vector<HeadRun> runs;
+  std::vector<HeadRange> runs;
   for (std::int64_t head = part.heads.begin; head < part.heads.end;) {
     const std::int64_t kv = head / group, end = std::min((kv + 1) * group, part.heads.end),
                        count = end - head;
-    HeadRun* last = runs.empty() ? nullptr : &runs.back();
+    HeadRange* last = runs.empty() ? nullptr : &runs.back();
     if (last != nullptr && last->count / last->num_kv == count)
       last->count += count, last->num_kv += 1;
     else

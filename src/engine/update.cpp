@@ -36,7 +36,7 @@ void Engine::repeat_update(std::size_t index) {
 void Engine::update(int block, const at::Tensor& numbers, const Updated& what) {
   const BlockState& state = what.of.block(block);
   AdamOptions adam{.beta1 = update_.beta1, .beta2 = update_.beta2, .epsilon = update_.epsilon};
-  for (const StateRun& run : what.of.updates(block)) {
+  for (const StateRange& run : what.of.updates(block)) {
     const auto own = [&](const at::Tensor& flat) { return flat.narrow(0, run.shard, run.length); };
     adam.weight_decay = run.has_weight_decay ? update_.weight_decay : 0;
     at::Tensor weights = what.weights.narrow(0, what.has_whole_weights ? run.whole : run.shard, run.length),
@@ -48,14 +48,14 @@ void Engine::update(int block, const at::Tensor& numbers, const Updated& what) {
 
 // In doubles, a piece at a time: the sum must not depend on the number of devices.
 void Engine::add_moment_sum() {
-  constexpr std::int64_t kAtATime = 1 << 18;
-  at::Tensor sum = numbers_.select(0, static_cast<int>(StepNumber::moment_sum));
+  constexpr std::int64_t kChunkElements = 1 << 18;
+  at::Tensor sum = numbers_.select(0, static_cast<int>(StepScalar::moment_sum));
   for (int block = 0; block < parameters_.num_blocks(); ++block) {
     const BlockState& state = parameters_.block(block);
-    for (const StateRun& run : parameters_.counted(block))
-      for (std::int64_t at = 0; at < run.length; at += kAtATime) {
+    for (const StateRange& run : parameters_.counted(block))
+      for (std::int64_t at = 0; at < run.length; at += kChunkElements) {
         const auto some = [&](const at::Tensor& flat) {
-          return flat.narrow(0, run.shard + at, std::min(kAtATime, run.length - at)).to(at::kDouble);
+          return flat.narrow(0, run.shard + at, std::min(kChunkElements, run.length - at)).to(at::kDouble);
         };
         sum.add_(at::dot(some(state.gradients), some(state.first)));
       }
@@ -63,14 +63,14 @@ void Engine::add_moment_sum() {
 }
 
 // Gradients are sums over targets, multiplied by the loss scale; moments refer to the mean loss.
-void Engine::see_noise(const double* numbers) {
-  const auto at = [&](StepNumber which) { return numbers[static_cast<int>(which)]; };
-  const double to_mean = at(StepNumber::loss_scale) * at(StepNumber::num_counted);
-  noise.see({.squared = at(StepNumber::grad_norm) * at(StepNumber::grad_norm),
-             .product = at(StepNumber::moment_sum) / to_mean,
-             .samples = static_cast<double>(plan_.batch),
-             .factor = at(StepNumber::factor) * to_mean,
-             .beta1 = update_.beta1});
+void Engine::update_noise(const double* numbers) {
+  const auto at = [&](StepScalar which) { return numbers[static_cast<int>(which)]; };
+  const double to_mean = at(StepScalar::loss_scale) * at(StepScalar::num_counted);
+  noise.add_measurement({.squared = at(StepScalar::grad_norm) * at(StepScalar::grad_norm),
+                         .product = at(StepScalar::moment_sum) / to_mean,
+                         .samples = static_cast<double>(plan_.batch),
+                         .factor = at(StepScalar::factor) * to_mean,
+                         .beta1 = update_.beta1});
 }
 
 }  // namespace optimus

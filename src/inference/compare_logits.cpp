@@ -62,7 +62,7 @@ Plan plan_of(const ModelSpec& spec, Precision precision) {
 at::Tensor logits_of(const ModelSpec& spec, const WeightSource& weights, Precision precision,
                      EventSink& events) {
   const Plan plan = plan_of(spec, precision);
-  Parameters parameters(plan, spec, 0, at::Device(at::kCPU), Keeping::weights);
+  Parameters parameters(plan, spec, 0, at::Device(at::kCPU), StorageMode::weights);
   load_weights(weights, parameters, events);
   Engine engine(plan, spec, parameters, {});
   return engine.logits(random_tokens(spec, plan)).clone();

@@ -35,7 +35,7 @@ Sample read_window(const StreamRange& range, std::int64_t window, std::int64_t l
 }
 
 // Pads a batch with a sample that does not count.
-Sample uncounted(Sample sample) {
+Sample without_targets(Sample sample) {
   std::fill(sample.targets.begin(), sample.targets.end(), kNoTarget);
   sample.num_counted = 0;
   return sample;
@@ -57,7 +57,7 @@ Plan plan_for(const EvalOptions& options, const Inference& model, std::int64_t w
   return plan;
 }
 
-void refuse_nonsense(const EvalOptions& options) {
+void check_option_ranges(const EvalOptions& options) {
   const auto check = [](const char* name, const std::optional<std::int64_t>& value) {
     if (value && (*value < 1 || *value > 1'000'000'000))
       throw UsageError("--{}: {} is out of range, expected 1 to 1,000,000,000", name, *value);
@@ -76,7 +76,8 @@ LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, con
     events.report(Progress{"evaluating", first * length, windows * length, "tokens"});
     std::vector<Sample> samples;
     for (std::int64_t w = first; w < first + plan.batch; ++w)
-      samples.push_back(w < windows ? read_window(range, w, length, model) : uncounted(samples.front()));
+      samples.push_back(w < windows ? read_window(range, w, length, model)
+                                    : without_targets(samples.front()));
     const Evaluation some = value_or_throw(engine.evaluate(make_batch(samples, plan, 0, 0, rank)));
     total.sum += some.loss_sum, total.count += some.num_counted;
   }
@@ -97,8 +98,8 @@ Opened open_stream(const EvalOptions& options, const OpenedModel& model, EventSi
     throw UserError("{} is a masked language model; eval measures next-token prediction", spec.name);
   // Token files need no tokenizer, so a missing one is not worth a warning.
   NullSink quiet;
-  EventSink& heard = is_tokenized(options.data) ? quiet : events;
-  const auto tokenizer = tokenizer_for_text(model, options.tokenizer, heard);
+  EventSink& warnings = is_tokenized(options.data) ? quiet : events;
+  const auto tokenizer = text_tokenizer(model, options.tokenizer, warnings);
   const std::shared_ptr<const TokenSet> tokens = open_data(options.data, *tokenizer, events);
   Opened opened{{tokens, 0, tokens->num_tokens()}, 0, 0};
   opened.length = options.sequence_length.value_or(std::min<std::int64_t>(spec.max_positions, 1024));
@@ -122,7 +123,7 @@ EvalResult evaluate_on_ranks(const EvalOptions& options, EventSink& events) {
   EvalWork work{.windows = stream.windows, .sequence_length = stream.length};
   work.batch = options.batch;
   const bool is_gpu = choose_device(options.compute.device).is_cuda();
-  if (is_gpu) work.tokens_at_once = 32768;
+  if (is_gpu) work.tokens_per_pass = 32768;
   if (!options.compute.precision.empty())
     work.precision = parse_precision(options.compute.precision, "--precision");
   else if (options.layout.plan.empty())
@@ -139,7 +140,7 @@ EvalResult evaluate_on_ranks(const EvalOptions& options, EventSink& events) {
 }  // namespace
 
 EvalResult evaluate(const EvalOptions& options, EventSink& events) {
-  refuse_nonsense(options);
+  check_option_ranges(options);
   if (num_devices(options.layout) > 1 || !options.layout.plan.empty())
     return evaluate_on_ranks(options, events);
   Inference model = open_for_inference(options.model, options.compute, events);

@@ -14,13 +14,13 @@
 namespace optimus {
 namespace {
 
-constexpr double kUsualTemperature = 0.8;
-constexpr std::int64_t kMostTokens = 1'000'000'000;
+constexpr double kDefaultTemperature = 0.8;
+constexpr std::int64_t kMaxTokens = 1'000'000'000;
 
-void refuse_nonsense(const TextOptions& o) {
+void check_option_ranges(const TextOptions& o) {
   if (o.prompt.has_value() == o.prompt_ids.has_value())
     throw UsageError("pass either --prompt TEXT or --prompt-ids 1,2,3");
-  if (o.num_tokens < 1 || o.num_tokens > kMostTokens)
+  if (o.num_tokens < 1 || o.num_tokens > kMaxTokens)
     throw UsageError("--tokens: {} is out of range, expected 1 to 1,000,000,000", o.num_tokens);
   if (o.is_greedy && (o.temperature || o.top_p))
     throw UsageError("--greedy cannot be combined with --temperature or --top-p");
@@ -80,10 +80,10 @@ Bytes memory_of_attention(const ModelSpec& model, Precision precision, std::int6
 
 GeneratedText generate_text(const TextOptions& options,
                             const std::function<void(const std::string&)>& on_text, EventSink& events) {
-  refuse_nonsense(options);
+  check_option_ranges(options);
   Inference model = open_for_inference(options.model, options.compute, events);
   const ModelSpec& spec = model.opened.spec;
-  const auto tokenizer = tokenizer_for_text(model.opened, options.tokenizer, events);
+  const auto tokenizer = text_tokenizer(model.opened, options.tokenizer, events);
   GeneratedText result;
   result.prompt_ids = prompt_of(options, *tokenizer);
   const std::int64_t prompt = std::ssize(result.prompt_ids), total = prompt + options.num_tokens;
@@ -95,7 +95,7 @@ GeneratedText generate_text(const TextOptions& options,
                                       spec.max_positions, spec.name)});
   TextStream stream(*tokenizer);
   GenerateOptions how{.num_tokens = options.num_tokens, .seed = options.seed};
-  how.temperature = options.is_greedy ? 0 : options.temperature.value_or(kUsualTemperature);
+  how.temperature = options.is_greedy ? 0 : options.temperature.value_or(kDefaultTemperature);
   how.top_p = options.top_p.value_or(1);
   if (options.stops) how.end_tokens = end_tokens(model.opened, *tokenizer);
   how.on_token = [&](std::int64_t id) { on_text(stream.push(static_cast<TokenId>(id))); };

@@ -41,7 +41,7 @@ Inference open_for_inference(const std::string& model, const ComputeOptions& opt
   OpenedModel opened = open_trained_model(model, events);
   refuse_too_large_weights(opened.spec, precision, device);
   Parameters parameters(inference_plan(opened.spec, precision, 1, 1), opened.spec, 0, device,
-                        Keeping::weights);
+                        StorageMode::weights);
   load_weights(*opened.weights, parameters, events);
   return {std::move(opened), precision, device, std::move(parameters)};
 }

@@ -12,7 +12,7 @@ namespace optimus {
 namespace {
 
 // The part `inner` of values that cover the box `outer`.
-at::Tensor part_of_values(at::Tensor values, const Box& outer, const Box& inner) {
+at::Tensor slice_of_box(at::Tensor values, const Box& outer, const Box& inner) {
   ensure(outer.contains(inner), "{} is not inside {}", text(inner), text(outer));
   for (int d = 0; d < outer.num_dims; ++d)
     values = values.narrow(d, inner[d].begin - outer[d].begin, inner[d].size());
@@ -50,7 +50,7 @@ void load(const WeightSource& source, Parameters& parameters, EventSink& events)
     source.read_box(tensor, box,
                     std::span(values.data_ptr<Real>(), static_cast<std::size_t>(values.numel())));
     const Box own = parameters.box(tensor.name, &BlockState::masters);
-    if (!own.is_empty()) master.copy_(part_of_values(values, box, own));
+    if (!own.is_empty()) master.copy_(slice_of_box(values, box, own));
     // Rounds through the master's type, as an update does.
     if (!weight.is_alias_of(master)) weight.copy_(values.to(master.scalar_type()));
   }
@@ -59,7 +59,7 @@ void load(const WeightSource& source, Parameters& parameters, EventSink& events)
 template <typename Real>
 void copy_master(const Parameters& parameters, const std::string& name, const Box& box, std::span<Real> out) {
   const Box own = parameters.box(name, &BlockState::masters);
-  const at::Tensor values = part_of_values(parameters.master(name), own, box);
+  const at::Tensor values = slice_of_box(parameters.master(name), own, box);
   ensure(values.numel() == std::ssize(out), "{} values for {} of {}", values.numel(), out.size(), name);
   at::from_blob(out.data(), values.sizes(), std::is_same_v<Real, double> ? at::kDouble : at::kFloat)
       .copy_(values);

@@ -117,8 +117,8 @@ class FusedAttention final : public Attention {
  public:
   void forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp) const override {
-    if (is_straight(task, q) && cudnn_->forward(task, q, k, v, out, logsumexp)) return;
-    if (needs_other(task, q)) return other(q).forward(task, q, k, v, out, logsumexp);
+    if (can_call_cudnn(task, q) && cudnn_->forward(task, q, k, v, out, logsumexp)) return;
+    if (needs_fallback(task, q)) return other(q).forward(task, q, k, v, out, logsumexp);
     zero_gaps(task, out);
     if (!task.segments.empty()) logsumexp.zero_();
     const std::int64_t calls = num_calls(task.shape, q);
@@ -137,8 +137,8 @@ class FusedAttention final : public Attention {
   void backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
                 at::Tensor& dk, at::Tensor& dv) const override {
-    if (is_straight(task, q) && cudnn_->backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv)) return;
-    if (needs_other(task, q)) return other(q).backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv);
+    if (can_call_cudnn(task, q) && cudnn_->backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv)) return;
+    if (needs_fallback(task, q)) return other(q).backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv);
     zero_gaps(task, dq), zero_gaps(task, dk), zero_gaps(task, dv);
     const std::int64_t calls = num_calls(task.shape, q);
     for (const Piece& piece : pieces_of(task)) {
@@ -172,16 +172,16 @@ class FusedAttention final : public Attention {
   static std::int64_t num_calls(const AttentionShape& shape, const at::Tensor& q) {
     return q.is_cuda() ? 1 : shape.heads / shape.kv_heads;
   }
-  static bool needs_other(const AttentionTask& task, const at::Tensor& q) {
-    return task.dropout.rate != 0 || (q.is_cuda() && !is_narrow(task.shape, q));
+  static bool needs_fallback(const AttentionTask& task, const at::Tensor& q) {
+    return task.dropout.rate != 0 || (q.is_cuda() && !is_16_bit(task.shape, q));
   }
-  static bool is_narrow(const AttentionShape& shape, const at::Tensor& q) {
+  static bool is_16_bit(const AttentionShape& shape, const at::Tensor& q) {
     return (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) && shape.head_dim % 8 == 0 &&
            shape.head_dim <= 256;
   }
   // Not with segments: every segment length would need its own cuDNN graph.
-  static bool is_straight(const AttentionTask& task, const at::Tensor& q) {
-    return q.is_cuda() && uses_cudnn(task.shape) && is_narrow(task.shape, q) && task.segments.empty() &&
+  static bool can_call_cudnn(const AttentionTask& task, const at::Tensor& q) {
+    return q.is_cuda() && uses_cudnn(task.shape) && is_16_bit(task.shape, q) && task.segments.empty() &&
            q.numel() > 0;
   }
   const Attention& other(const at::Tensor& q) const { return q.is_cuda() ? *plain_ : *host_; }

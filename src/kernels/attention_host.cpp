@@ -11,10 +11,10 @@ namespace optimus {
 namespace {
 
 // Expresses attention over whole sequences as a ring with one part: every segment is one piece.
-RingTask ring_of_one(const AttentionTask& task) {
+RingTask single_part_ring(const AttentionTask& task) {
   RingTask ring{.shape = task.shape,
                 .own_length = task.shape.length,
-                .their_length = task.shape.length,
+                .key_length = task.shape.length,
                 .pieces = {},
                 .dropout = task.dropout};
   for (const AttentionSegment& segment : segments_of(task))
@@ -35,7 +35,7 @@ class HostAttention final : public Attention {
     zero_gaps(task, out);
     if (!task.segments.empty()) logsumexp.zero_();
     const AttentionTensors all{out, q, k, v, out, logsumexp, q, k, v};
-    host_attention_forward(ring_of_one(task), all, Results::written);
+    host_attention_forward(single_part_ring(task), all, OutputMode::written);
   }
 
   void backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
@@ -43,7 +43,7 @@ class HostAttention final : public Attention {
                 at::Tensor& dk, at::Tensor& dv) const override {
     zero_gaps(task, dq), zero_gaps(task, dk), zero_gaps(task, dv);
     const AttentionTensors all{dout, q, k, v, out, logsumexp, dq, dk, dv};
-    host_attention_backward(ring_of_one(task), all, Results::written);
+    host_attention_backward(single_part_ring(task), all, OutputMode::written);
   }
 };
 
@@ -53,7 +53,7 @@ class HostRingAttention final : public RingAttention {
                at::Tensor& out, at::Tensor& logsumexp) const override {
     check_ring_task(task, q, k);
     const AttentionTensors all{out, q, k, v, out, logsumexp, q, k, v};
-    host_attention_forward(task, all, Results::added);
+    host_attention_forward(task, all, OutputMode::added);
   }
 
   void backward(const RingTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
@@ -61,7 +61,7 @@ class HostRingAttention final : public RingAttention {
                 at::Tensor& dk, at::Tensor& dv) const override {
     check_ring_task(task, q, k);
     const AttentionTensors all{dout, q, k, v, out, logsumexp, dq, dk, dv};
-    host_attention_backward(task, all, Results::added);
+    host_attention_backward(task, all, OutputMode::added);
   }
 };
 
@@ -86,7 +86,7 @@ std::vector<Span> pieces_by_queries(const std::vector<RingPiece>& pieces) {
   });
 }
 
-std::vector<Span> pieces_apart(const std::vector<RingPiece>& pieces) {
+std::vector<Span> independent_pieces(const std::vector<RingPiece>& pieces) {
   return ranges_of(pieces, [&](Span range, const RingPiece& next) {
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       const RingPiece& piece = pieces[static_cast<std::size_t>(i)];
@@ -102,7 +102,7 @@ std::int64_t num_scores(const RingPiece& piece) {
   return piece.is_causal ? all / 2 + 1 : all;
 }
 
-void share_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& work) {
+void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& work) {
   const std::int64_t total = std::accumulate(costs.begin(), costs.end(), std::int64_t{0});
   const std::int64_t num_ranges =
       std::min<std::int64_t>(at::get_num_threads(), static_cast<std::int64_t>(costs.size()));

@@ -88,10 +88,10 @@ class PlainAttention final : public Attention {
       const at::Tensor probabilities = (here.scores(query, key) - here.statistics(logsumexp)).exp();
       const at::Tensor factors = here.factors(probabilities);
       const at::Tensor dropped = factors.defined() ? probabilities * factors : probabilities;
-      at::Tensor slopes = at::matmul(upstream, value.transpose(1, 2));
-      if (factors.defined()) slopes = slopes * factors;
+      at::Tensor score_gradients = at::matmul(upstream, value.transpose(1, 2));
+      if (factors.defined()) score_gradients = score_gradients * factors;
       const at::Tensor delta = (upstream * here.query_heads(out)).sum(2, true);
-      const at::Tensor dscores = probabilities * (slopes - delta) * task.shape.scale;
+      const at::Tensor dscores = probabilities * (score_gradients - delta) * task.shape.scale;
       const at::Tensor query_gradient = at::matmul(dscores, key),
                        key_gradient = at::matmul(dscores.transpose(1, 2), query);
       const at::Tensor value_gradient = at::matmul(dropped.transpose(1, 2), upstream);

@@ -13,7 +13,7 @@ struct AdamArguments {
   std::int64_t count;
   double* numbers;
   double weight_decay;
-  Wide<T> beta1, rest1, beta2, rest2, epsilon;
+  Wide<T> beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;
 };
 
 // The factors from the step scalars, read once per thread.
@@ -21,10 +21,10 @@ template <typename W>
 struct AdamFactors {
   W decay, rate, inverse_root, scale;
   __device__ AdamFactors(double* numbers, double weight_decay)
-      : decay(static_cast<W>(1 - number(numbers, StepNumber::learning_rate) * weight_decay)),
-        rate(static_cast<W>(number(numbers, StepNumber::rate))),
-        inverse_root(static_cast<W>(number(numbers, StepNumber::inverse_root))),
-        scale(static_cast<W>(number(numbers, StepNumber::factor))) {}
+      : decay(static_cast<W>(1 - number(numbers, StepScalar::learning_rate) * weight_decay)),
+        rate(static_cast<W>(number(numbers, StepScalar::rate))),
+        inverse_root(static_cast<W>(number(numbers, StepScalar::inverse_root))),
+        scale(static_cast<W>(number(numbers, StepScalar::factor))) {}
 };
 
 template <typename T, int kPack>
@@ -38,8 +38,8 @@ __device__ __forceinline__ void update(const AdamArguments<T>& of, const AdamFac
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
     const W scaled = gradient[i] * by.scale;
-    first[i] = of.beta1 * first[i] + of.rest1 * scaled;
-    second[i] = of.beta2 * second[i] + of.rest2 * scaled * scaled;
+    first[i] = of.beta1 * first[i] + of.one_minus_beta1 * scaled;
+    second[i] = of.beta2 * second[i] + of.one_minus_beta2 * scaled * scaled;
     const W divisor = sqrt(second[i]) * by.inverse_root + of.epsilon;
     master[i] = master[i] * by.decay - by.rate * (first[i] / divisor);
     weight.at[i] = master[i];
@@ -50,7 +50,7 @@ __device__ __forceinline__ void update(const AdamArguments<T>& of, const AdamFac
 
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) adam_kernel(const AdamArguments<T> of) {
-  if (number(of.numbers, StepNumber::is_finite) == 0) return;
+  if (number(of.numbers, StepScalar::is_finite) == 0) return;
   const AdamFactors<Wide<T>> by(of.numbers, of.weight_decay);
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x,
                      step = gridDim.x * 256ll;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(256) adam_kernel(const AdamArguments<T> of) {
   if (rest < of.count) update<T, 1>(of, by, rest);
 }
 
-__global__ void gate_kernel(GateOptions options, double* numbers) { work_out_gate(options, numbers); }
+__global__ void gate_kernel(GateOptions options, double* numbers) { compute_gate(options, numbers); }
 
 template <typename T, int kPack>
 void launch(const Queue& queue, const AdamArguments<T>& of) {

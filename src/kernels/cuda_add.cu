@@ -42,10 +42,10 @@ struct AddArguments {
   Wide<T> scale;            // of retained elements
 };
 
-template <typename T, int kPack, bool kDrops>
+template <typename T, int kPack, bool kHasDropout>
 __global__ void __launch_bounds__(256)
     add_kernel(const AddArguments<T> of, const __grid_constant__ DropoutKeys keys) {
-  for_each_place(of.num_rows, of.num_packs, [&](std::int64_t row, std::int64_t column) {
+  for_each_position(of.num_rows, of.num_packs, [&](std::int64_t row, std::int64_t column) {
     const std::int64_t at = column * kPack;
     Values<T, kPack> sum, more;
     sum.load(of.x.row(row) + at);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
       for (int i = 0; i < kPack; ++i) sum.at[i] += more.at[i];
     }
-    if constexpr (kDrops) {
+    if constexpr (kHasDropout) {
       const unsigned place = of.first_row + static_cast<unsigned>(row), sequence = place / of.sequence_length,
                      number = place - sequence * of.sequence_length,
                      position = of.first_position + number + (number >= of.jump_at ? of.jump : 0u);

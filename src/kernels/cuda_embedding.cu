@@ -24,26 +24,26 @@ struct RopeArguments {
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) rope_kernel(RopeArguments<T> of) {
   const int half = of.num_packs * kPack;
-  for_each_place(of.num_rows, static_cast<std::int64_t>(of.num_heads) * of.num_packs,
-                 [&](std::int64_t row, std::int64_t column) {
-                   const int head = static_cast<int>(column) / of.num_packs,
-                             at = (static_cast<int>(column) - head * of.num_packs) * kPack;
-                   const std::int64_t position = of.positions[row];
-                   check(position >= 0 && position < of.num_positions);
-                   Wide<T> cosine[kPack], sine[kPack];
-                   load_wide(of.cosine + position * half + at, cosine);
-                   load_wide(of.sine + position * half + at, sine);
-                   T* first = of.x + row * of.row_stride + head * of.head_stride + at;
-                   Values<T, kPack> a, b;
-                   a.load(first), b.load(first + half);
+  for_each_position(of.num_rows, static_cast<std::int64_t>(of.num_heads) * of.num_packs,
+                    [&](std::int64_t row, std::int64_t column) {
+                      const int head = static_cast<int>(column) / of.num_packs,
+                                at = (static_cast<int>(column) - head * of.num_packs) * kPack;
+                      const std::int64_t position = of.positions[row];
+                      check(position >= 0 && position < of.num_positions);
+                      Wide<T> cosine[kPack], sine[kPack];
+                      load_wide(of.cosine + position * half + at, cosine);
+                      load_wide(of.sine + position * half + at, sine);
+                      T* first = of.x + row * of.row_stride + head * of.head_stride + at;
+                      Values<T, kPack> a, b;
+                      a.load(first), b.load(first + half);
 #pragma unroll
-                   for (int i = 0; i < kPack; ++i) {
-                     const Wide<T> turn = of.direction * sine[i], before = a.at[i];
-                     a.at[i] = before * cosine[i] - b.at[i] * turn;
-                     b.at[i] = b.at[i] * cosine[i] + before * turn;
-                   }
-                   a.store(first), b.store(first + half);
-                 });
+                      for (int i = 0; i < kPack; ++i) {
+                        const Wide<T> signed_sine = of.direction * sine[i], before = a.at[i];
+                        a.at[i] = before * cosine[i] - b.at[i] * signed_sine;
+                        b.at[i] = b.at[i] * cosine[i] + before * signed_sine;
+                      }
+                      a.store(first), b.store(first + half);
+                    });
 }
 
 template <typename T>
@@ -57,7 +57,7 @@ struct EmbeddingArguments {
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256)
     embedding_kernel(EmbeddingArguments<T> of, std::int64_t num_rows, std::int64_t num_packs) {
-  for_each_place(num_rows, num_packs, [&](std::int64_t row, std::int64_t column) {
+  for_each_position(num_rows, num_packs, [&](std::int64_t row, std::int64_t column) {
     const std::int64_t id = of.ids[row], at = column * kPack;
     check(id < of.num_tokens);
     Values<T, kPack> sum, more;
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(256) scatter_kernel(ScatterArguments<T> of, st
       for (int k = 0; k < kPack; ++k) sum[k] += values.at[k];
     }
     const bool began_before = first == begin && begin > 0 && of.sorted[begin - 1] == id;
-    const bool goes_on = i == end && end < of.num_rows && of.sorted[end] == id;
-    if (began_before || goes_on)
+    const bool continues_after = i == end && end < of.num_rows && of.sorted[end] == id;
+    if (began_before || continues_after)
       store_wide(of.workspace + (piece * 2 + (began_before ? 0 : 1)) * width + column * kPack, sum);
     else if (id >= 0)
       add_to(of.table.row(id) + column * kPack, sum);

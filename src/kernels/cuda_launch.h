@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "kernels/step_numbers.h"
+#include "kernels/step_scalars.h"
 #include "model/spec.h"
 
 namespace optimus::cuda {
@@ -22,7 +22,7 @@ inline int size_of(Element element) {
 
 struct Queue {
   cudaStream_t stream = nullptr;
-  int num_processors = 1;  // multiprocessors of the device
+  int num_multiprocessors = 1;  // multiprocessors of the device
 };
 
 // A [rows, width] or [rows, heads, width] tensor as rows * heads rows; strides in elements. data is null for
@@ -33,11 +33,11 @@ struct Rows {
   std::int64_t outer_stride = 0, inner_stride = 0;
 };
 
-constexpr std::int64_t kWidestNorm = 16384;
+constexpr std::int64_t kMaxNormWidth = 16384;
 
 struct NormTask {
   Element element = Element::fp32;
-  bool is_centred = false;
+  bool is_centered = false;
   double eps = 0;
   Rows x, y, statistics;
   const void *weight = nullptr, *bias = nullptr;
@@ -46,18 +46,18 @@ void norm(const Queue& queue, const NormTask& task);
 
 // Destination of a tensor in fp8 (below): as [rows, width], and transposed as [width, rows]; null: not
 // needed.
-struct NarrowRoom {
+struct Fp8Pointers {
   void *y = nullptr, *transposed = nullptr;
   const float* scale = nullptr;
   std::uint32_t* maximum = nullptr;
 };
 // The same, rounded to bf16 and then to e4m3. The task's y is not written, and there is no transposed copy.
 // The input is bf16 in packs; rows and width are multiples of 16.
-void norm_to_fp8(const Queue& queue, const NormTask& task, const NarrowRoom& room);
+void norm_to_fp8(const Queue& queue, const NormTask& task, const Fp8Pointers& output);
 
 struct NormBackwardTask {
   Element element = Element::fp32;
-  bool is_centred = false;
+  bool is_centered = false;
   Rows dy, x, residual, dx, statistics;
   const void* weight = nullptr;
   void *weight_gradient = nullptr, *bias_gradient = nullptr;
@@ -117,9 +117,9 @@ void cross_entropy(const Queue& queue, const LossTask& task);
 
 // The maximum number of sequences, or heads, per launch with dropout: their keys are passed as kernel
 // arguments.
-constexpr int kMostKeys = 256;
+constexpr int kMaxDropoutKeys = 256;
 struct DropoutKeys {
-  std::uint64_t of[kMostKeys] = {};
+  std::uint64_t of[kMaxDropoutKeys] = {};
 };
 struct AddTask {
   Element element = Element::fp32;
@@ -136,29 +136,29 @@ void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys);
 
 // Contiguous [heads, queries, keys] of 0 or 1 / (1 - rate); for a mask 0 or 1. Queries and keys are positions
 // in the sequence.
-struct FactorsTask {
+struct DropoutFactorsTask {
   Element element = Element::fp32;
   void* factors = nullptr;
   bool is_mask = false, is_causal = false;  // causal: keys after their query are skipped
-  std::int64_t num_heads = 0;               // at most kMostKeys; heads of several sequences are concatenated
+  std::int64_t num_heads = 0;  // at most kMaxDropoutKeys; heads of several sequences are concatenated
   std::int64_t first_query = 0, num_queries = 0, first_key = 0, num_keys = 0, max_positions = 0;
   double rate = 0;
 };
 // keys: one per head.
-void dropout_factors(const Queue& queue, const FactorsTask& task, const DropoutKeys& keys);
+void dropout_factors(const Queue& queue, const DropoutFactorsTask& task, const DropoutKeys& keys);
 
 // sum[j] += sum of x[., j], with a workspace of [sum_parts, width] of the wider type.
 std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x);
 void add_rows(const Queue& queue, Element element, const Rows& x, void* sum, void* workspace);
 // sums[s][j] += parts[., s, j] in order, for each sum that is not null; part p begins at parts + p * stride.
 // fp32 or fp64.
-struct PartsTask {
+struct PartialSumsTask {
   Element element = Element::fp32;
   const void* parts = nullptr;
   std::int64_t num_parts = 0, stride = 0, width = 0;
   void* sums[4] = {};
 };
-void add_parts(const Queue& queue, const PartsTask& task);
+void add_partial_sums(const Queue& queue, const PartialSumsTask& task);
 
 // *sum += sum of the squares of values, with a workspace of kSquareParts numbers.
 constexpr int kSquareParts = 1024;
@@ -180,33 +180,34 @@ void pass_gate(const Queue& queue, const GateOptions& options, double* numbers);
 // infinity becomes NaN. y is [rows, width], transposed is [width, rows]; null: not needed. maximum (null: not
 // needed) becomes the maximum of itself and |x|, compared as unsigned words, so that NaN is the largest. Rows
 // and width are multiples of 16, x is packed; bf16 or fp16.
-enum class Narrow { e4m3, e5m2 };
-struct QuantiseTask {
+enum class Fp8Format { e4m3, e5m2 };
+struct QuantizeTask {
   Element element = Element::bf16;
-  Narrow format = Narrow::e4m3;
+  Fp8Format format = Fp8Format::e4m3;
   Rows x;
   void *y = nullptr, *transposed = nullptr;
   const float* scale = nullptr;
   std::uint32_t* maximum = nullptr;
 };
-void quantise(const Queue& queue, const QuantiseTask& task);
+void quantize(const Queue& queue, const QuantizeTask& task);
 
 // The gradient through an activation function, rounded to bf16 and then to e5m2, and its column sums: fuses
 // activation_backward, add_rows and quantise. With a gate, the gate's columns come first, and nothing is
 // summed. All inputs are bf16.
-struct QuantiseThroughTask {
+struct QuantizeActivationGradientTask {
   Activation kind = Activation::gelu;
   Rows dy, x, gate;
   void *y = nullptr, *transposed = nullptr;  // [rows, columns], [columns, rows]
   const float* scale = nullptr;
   std::uint32_t* maximum = nullptr;
-  float *sum = nullptr, *workspace = nullptr;  // null: not needed; workspace: [quantise_through_parts, width]
+  float *sum = nullptr,
+        *workspace = nullptr;  // null: not needed; workspace: [quantize_activation_gradient_parts, width]
 };
-std::int64_t quantise_through_parts(std::int64_t num_rows);
-void quantise_through(const Queue& queue, const QuantiseThroughTask& task);
+std::int64_t quantize_activation_gradient_parts(std::int64_t num_rows);
+void quantize_activation_gradient(const Queue& queue, const QuantizeActivationGradientTask& task);
 // activation (x and gate of the task), rounded to bf16 and then to e4m3, as it is and transposed. Constraints
 // as above.
-void activation_to_fp8(const Queue& queue, const ActivationTask& task, const NarrowRoom& room);
+void activation_to_fp8(const Queue& queue, const ActivationTask& task, const Fp8Pointers& output);
 // to [width, rows] = from [rows, width], in bytes.
 void transpose_fp8(const Queue& queue, const void* from, std::int64_t num_rows, std::int64_t width, void* to);
 

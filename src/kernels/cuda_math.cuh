@@ -177,27 +177,27 @@ __device__ __forceinline__ W warp_sum(W value) {
 }
 
 // Two sums over kGroup threads (a warp, or a block of kGroup threads), returned in all of them. The shared
-// memory `room` is double-buffered: a group may still read one half while it fills the other.
+// memory `scratch` is double-buffered: a group may still read one half while it fills the other.
 template <int kGroup, typename W>
 struct GroupSums {
   static constexpr int kWarps = kGroup / 32;
-  struct Room {
+  struct Scratch {
     W parts[2][2][kWarps];
   };
-  Room& room;
-  int turn = 0;
+  Scratch& scratch;
+  int buffer = 0;
 
-  __device__ explicit GroupSums(Room& memory) : room(memory) {}
+  __device__ explicit GroupSums(Scratch& memory) : scratch(memory) {}
   __device__ __forceinline__ void operator()(W& a, W& b) {
     a = warp_sum(a), b = warp_sum(b);
     if constexpr (kGroup > 32) {
       const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-      if (lane == 0) room.parts[turn][0][warp] = a, room.parts[turn][1][warp] = b;
+      if (lane == 0) scratch.parts[buffer][0][warp] = a, scratch.parts[buffer][1][warp] = b;
       __syncthreads();
       a = 0, b = 0;
 #pragma unroll
-      for (int i = 0; i < kWarps; ++i) a += room.parts[turn][0][i], b += room.parts[turn][1][i];
-      turn ^= 1;
+      for (int i = 0; i < kWarps; ++i) a += scratch.parts[buffer][0][i], b += scratch.parts[buffer][1][i];
+      buffer ^= 1;
     }
   }
 };
@@ -230,15 +230,17 @@ inline PlaneShape plane_shape(std::int64_t num_rows, std::int64_t num_columns) {
     const std::int64_t idle = (num_columns + count - 1) / count * count - num_columns;
     if (idle <= least) best = count, least = idle;
   }
-  const std::int64_t deep = std::max<std::int64_t>(1, 256 / best);
-  const std::int64_t across = (num_columns + best - 1) / best, down = (num_rows + deep - 1) / deep;
-  return {dim3(static_cast<unsigned>(std::min<std::int64_t>(across, 1 << 30)),
+  const std::int64_t block_rows = std::max<std::int64_t>(1, 256 / best);
+  const std::int64_t grid_columns = (num_columns + best - 1) / best,
+                     down = (num_rows + block_rows - 1) / block_rows;
+  return {dim3(static_cast<unsigned>(std::min<std::int64_t>(grid_columns, 1 << 30)),
                static_cast<unsigned>(std::min<std::int64_t>(down, 65535))),
-          dim3(static_cast<unsigned>(best), static_cast<unsigned>(deep))};
+          dim3(static_cast<unsigned>(best), static_cast<unsigned>(block_rows))};
 }
 // Calls visit(row, column) for the elements of this thread.
 template <typename Visit>
-__device__ __forceinline__ void for_each_place(std::int64_t num_rows, std::int64_t num_columns, Visit visit) {
+__device__ __forceinline__ void for_each_position(std::int64_t num_rows, std::int64_t num_columns,
+                                                  Visit visit) {
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (column >= num_columns) return;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * blockDim.y;

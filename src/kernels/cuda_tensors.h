@@ -58,7 +58,7 @@ inline void* flat_data(const at::Tensor& tensor, at::ScalarType type) {
   return tensor.data_ptr();
 }
 
-inline int num_processors_of(at::Device device) {
+inline int num_multiprocessors_of(at::Device device) {
   int count = 0;
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device.index()));
   return count;
@@ -70,7 +70,7 @@ class Launch {
   explicit Launch(const at::Tensor& tensor)
       : guard_(tensor.device()),
         queue_{.stream = c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream(),
-               .num_processors = num_processors_of(tensor.device())} {}
+               .num_multiprocessors = num_multiprocessors_of(tensor.device())} {}
   const cuda::Queue& queue() const { return queue_; }
   template <typename... Args>
   void operator()(void (*kernel)(const cuda::Queue&, Args...), std::type_identity_t<Args>... args) const {

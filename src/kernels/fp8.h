@@ -19,12 +19,12 @@ struct Fp8Scale {
 };
 Fp8Scale fp8_scale_for(Fp8Operand operand, const at::Tensor& maximum);
 // maximum (one fp32 element) becomes the maximum of itself and |x|.
-void keep_largest(const at::Tensor& x, at::Tensor& maximum);
+void update_maximum(const at::Tensor& x, at::Tensor& maximum);
 
 // Destination of a tensor that is written only in fp8: y [rows, width] and transposed [width, rows] are
 // contiguous, scale and maximum are one fp32 element each. transposed and maximum may be undefined: not
 // needed.
-struct Fp8Room {
+struct Fp8Output {
   at::Tensor y, transposed, scale, maximum;
 };
 

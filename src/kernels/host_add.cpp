@@ -13,23 +13,27 @@ template <typename Number>
 class RowMask {
  public:
   RowMask(const DropoutSite& site, std::int64_t width)
-      : site_(site), rule_(site.rate), kept_(static_cast<std::size_t>(width)), factors_(kept_.size()) {}
+      : site_(site),
+        rule_(site.rate),
+        retained_(static_cast<std::size_t>(width)),
+        factors_(retained_.size()) {}
 
   const Number* of(std::int64_t row) {
     row += site_.first_row;
     const std::int64_t sequence = row / site_.sequence_length,
                        position = site_.positions(row % site_.sequence_length);
     const auto sample = static_cast<std::uint64_t>(site_.samples[static_cast<std::size_t>(sequence)]);
-    fill_kept(site_.key.with(sample), static_cast<std::uint64_t>(position) * kept_.size(), rule_, kept_);
+    fill_retained(site_.key.with(sample), static_cast<std::uint64_t>(position) * retained_.size(), rule_,
+                  retained_);
     const auto scale = static_cast<Number>(rule_.scale);
-    for (std::size_t j = 0; j < kept_.size(); ++j) factors_[j] = kept_[j] != 0 ? scale : Number{0};
+    for (std::size_t j = 0; j < retained_.size(); ++j) factors_[j] = retained_[j] != 0 ? scale : Number{0};
     return factors_.data();
   }
 
  private:
   const DropoutSite& site_;
   DropoutRule rule_;
-  std::vector<std::uint8_t> kept_;
+  std::vector<std::uint8_t> retained_;
   std::vector<Number> factors_;
 };
 
@@ -111,11 +115,11 @@ void HostKernels::dropout_backward(const at::Tensor& dy, const DropoutSite& drop
 }
 
 void HostKernels::add_rows(const at::Tensor& x, at::Tensor& sum) const {
-  constexpr std::int64_t kFewestColumns = 64;
+  constexpr std::int64_t kMinColumns = 64;
   with_element_type(x.scalar_type(), [&]<typename T>(T) {
     const Rows<T> from(x);
     auto* sums = flat_data<Wide<T>>(sum);
-    at::parallel_for(0, from.width, kFewestColumns,
+    at::parallel_for(0, from.width, kMinColumns,
                      [&](std::int64_t begin, std::int64_t end) { add_columns(from, begin, end, sums); });
   });
 }

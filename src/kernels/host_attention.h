@@ -3,7 +3,7 @@
 //
 // The kernel computes pieces of scores (ring_attention.h): attention over whole sequences is a ring with one
 // part. Scratch is padded so that products need no remainder loops: padded queries are computed and
-// discarded, padded keys get probability zero. Read host_product.h for the products, then
+// discarded, padded keys get probability zero. Read host_matmul.h for the products, then
 // host_attention_forward.cpp.
 #pragma once
 
@@ -18,7 +18,7 @@
 #include "base/box.h"
 #include "kernels/attention.h"
 #include "kernels/host_dropout.h"
-#include "kernels/host_product.h"
+#include "kernels/host_matmul.h"
 #include "kernels/host_rows.h"
 #include "kernels/ring_attention.h"
 
@@ -95,14 +95,14 @@ void copy_out(const Scratch<Wide<T>>& from, std::int64_t at, Wide<T> factor, con
 
 // One head of a piece: its masks and the keys that each query sees. Queries and keys are relative to the
 // piece's start.
-struct HeadPlace {
+struct HeadPiece {
   std::int64_t num_queries = 0, num_keys = 0;
   bool is_causal = true;
   double scale = 1;
   std::int64_t first_query = 0, first_key = 0, max_positions = 0;
   RandomKey key{};
 
-  HeadPlace(const RingTask& task, const RingPiece& piece, std::int64_t query_head)
+  HeadPiece(const RingTask& task, const RingPiece& piece, std::int64_t query_head)
       : num_queries(piece.queries.size()),
         num_keys(piece.keys.size()),
         is_causal(piece.is_causal),
@@ -121,17 +121,17 @@ struct HeadPlace {
   }
   // Sets which probabilities of a row are retained by dropout.
   void fill_mask(const DropoutRule& rule, std::int64_t query, std::int64_t at_key,
-                 std::span<std::uint8_t> kept) const {
+                 std::span<std::uint8_t> retained) const {
     const std::int64_t element = (first_query + query) * max_positions + first_key + at_key;
-    fill_kept(key, static_cast<std::uint64_t>(element), rule, kept);
+    fill_retained(key, static_cast<std::uint64_t>(element), rule, retained);
   }
 };
 
 // row[j] = kept[j] ? row[j] * scale : 0
 template <typename Number>
-void apply_mask(const std::uint8_t* kept, Number scale, std::int64_t count, Number* row) {
+void apply_mask(const std::uint8_t* retained, Number scale, std::int64_t count, Number* row) {
 #pragma omp simd
-  for (std::int64_t j = 0; j < count; ++j) row[j] *= kept[j] != 0 ? scale : Number{0};
+  for (std::int64_t j = 0; j < count; ++j) row[j] *= retained[j] != 0 ? scale : Number{0};
 }
 
 // The tensors of a call.
@@ -140,7 +140,7 @@ struct AttentionTensors {
 };
 
 // How a call stores its results.
-enum class Results {
+enum class OutputMode {
   written,  // in the element type: the task has all keys
   added     // in the wide type, to the results of earlier ring steps
 };
@@ -164,22 +164,22 @@ inline std::int64_t first_query_row(const RingTask& task, const RingPiece& piece
   return piece.sequence * task.own_length + piece.queries.begin;
 }
 inline std::int64_t first_key_row(const RingTask& task, const RingPiece& piece) {
-  return piece.sequence * task.their_length + piece.keys.begin;
+  return piece.sequence * task.key_length + piece.keys.begin;
 }
 
-// Ranges of a task's pieces. pieces_by_queries: consecutive pieces with the same queries. pieces_apart:
+// Ranges of a task's pieces. pieces_by_queries: consecutive pieces with the same queries. independent_pieces:
 // consecutive pieces that share queries or keys with another piece of their range, so that two ranges never
 // write to the same row.
 std::vector<Span> pieces_by_queries(const std::vector<RingPiece>& pieces);
-std::vector<Span> pieces_apart(const std::vector<RingPiece>& pieces);
+std::vector<Span> independent_pieces(const std::vector<RingPiece>& pieces);
 
 // The number of scores of a piece that are computed, for balancing work.
 std::int64_t num_scores(const RingPiece& piece);
 
 // Divides items into one range per thread, of about equal cost, and calls work(range) on each thread.
-void share_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& work);
+void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& work);
 
-void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, Results results);
-void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, Results results);
+void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, OutputMode results);
+void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, OutputMode results);
 
 }  // namespace optimus

@@ -43,7 +43,7 @@ void fill_blocks(RandomKey key, std::uint64_t first, std::size_t count, BlockWor
 DropoutRule::DropoutRule(double rate)
     : threshold(static_cast<std::uint32_t>(std::ceil(rate * 0x1p24))), scale(1 / (1 - rate)) {}
 
-void fill_kept(RandomKey key, std::uint64_t first, const DropoutRule& rule, std::span<std::uint8_t> out) {
+void fill_retained(RandomKey key, std::uint64_t first, const DropoutRule& rule, std::span<std::uint8_t> out) {
   BlockWords words;
   const std::uint32_t threshold = rule.threshold;
   for (std::size_t done = 0; done < out.size();) {

@@ -21,6 +21,6 @@ struct DropoutRule {
 };
 
 // Sets out[i] to true if element first + i of the key's random numbers is retained.
-void fill_kept(RandomKey key, std::uint64_t first, const DropoutRule& rule, std::span<std::uint8_t> out);
+void fill_retained(RandomKey key, std::uint64_t first, const DropoutRule& rule, std::span<std::uint8_t> out);
 
 }  // namespace optimus

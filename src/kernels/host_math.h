@@ -84,7 +84,7 @@ Number from_order(OrderOf<Number> order) {
 // The normal distribution: density and cumulative probability at x.
 template <typename Number>
 struct Normal {
-  Number density, below;
+  Number density, cumulative;
 };
 
 [[gnu::always_inline]] inline Normal<double> normal_distribution(double x) {
@@ -94,7 +94,7 @@ struct Normal {
 // The tail is density * (a polynomial of t = 1 / (1 + z / 2), z = |x| / sqrt 2), fitted to a relative error
 // of 5e-8.
 [[gnu::always_inline]] inline Normal<float> normal_distribution(float x) {
-  const float bell = exponential(-0.5F * x * x);
+  const float gaussian = exponential(-0.5F * x * x);
   const float t = 1.0F / (1.0F + 0.353553391F * std::abs(x));
   float series = -0.05938638F;
   series = series * t + 0.286123574F;
@@ -105,8 +105,8 @@ struct Normal {
   series = series * t + 0.242835179F;
   series = series * t + 0.282412082F;
   series = series * t + 0.282084346F;
-  const float tail = 0.5F * bell * (series * t);
-  return {0.398942280F * bell, x < 0.0F ? tail : 1.0F - tail};
+  const float tail = 0.5F * gaussian * (series * t);
+  return {0.398942280F * gaussian, x < 0.0F ? tail : 1.0F - tail};
 }
 
 }  // namespace optimus

@@ -12,18 +12,18 @@ namespace {
 // AdamW's constants of one step, in its arithmetic type.
 template <typename Number>
 struct AdamFactors {
-  Number beta1, rest1, beta2, rest2, decay, rate, inverse_root, epsilon, scale;
+  Number beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, inverse_root, epsilon, scale;
 
   AdamFactors(const AdamOptions& options, double* numbers)
       : beta1(static_cast<Number>(options.beta1)),
-        rest1(static_cast<Number>(1 - options.beta1)),
+        one_minus_beta1(static_cast<Number>(1 - options.beta1)),
         beta2(static_cast<Number>(options.beta2)),
-        rest2(static_cast<Number>(1 - options.beta2)),
-        decay(static_cast<Number>(1 - number(numbers, StepNumber::learning_rate) * options.weight_decay)),
-        rate(static_cast<Number>(number(numbers, StepNumber::rate))),
-        inverse_root(static_cast<Number>(number(numbers, StepNumber::inverse_root))),
+        one_minus_beta2(static_cast<Number>(1 - options.beta2)),
+        decay(static_cast<Number>(1 - number(numbers, StepScalar::learning_rate) * options.weight_decay)),
+        rate(static_cast<Number>(number(numbers, StepScalar::rate))),
+        inverse_root(static_cast<Number>(number(numbers, StepScalar::inverse_root))),
         epsilon(static_cast<Number>(options.epsilon)),
-        scale(static_cast<Number>(number(numbers, StepNumber::factor))) {}
+        scale(static_cast<Number>(number(numbers, StepScalar::factor))) {}
 };
 
 template <typename Number>
@@ -55,8 +55,8 @@ void adamw_range(const AdamFactors<Number>& of, const AdamState<Number>& at, std
 #pragma omp simd
   for (std::int64_t i = begin; i < end; ++i) {
     const Number gradient = gradients[i] * factors.scale;
-    const Number first = fused(factors.beta1, firsts[i], factors.rest1 * gradient);
-    const Number second = fused(factors.beta2, seconds[i], factors.rest2 * gradient * gradient);
+    const Number first = fused(factors.beta1, firsts[i], factors.one_minus_beta1 * gradient);
+    const Number second = fused(factors.beta2, seconds[i], factors.one_minus_beta2 * gradient * gradient);
     const Number divisor = fused(std::sqrt(second), factors.inverse_root, factors.epsilon);
     const Number master = fused(masters[i], factors.decay, -factors.rate * (first / divisor));
     firsts[i] = first, seconds[i] = second, masters[i] = master;
@@ -91,15 +91,15 @@ void HostKernels::add_square_sum(const at::Tensor& flat, at::Tensor& sum) const 
 }
 
 void HostKernels::pass_gate(const GateOptions& options, at::Tensor& numbers) const {
-  ensure(numbers.numel() == kNumStepNumbers, "{} is not the number of step scalars", numbers.numel());
-  work_out_gate(options, flat_data<double>(numbers));
+  ensure(numbers.numel() == kNumStepScalars, "{} is not the number of step scalars", numbers.numel());
+  compute_gate(options, flat_data<double>(numbers));
 }
 
 void HostKernels::adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
                         at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const {
-  constexpr std::int64_t kElementsWorthAThread = 8192;
+  constexpr std::int64_t kMinElementsPerThread = 8192;
   auto* of_step = numbers.data_ptr<double>();
-  if (number(of_step, StepNumber::is_finite) == 0) return;
+  if (number(of_step, StepScalar::is_finite) == 0) return;
   ensure(gradient.scalar_type() == master.scalar_type(),
          "a gradient of type {} does not match a master of type {}", c10::toString(gradient.scalar_type()),
          c10::toString(master.scalar_type()));
@@ -109,7 +109,7 @@ void HostKernels::adamw(const AdamOptions& options, const at::Tensor& numbers, c
     const AdamState<W> state{flat_data<W>(gradient), flat_data<W>(master), flat_data<W>(first),
                              flat_data<W>(second)};
     T* weights = flat_data<T>(weight);
-    at::parallel_for(0, master.numel(), kElementsWorthAThread, [&](std::int64_t begin, std::int64_t end) {
+    at::parallel_for(0, master.numel(), kMinElementsPerThread, [&](std::int64_t begin, std::int64_t end) {
       adamw_range(factors, state, begin, end, weights);
     });
   });

@@ -60,9 +60,9 @@ void with_element_type(at::ScalarType type, Visit visit) {
 // microseconds.
 template <typename Visit>
 void for_each_row(std::int64_t num_rows, std::int64_t width, Visit visit) {
-  constexpr std::int64_t kElementsWorthAThread = 16384;
+  constexpr std::int64_t kMinElementsPerThread = 16384;
   const std::int64_t grain =
-      std::max<std::int64_t>(1, kElementsWorthAThread / std::max<std::int64_t>(1, width));
+      std::max<std::int64_t>(1, kMinElementsPerThread / std::max<std::int64_t>(1, width));
   at::parallel_for(0, num_rows, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) visit(row);
   });

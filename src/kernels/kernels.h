@@ -21,7 +21,7 @@
 
 #include "base/random.h"
 #include "kernels/fp8.h"
-#include "kernels/step_numbers.h"
+#include "kernels/step_scalars.h"
 #include "model/spec.h"
 #include "plan/fp8.h"
 
@@ -137,7 +137,7 @@ class Kernels {
   // sum (one fp64 element on the device) += the squares of a flat gradient buffer, summed in fp64; infinite
   // or NaN if an element is. The result stays on the device, so that nothing waits for it.
   virtual void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const = 0;
-  // The computation between gradients and updates. numbers: the step scalars (step_numbers.h), fp64 on the
+  // The computation between gradients and updates. numbers: the step scalars (step_scalars.h), fp64 on the
   // device.
   virtual void pass_gate(const GateOptions& options, at::Tensor& numbers) const = 0;
   // In one pass: updates master and moments from the gradient, and writes the weight in its element type
@@ -147,21 +147,22 @@ class Kernels {
   // Converts to fp8 (kernels/fp8.h) in one pass: y [rows, width] and transposed [width, rows] are contiguous;
   // undefined: not needed. maximum (one fp32 element; undefined: not needed) becomes the maximum of itself
   // and |x|.
-  virtual void quantise(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,
+  virtual void quantize(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,
                         at::Tensor& transposed, at::Tensor& maximum) const;
   // to = from, in the type of `to`.
   virtual void convert(const at::Tensor& from, at::Tensor& to) const = 0;
   // The gradient through an activation function, written directly in fp8: fuses activation_backward, add_rows
   // to `sum` (undefined: not needed) and quantise as a gradient, without the intermediate tensor. With a
   // gate, the gate's columns of the result come first.
-  virtual void quantise_through(Activation kind, const at::Tensor& dy, const at::Tensor& x,
-                                const at::Tensor& gate, const at::Tensor& scale, at::Tensor& y,
-                                at::Tensor& transposed, at::Tensor& maximum, at::Tensor& sum) const;
+  virtual void quantize_activation_gradient(Activation kind, const at::Tensor& dy, const at::Tensor& x,
+                                            const at::Tensor& gate, const at::Tensor& scale, at::Tensor& y,
+                                            at::Tensor& transposed, at::Tensor& maximum,
+                                            at::Tensor& sum) const;
   // norm and activation with fp8 output, as inputs of a GEMM: equivalent to quantising y, without writing y.
   virtual void norm_to_fp8(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight,
-                           const at::Tensor& bias, at::Tensor& statistics, Fp8Room& room) const;
+                           const at::Tensor& bias, at::Tensor& statistics, Fp8Output& output) const;
   virtual void activation_to_fp8(Activation kind, const at::Tensor& x, const at::Tensor& gate,
-                                 Fp8Room& room) const;
+                                 Fp8Output& output) const;
   // to [width, rows] = from [rows, width], both fp8 and contiguous.
   virtual void transpose_fp8(const at::Tensor& from, at::Tensor& to) const;
 };
@@ -176,7 +177,7 @@ std::unique_ptr<Kernels> make_kernels(at::Device device);
 
 // For updates without a gate, tests and benchmarks: the step scalars as after the gate of update `step`, with
 // gradients multiplied by `factor`.
-at::Tensor numbers_behind_gate(at::Device device, double learning_rate, std::int64_t step = 1,
-                               double factor = 1, const GateOptions& options = {});
+at::Tensor step_scalars_after_gate(at::Device device, double learning_rate, std::int64_t step = 1,
+                                   double factor = 1, const GateOptions& options = {});
 
 }  // namespace optimus

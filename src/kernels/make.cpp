@@ -30,15 +30,15 @@ void Kernels::norm_backward_with_sums(const NormOptions& options, const at::Tens
   if (sums.output.defined()) add_rows(dx, sums.output);
 }
 
-at::Tensor numbers_behind_gate(at::Device device, double learning_rate, std::int64_t step, double factor,
-                               const GateOptions& options) {
-  at::Tensor numbers = at::zeros({kNumStepNumbers}, at::kDouble);
+at::Tensor step_scalars_after_gate(at::Device device, double learning_rate, std::int64_t step, double factor,
+                                   const GateOptions& options) {
+  at::Tensor numbers = at::zeros({kNumStepScalars}, at::kDouble);
   auto* values = numbers.data_ptr<double>();
-  number(values, StepNumber::learning_rate) = learning_rate;
-  number(values, StepNumber::num_counted) = 1 / factor;
-  number(values, StepNumber::loss_scale) = 1;
-  number(values, StepNumber::num_updates) = static_cast<double>(step - 1);
-  work_out_gate(options, values);
+  number(values, StepScalar::learning_rate) = learning_rate;
+  number(values, StepScalar::num_counted) = 1 / factor;
+  number(values, StepScalar::loss_scale) = 1;
+  number(values, StepScalar::num_updates) = static_cast<double>(step - 1);
+  compute_gate(options, values);
   return numbers.to(device);
 }
 

@@ -84,20 +84,20 @@ void check_ring_task(const RingTask& task, const at::Tensor& q, const at::Tensor
   const AttentionShape& shape = task.shape;
   check_attention(shape, task.dropout);
   ensure(q.size(0) >= shape.sequences * task.own_length && q.size(1) == shape.heads &&
-             k.size(0) >= shape.sequences * task.their_length && k.size(1) == shape.kv_heads &&
+             k.size(0) >= shape.sequences * task.key_length && k.size(1) == shape.kv_heads &&
              q.size(2) == shape.head_dim && k.size(2) == shape.head_dim,
          "ring attention of {} sequences, {} queries with {} heads, {} keys with {} heads, head dimension "
          "{}: q has {} rows, k has {} rows",
-         shape.sequences, task.own_length, shape.heads, task.their_length, shape.kv_heads, shape.head_dim,
+         shape.sequences, task.own_length, shape.heads, task.key_length, shape.kv_heads, shape.head_dim,
          q.size(0), k.size(0));
   for (const RingPiece& piece : task.pieces) {
     ensure(piece.sequence >= 0 && piece.sequence < shape.sequences && piece.queries.begin >= 0 &&
                piece.queries.begin < piece.queries.end && piece.queries.end <= task.own_length &&
                piece.keys.begin >= 0 && piece.keys.begin < piece.keys.end &&
-               piece.keys.end <= task.their_length,
+               piece.keys.end <= task.key_length,
            "ring piece of sequence {}: queries {}..{} of {}, keys {}..{} of {}", piece.sequence,
            piece.queries.begin, piece.queries.end, task.own_length, piece.keys.begin, piece.keys.end,
-           task.their_length);
+           task.key_length);
     ensure(!piece.is_causal || piece.queries.size() == piece.keys.size(),
            "a causal ring piece must have as many queries as keys, not {} and {}", piece.queries.size(),
            piece.keys.size());

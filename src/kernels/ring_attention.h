@@ -6,7 +6,7 @@
 //   for every part: backward(the same task, dout, q, its k, its v, out, logsumexp, dq, its dk, its dv)
 //
 // It does no communication: the caller moves the keys between devices. Rows of a sequence are contiguous, in
-// the order of their positions: q [sequences * own_length, heads, head_dim], k [sequences * their_length,
+// the order of their positions: q [sequences * own_length, heads, head_dim], k [sequences * key_length,
 // kv_heads, head_dim]. Two implementations: plain (ATen, any device: the reference in tests) and host (the
 // blocked CPU kernel of attention.h). Read next: ring_attention.cpp, ring_attention_plain.cpp.
 #pragma once
@@ -45,9 +45,9 @@ std::vector<RingPiece> ring_pieces(const ContextPositions& own, const ContextPos
                                    const std::vector<AttentionSegment>& segments);
 
 struct RingTask {
-  AttentionShape shape{};                         // length: of the whole sequence; is_causal: see the pieces
-  std::int64_t own_length = 0, their_length = 0;  // rows per sequence in q and out, and in k and v
-  std::vector<RingPiece> pieces{};                // in the order of ring_pieces
+  AttentionShape shape{};                       // length: of the whole sequence; is_causal: see the pieces
+  std::int64_t own_length = 0, key_length = 0;  // rows per sequence in q and out, and in k and v
+  std::vector<RingPiece> pieces{};              // in the order of ring_pieces
   AttentionDropout
       dropout{};  // indexed by positions in the sequence, so the split does not change the dropped elements
 };

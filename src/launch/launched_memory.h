@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "launch/hello.h"
+#include "launch/join_request.h"
 #include "settings/settings.h"
 
 namespace optimus {
@@ -13,10 +13,10 @@ namespace optimus {
 void announce_memory(const TrainOptions& options, const Path& run, const std::vector<PresentRank>& ranks);
 // Runs a rank's work with the memory. Throws what the work throws, and UserError if the memory cannot be set
 // up.
-Json with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
-                 const std::function<Json()>& work);
+Json run_with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
+                     const std::function<Json()>& work);
 // The same for a joining rank: creates the folder before it asks to join, and runs its work.
-void make_memory_of_comer(const TrainOptions& options, const Path& run);
-Json removing_memory(const Path& run, const std::function<Json()>& work);
+void make_memory_of_joining_worker(const TrainOptions& options, const Path& run);
+Json run_and_remove_memory(const Path& run, const std::function<Json()>& work);
 
 }  // namespace optimus

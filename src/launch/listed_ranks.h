@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "launch/hello.h"
+#include "launch/join_request.h"
 
 namespace optimus {
 

@@ -17,14 +17,14 @@ namespace {
 
 constexpr std::size_t kMessageSizes[] = {1, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24};
 constexpr std::size_t kFirstLarge = 1 << 20;
-constexpr int kMostRepeats = 20;
+constexpr int kMaxRepeats = 20;
 constexpr std::size_t kSizeText = 8;  // digits of the size that precedes each message
 
-std::string listener_key(const LinkMeeting& meeting, int host, int round) {
-  return fmt::format("{}links/at/{}/{}", meeting.prefix, round, host);
+std::string listener_key(const LinkMeasurement& measurement, int host, int round) {
+  return fmt::format("{}links/at/{}/{}", measurement.prefix, round, host);
 }
-std::string pair_key(const LinkMeeting& meeting, int first, int round) {
-  return fmt::format("{}links/pair/{}/{}", meeting.prefix, round, first);
+std::string pair_key(const LinkMeasurement& measurement, int first, int round) {
+  return fmt::format("{}links/pair/{}/{}", measurement.prefix, round, first);
 }
 
 // Reads and discards bytes.
@@ -55,13 +55,13 @@ Outcome<std::optional<double>> message_time(Socket& socket, std::size_t size, Se
   if (expected > budget.value) return std::nullopt;
   const std::string message(size, 'x');
   const Deadline share = Deadline::after(Seconds(budget.value / 2), "messages of one size");
-  std::optional<double> quickest;
-  for (int repeat = 0; repeat == 0 || (repeat < kMostRepeats && !share.has_passed()); ++repeat) {
+  std::optional<double> fastest;
+  for (int repeat = 0; repeat == 0 || (repeat < kMaxRepeats && !share.has_passed()); ++repeat) {
     const Outcome<double> seconds = exchange(socket, message, deadline);
     if (!seconds) return tl::unexpected(seconds.error());
-    quickest = std::min(quickest.value_or(*seconds / 2), *seconds / 2);
+    fastest = std::min(fastest.value_or(*seconds / 2), *seconds / 2);
   }
-  return quickest;
+  return fastest;
 }
 
 Outcome<std::vector<MessageTime>> measure_pair(Socket& socket, Seconds budget) {
@@ -81,12 +81,13 @@ Outcome<std::vector<MessageTime>> measure_pair(Socket& socket, Seconds budget) {
     times.push_back({static_cast<double>(size), **seconds});
     if (usual.has_passed() && times.size() >= 2) break;
   }
-  if (auto told = socket.send(fmt::format("{:08}", 0), deadline); !told) return tl::unexpected(told.error());
+  if (auto published = socket.send(fmt::format("{:08}", 0), deadline); !published)
+    return tl::unexpected(published.error());
   return times;
 }
 
 // The answering end: sends every message back, until a size of 0.
-Outcome<void> answer_pair(Socket& socket, Seconds budget) {
+Outcome<void> echo_messages(Socket& socket, Seconds budget) {
   const Deadline deadline = Deadline::after(Seconds(budget.value + 10), "messages between two hosts");
   while (true) {
     const Outcome<std::string> text = socket.receive(kSizeText, deadline);
@@ -110,32 +111,34 @@ Outcome<Socket> accept_one(const Socket& listener, const Deadline& deadline) {
 }
 
 // Listens on a port of its own and accepts only the partner.
-Outcome<void> answer_partner(const LinkMeeting& meeting, int round) {
-  const Deadline deadline = Deadline::after(meeting.for_a_partner, "the other host of a pair");
+Outcome<void> serve_partner(const LinkMeasurement& measurement, int round) {
+  const Deadline deadline = Deadline::after(measurement.partner_timeout, "the other host of a pair");
   const Socket listener =
-      listen_at(is_loopback(meeting.address) ? Listening::on_loopback : Listening::everywhere, 0);
-  const auto told = meeting.store.set(listener_key(meeting, meeting.host, round),
-                                      fmt::format("{}:{}", meeting.address, port_of(listener)));
-  if (!told) return told;
+      listen_at(is_loopback(measurement.address) ? Listening::on_loopback : Listening::everywhere, 0);
+  const auto published = measurement.store.set(listener_key(measurement, measurement.host, round),
+                                               fmt::format("{}:{}", measurement.address, port_of(listener)));
+  if (!published) return published;
   while (true) {
     Outcome<Socket> socket = accept_one(listener, deadline);
     if (!socket) return tl::unexpected(socket.error());
     const Outcome<std::string> secret =
-        socket->receive(meeting.secret.size(), Deadline::after(Seconds(2), "the secret of a connection"));
-    if (secret && is_same_secret(*secret, meeting.secret)) return answer_pair(*socket, meeting.for_a_pair);
+        socket->receive(measurement.secret.size(), Deadline::after(Seconds(2), "the secret of a connection"));
+    if (secret && is_same_secret(*secret, measurement.secret))
+      return echo_messages(*socket, measurement.pair_budget);
   }
 }
 
-Outcome<std::vector<MessageTime>> ask_partner(const LinkMeeting& meeting, int partner, int round) {
-  const Deadline deadline = Deadline::after(meeting.for_a_partner, "the other host of a pair");
+Outcome<std::vector<MessageTime>> measure_partner(const LinkMeasurement& measurement, int partner,
+                                                  int round) {
+  const Deadline deadline = Deadline::after(measurement.partner_timeout, "the other host of a pair");
   const Outcome<std::string> place =
-      wait_for_key(meeting.store, listener_key(meeting, partner, round), deadline, [] {});
+      wait_for_key(measurement.store, listener_key(measurement, partner, round), deadline, [] {});
   if (!place) return tl::unexpected(place.error());
   const auto [host, port] = parse_host_port(*place, "the address of the other host");
   Outcome<Socket> socket = Socket::connect(host, port, deadline);
   if (!socket) return failure("{}: {}", *place, socket.error().why);
-  if (auto sent = socket->send(meeting.secret, deadline); !sent) return tl::unexpected(sent.error());
-  return measure_pair(*socket, meeting.for_a_pair);
+  if (auto sent = socket->send(measurement.secret, deadline); !sent) return tl::unexpected(sent.error());
+  return measure_pair(*socket, measurement.pair_budget);
 }
 
 std::string note_of(const Outcome<std::vector<MessageTime>>& times) {
@@ -192,27 +195,27 @@ LinkSpec link_from_messages(const std::vector<MessageTime>& times) {
   return link;
 }
 
-void measure_own_links(const LinkMeeting& meeting) {
-  for (int round = 0; round < num_link_rounds(meeting.num_hosts); ++round) {
-    const std::optional<int> partner = partner_in_round(meeting.host, round, meeting.num_hosts);
+void measure_own_links(const LinkMeasurement& measurement) {
+  for (int round = 0; round < num_link_rounds(measurement.num_hosts); ++round) {
+    const std::optional<int> partner = partner_in_round(measurement.host, round, measurement.num_hosts);
     if (!partner) continue;
-    if (*partner < meeting.host) {
-      (void)answer_partner(meeting, round);  // the other end records the result
+    if (*partner < measurement.host) {
+      (void)serve_partner(measurement, round);  // the other end records the result
     } else {
-      const auto times = ask_partner(meeting, *partner, round);
+      const auto times = measure_partner(measurement, *partner, round);
       // If the store is unreachable, collect_pairs() reports it.
-      (void)meeting.store.set(pair_key(meeting, meeting.host, round), note_of(times));
+      (void)measurement.store.set(pair_key(measurement, measurement.host, round), note_of(times));
     }
   }
 }
 
-std::vector<PairTimes> collect_pairs(const LinkMeeting& meeting, const Deadline& deadline) {
+std::vector<PairTimes> collect_pairs(const LinkMeasurement& measurement, const Deadline& deadline) {
   std::vector<PairTimes> pairs;
-  for (int round = 0; round < num_link_rounds(meeting.num_hosts); ++round)
-    for (int host = 0; host < meeting.num_hosts; ++host) {
-      const std::optional<int> partner = partner_in_round(host, round, meeting.num_hosts);
+  for (int round = 0; round < num_link_rounds(measurement.num_hosts); ++round)
+    for (int host = 0; host < measurement.num_hosts; ++host) {
+      const std::optional<int> partner = partner_in_round(host, round, measurement.num_hosts);
       if (!partner || *partner < host) continue;
-      const auto note = wait_for_key(meeting.store, pair_key(meeting, host, round), deadline, [] {});
+      const auto note = wait_for_key(measurement.store, pair_key(measurement, host, round), deadline, [] {});
       pairs.push_back(note ? read_note(host, *partner, *note)
                            : PairTimes{host, *partner, {}, note.error().why});
     }
@@ -238,10 +241,11 @@ LinkSpec fastest_link_of(int host, const std::string& name, const std::vector<Pa
 }
 
 // Tolerance for measurement noise; larger differences indicate another kind of host.
-constexpr double kAlike = 1.2;
-bool are_alike(const NodeGroup& group, const ProbedHost& host, const LinkSpec& link) {
+constexpr double kSimilarityRatio = 1.2;
+bool are_similar(const NodeGroup& group, const ProbedHost& host, const LinkSpec& link) {
   const double ratio = group.network.nic.bytes_per_second / link.bytes_per_second;
-  return group.devices_per_node == host.num_devices && ratio < kAlike && ratio > 1 / kAlike;
+  return group.devices_per_node == host.num_devices && ratio < kSimilarityRatio &&
+         ratio > 1 / kSimilarityRatio;
 }
 
 }  // namespace
@@ -252,7 +256,7 @@ HardwareProfile cluster_from_pairs(const HardwareProfile& node, const std::vecto
   cluster.groups.clear(), cluster.name = fmt::format("{} hosts", hosts.size());
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const LinkSpec link = fastest_link_of(static_cast<int>(i), hosts[i].name, pairs);
-    if (!cluster.groups.empty() && are_alike(cluster.groups.back(), hosts[i], link)) {
+    if (!cluster.groups.empty() && are_similar(cluster.groups.back(), hosts[i], link)) {
       cluster.groups.back().num_devices += hosts[i].num_devices;
       continue;
     }

@@ -26,19 +26,19 @@ struct MessageTime {
 // messages, so that burst credits of a link do not count.
 LinkSpec link_from_messages(const std::vector<MessageTime>& times);
 
-struct LinkMeeting {
+struct LinkMeasurement {
   KeyStore& store;
   std::string prefix;  // prepended to all keys
   std::string secret;  // of this run; a peer that does not present it is rejected
   int host = 0, num_hosts = 0;
-  std::string address;      // at which the others reach this host
-  Seconds for_a_pair{1};    // measuring time of one pair, once it is connected
-  Seconds for_a_partner{};  // how long a host waits for its partner
+  std::string address;        // at which the others reach this host
+  Seconds pair_budget{1};     // measuring time of one pair, once it is connected
+  Seconds partner_timeout{};  // how long a host waits for its partner
 };
 
 // One host's part, run by one of its ranks: all its rounds. A failed pair is recorded in the store and not
 // thrown.
-void measure_own_links(const LinkMeeting& meeting);
+void measure_own_links(const LinkMeasurement& measurement);
 
 struct PairTimes {
   int first = 0, second = 0;  // hosts
@@ -46,7 +46,7 @@ struct PairTimes {
   std::string why;  // if `times` is empty: the reason
 };
 // The results that all hosts recorded; pairs without a result at the deadline have failed.
-std::vector<PairTimes> collect_pairs(const LinkMeeting& meeting, const Deadline& deadline);
+std::vector<PairTimes> collect_pairs(const LinkMeasurement& measurement, const Deadline& deadline);
 
 struct ProbedHost {
   std::string name;

@@ -12,8 +12,8 @@ namespace {
 
 Path store_path(const Path& run) { return run / "logs" / "store.json"; }
 
-std::string text_of(const RunStorePlace& where) {
-  const StorePlace& place = where.place;
+std::string text_of(const RunStoreAddress& where) {
+  const StoreAddress& place = where.place;
   const Json json{{"host", place.host},       {"port", place.port},     {"token", place.token},
                   {"is_etcd", place.is_etcd}, {"prefix", where.prefix}, {"may_move", where.may_move}};
   return json.dump() + "\n";
@@ -21,7 +21,7 @@ std::string text_of(const RunStorePlace& where) {
 
 }  // namespace
 
-StoreFile::StoreFile(const Path& run, const RunStorePlace& where)
+StoreFile::StoreFile(const Path& run, const RunStoreAddress& where)
     : path_(store_path(run)), text_(text_of(where)) {
   write_private_file(path_, text_);
 }
@@ -39,7 +39,7 @@ bool has_store_file(const Path& run) {
 
 void remove_store_file(const Path& run) { ::unlink(store_path(run).c_str()); }
 
-RunStorePlace read_store_file(const Path& run) {
+RunStoreAddress read_store_file(const Path& run) {
   const Path path = store_path(run);
   if (!has_store_file(run))
     throw UserError("{}: cannot join: the run has ended, or does not accept new workers (--static)",

@@ -7,8 +7,8 @@
 
 namespace optimus {
 
-struct RunStorePlace {
-  StorePlace place;
+struct RunStoreAddress {
+  StoreAddress place;
   std::string prefix{};   // prepended to all keys of the run
   bool may_move = false;  // another process hosts the store when this one is lost (launched_seat.h)
 };
@@ -17,7 +17,7 @@ struct RunStorePlace {
 // replaced it. Throws UserError.
 class StoreFile {
  public:
-  StoreFile(const Path& run, const RunStorePlace& where);
+  StoreFile(const Path& run, const RunStoreAddress& where);
   ~StoreFile();
   StoreFile(const StoreFile&) = delete;
   // The run continues and will be hosted by another process: do not remove the file.
@@ -34,6 +34,6 @@ bool has_store_file(const Path& run);
 void remove_store_file(const Path& run);
 
 // Throws UserError if joining is impossible: the run has ended, or does not accept workers (--static).
-RunStorePlace read_store_file(const Path& run);
+RunStoreAddress read_store_file(const Path& run);
 
 }  // namespace optimus

@@ -15,7 +15,7 @@
 
 #include "base/deadline.h"
 #include "base/file.h"
-#include "elastic/salvage_host.h"
+#include "elastic/emergency_checkpoint_host.h"
 #include "rundir/worker_protocol.h"
 
 namespace optimus {
@@ -33,7 +33,7 @@ struct WorkersOptions {
   Seconds grace{10};  // for the others, after the first has failed
   // if the others may continue without it: they report it themselves when they cannot
   Seconds long_grace{10};
-  Seconds patience{
+  Seconds timeout{
       600};  // for a stopped worker, before it counts as failed, or as lost if the others continue
 };
 
@@ -47,10 +47,11 @@ class Workers {
 
   // Waits until all have ended and returns the result of rank 0. `is_interrupted` is polled: when it returns
   // true, all are asked once to end. Throws Interrupted if that ended them, and UserError, with one line, if
-  // one failed. With `salvage`, the state of the remaining ranks is saved before they end; with `regrouping`,
+  // one failed. With `emergency_checkpoint`, the state of the remaining ranks is saved before they end; with `coordinator`,
   // they continue without lost ranks if they can.
-  Json wait(const std::function<bool()>& is_interrupted, SalvageHost* salvage = nullptr,
-            Regrouping* regrouping = nullptr);
+  Json wait(const std::function<bool()>& is_interrupted,
+            EmergencyCheckpointHost* emergency_checkpoint = nullptr,
+            MembershipCoordinator* coordinator = nullptr);
   std::vector<WorkerEntry> entries() const;  // of all workers, by worker id
 
   pid_t pid(int rank) const { return all_[static_cast<std::size_t>(rank)].pid; }
@@ -65,26 +66,26 @@ class Workers {
     int order = -1;             // order of failing: 0 was first
     bool is_ended_by_us = false;
     std::optional<Deadline> stopped{};  // stopped by a signal (SIGSTOP): deadline for it to continue
-    bool is_out = false;                // the others continue without it
+    bool is_excluded = false;           // the others continue without it
   };
   void start(int rank);
-  void look(int milliseconds);
+  void poll(int milliseconds);
   void read_report(Worker& worker);
   void reap(Worker& worker);
   void note_failures();
   void signal_all(int number);
   void end_all();
   void write_list() const;
-  void follow_members();
-  void forget_those_out();
-  void note_lost(int seat);
-  std::string how_it_ended(int rank) const;
-  Json result_of_first() const;
-  bool is_over() const;
+  void track_members();
+  void drop_excluded();
+  void record_lost(int worker_id);
+  std::string describe_end(int rank) const;
+  Json result_of_rank_0() const;
+  bool has_ended() const;
   // Whether all that still run were reported missing by the others: there is nothing to wait for.
-  bool only_missing_run() const;
-  bool is_others_time_over();
-  std::vector<bool> who_is_gone() const;
+  bool do_only_missing_run() const;
+  bool has_grace_expired();
+  std::vector<bool> find_lost_workers() const;
   std::string why() const;
   std::string describe(int rank) const;
 
@@ -93,7 +94,7 @@ class Workers {
   std::vector<Worker> all_;  // [worker id]
   int num_failed_ = 0;
   std::optional<Deadline> grace_, long_grace_;
-  Regrouping* regrouping_ = nullptr;
+  MembershipCoordinator* coordinator_ = nullptr;
   int generation_ = 0;  // of the list in workers.json
 };
 

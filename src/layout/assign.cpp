@@ -48,8 +48,9 @@ Classes classes_of(const Layout& layout, const RankIndex& index, const std::vect
   std::map<std::vector<std::array<int, 3>>, int> known;
   for (const Rank rank : ranks) {
     std::vector<std::array<int, 3>> holdings;
-    for (const RankIndex::Seat& seat : index.seats(rank))
-      holdings.push_back({grid_number[static_cast<std::size_t>(seat.grid)], seat.shard, seat.part});
+    for (const RankIndex::GridPosition& position : index.positions(rank))
+      holdings.push_back(
+          {grid_number[static_cast<std::size_t>(position.grid)], position.shard, position.part});
     std::sort(holdings.begin(), holdings.end());
     const auto [it, is_new] =
         known.try_emplace(std::move(holdings), static_cast<int>(classes.members.size()));
@@ -135,9 +136,9 @@ Overlaps overlaps_of(const Layout& from, const Classes& devices, const Layout& t
 
 // Converts flows between classes into pairs of ranks. A virtual rank gets the device of the same number if
 // possible.
-class Mapper {
+class DeviceMapper {
  public:
-  Mapper(const Classes& ranks, const Classes& devices, int num_ranks)
+  DeviceMapper(const Classes& ranks, const Classes& devices, int num_ranks)
       : ranks_(ranks.members),
         devices_(devices.members),
         device_of_(static_cast<std::size_t>(num_ranks), Rank{-1}) {
@@ -150,7 +151,7 @@ class Mapper {
         if (const auto& devices = devices_[static_cast<std::size_t>(flow.column)];
             flow.amount > 0 && is_open(rank) && std::binary_search(devices.begin(), devices.end(), rank) &&
             !taken(rank))
-          give(rank, rank), --flow.amount;
+          assign_device(rank, rank), --flow.amount;
     for (const TransportFlow& flow : flows) {
       int left = flow.amount;
       auto device = devices_[static_cast<std::size_t>(flow.column)].begin();
@@ -158,15 +159,15 @@ class Mapper {
         if (left == 0) break;
         if (!is_open(rank)) continue;
         while (taken(*device)) ++device;
-        give(rank, *device), --left;
+        assign_device(rank, *device), --left;
       }
     }
-    give_the_rest();
+    assign_remaining();
     return std::move(device_of_);
   }
 
  private:
-  void give_the_rest() {
+  void assign_remaining() {
     std::vector<Rank> free_devices;
     for (const auto& devices : devices_)
       for (const Rank device : devices)
@@ -174,17 +175,17 @@ class Mapper {
     std::sort(free_devices.begin(), free_devices.end());
     for (int r = 0; r < static_cast<int>(device_of_.size()); ++r)
       if (is_open(Rank{r}) && std::binary_search(free_devices.begin(), free_devices.end(), Rank{r}))
-        give(Rank{r}, Rank{r});
+        assign_device(Rank{r}, Rank{r});
     auto device = free_devices.begin();
     for (int r = 0; r < static_cast<int>(device_of_.size()); ++r) {
       if (!is_open(Rank{r})) continue;
       while (taken(*device)) ++device;
-      give(Rank{r}, *device);
+      assign_device(Rank{r}, *device);
     }
   }
   bool is_open(Rank rank) const { return device_of_[static_cast<std::size_t>(rank.value)].value < 0; }
   bool taken(Rank device) const { return is_taken_[static_cast<std::size_t>(device.value)]; }
-  void give(Rank rank, Rank device) {
+  void assign_device(Rank rank, Rank device) {
     device_of_[static_cast<std::size_t>(rank.value)] = device;
     is_taken_[static_cast<std::size_t>(device.value)] = true;
   }
@@ -223,7 +224,7 @@ Assignment assign(const Layout& from, const Layout& to, const std::vector<Rank>&
   for (const auto& members : ranks.members) problem.demand.push_back(static_cast<int>(members.size()));
   for (const auto& members : devices.members) problem.supply.push_back(static_cast<int>(members.size()));
   const TransportResult result = transport(problem, options.max_work);
-  return {Mapper(ranks, devices, count).map(result.flows), Bytes(overlaps.needed), Bytes(result.weight),
+  return {DeviceMapper(ranks, devices, count).map(result.flows), Bytes(overlaps.needed), Bytes(result.weight),
           Bytes(result.bound), result.is_exact};
 }
 

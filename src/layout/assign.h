@@ -19,9 +19,9 @@ namespace optimus {
 struct Assignment {
   std::vector<Rank> device_of;  // [virtual rank]: physical device
   Bytes needed;                 // total of all virtual ranks
-  Bytes kept;            // the part of `needed` that is already in place; needed - kept bytes must move
-  Bytes kept_bound;      // upper bound of `kept` for any assignment
-  bool is_exact = true;  // kept == kept_bound
+  Bytes bytes_in_place;  // the part of `needed` that is already in place; needed - kept bytes must move
+  Bytes in_place_bound;  // upper bound of `bytes_in_place` for any assignment
+  bool is_exact = true;  // kept == in_place_bound
 };
 
 struct AssignOptions {

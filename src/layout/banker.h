@@ -20,7 +20,7 @@ struct MemoryDemand {
 // Things with the same demands. The caller numbers the things; lower numbers are preferred to move first.
 struct MemoryDemandKind {
   std::vector<MemoryDemand> demands;
-  std::vector<int> things;  // in ascending order
+  std::vector<int> items;  // in ascending order
 };
 
 struct BankerProblem {
@@ -48,8 +48,8 @@ struct MergedOrder {
   std::vector<std::vector<int>> groups;
   std::int64_t excess = 0;
 };
-MergedOrder merge_neighbours(const BankerProblem& problem, const std::vector<int>& kind_of,
-                             const std::vector<int>& order, std::int64_t reserve,
-                             const std::function<bool(int before, int thing)>& may_join);
+MergedOrder merge_adjacent(const BankerProblem& problem, const std::vector<int>& kind_of,
+                           const std::vector<int>& order, std::int64_t reserve,
+                           const std::function<bool(int before, int item)>& may_join);
 
 }  // namespace optimus

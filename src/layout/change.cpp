@@ -75,7 +75,7 @@ LayoutChange::LayoutChange(const Layout& old_layout, const Layout& new_layout, D
       places(options.topology, std::max(from_index.num_ranks(), to_index.num_ranks())),
       is_dead(marked(options.dead, places.num_places())) {
   for (const Rank rank : options.dead)
-    if (!to_index.seats(rank).empty())
+    if (!to_index.positions(rank).empty())
       throw UserError("rank {} is dead, but the new layout contains it", rank.value);
   const std::array<const Layout*, 2> layouts{&from, &to};
   Kinds grouped = kinds_of(layouts);
@@ -140,8 +140,8 @@ std::vector<int> receivers_of(const LayoutChange& change, const LayoutChange::Ki
   return result;
 }
 
-void remove_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot, const Box& piece,
-                   std::vector<int>& receivers) {
+void remove_already_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot,
+                           const Box& piece, std::vector<int>& receivers) {
   std::erase_if(receivers, [&](int receiver) {
     const Rank rank = change.places.rank_at(receiver);
     const std::vector<int> old_slots = slots_of_rank(kind.from, change.from_index, rank);
@@ -159,20 +159,20 @@ void remove_served(const LayoutChange& change, const LayoutChange::Kind& kind, i
 std::vector<int> slots_of_rank(const Slots& slots, const RankIndex& index, Rank rank) {
   std::vector<int> result;
   for (const Partition& partition : slots.partitions)
-    for (const RankIndex::Seat& seat : index.seats(rank))
-      if (const int slot = slot_of(partition, seat); slot >= 0) result.push_back(slot);
+    for (const RankIndex::GridPosition& position : index.positions(rank))
+      if (const int slot = slot_of(partition, position); slot >= 0) result.push_back(slot);
   std::sort(result.begin(), result.end());
   result.erase(std::unique(result.begin(), result.end()), result.end());
   return result;
 }
 
-DiffFailure lost_failure(const LayoutChange& change, std::vector<HeldBox> lost) {
-  const auto comes_before = [](const HeldBox& a, const HeldBox& b) {
+DiffFailure lost_failure(const LayoutChange& change, std::vector<TensorBox> lost) {
+  const auto comes_before = [](const TensorBox& a, const TensorBox& b) {
     return std::pair(a.tensor, a.box) < std::pair(b.tensor, b.box);
   };
   std::sort(lost.begin(), lost.end(), comes_before);
   lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
-  const HeldBox& first = lost.front();
+  const TensorBox& first = lost.front();
   return {{fmt::format("no live rank holds {} of tensor {} ({} such pieces)", text(first.box),
                        change.to.tensors[static_cast<std::size_t>(first.tensor)].name, lost.size())},
           std::move(lost),

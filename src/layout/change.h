@@ -73,10 +73,10 @@ std::vector<int> owners_of(const LayoutChange& change, const LayoutChange::Kind&
                            std::span<const int> from_slots);
 std::vector<int> receivers_of(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot);
 // Removes the receivers that already get the piece with an earlier one of their new boxes.
-void remove_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot, const Box& piece,
-                   std::vector<int>& receivers);
+void remove_already_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot,
+                           const Box& piece, std::vector<int>& receivers);
 // The failure for pieces without a live owner; `lost` has at least one.
-DiffFailure lost_failure(const LayoutChange& change, std::vector<HeldBox> lost);
+DiffFailure lost_failure(const LayoutChange& change, std::vector<TensorBox> lost);
 // The distinct slots that a rank holds, in ascending order.
 std::vector<int> slots_of_rank(const Slots& slots, const RankIndex& index, Rank rank);
 

@@ -21,7 +21,7 @@ class Execution {
     }
     if (!mismatch_.empty()) return failure("{}", mismatch_);
     for (std::size_t rank = 0; rank < programs_.size(); ++rank)
-      if (open_[rank] > 0) return waits_for_ever(static_cast<int>(rank));
+      if (open_[rank] > 0) return deadlock_failure(static_cast<int>(rank));
     return {};
   }
 
@@ -29,7 +29,7 @@ class Execution {
   // A one-way channel contains the operations posted on one of its sides that have not been matched yet.
   struct Channel {
     bool holds_sends = false;
-    std::size_t num_met = 0;  // number of matched operations at the front of `posted`
+    std::size_t num_matched = 0;  // number of matched operations at the front of `posted`
     std::vector<std::uint64_t> posted;
   };
 
@@ -56,17 +56,17 @@ class Execution {
       channel.posted.push_back(operation.what);
       return;
     }
-    if (channel.posted[channel.num_met] != operation.what && mismatch_.empty())
+    if (channel.posted[channel.num_matched] != operation.what && mismatch_.empty())
       mismatch_ =
           fmt::format("in wave {}, rank {} sends data to rank {} that differs from the data it expects",
                       operation.wave, sender, receiver);
-    if (++channel.num_met == channel.posted.size()) channel.posted.clear(), channel.num_met = 0;
+    if (++channel.num_matched == channel.posted.size()) channel.posted.clear(), channel.num_matched = 0;
     --open_[static_cast<std::size_t>(rank)];
     const auto peer = static_cast<std::size_t>(operation.peer);
     if (--open_[peer] == 0 && operation.peer != rank) ready_.push_back(operation.peer);
   }
 
-  Outcome<void> waits_for_ever(int rank) const {
+  Outcome<void> deadlock_failure(int rank) const {
     const auto r = static_cast<std::size_t>(rank);
     return failure("rank {} waits forever in wave {} for {} of its sends and receives", rank,
                    programs_[r][next_[r] - 1].wave, open_[r]);

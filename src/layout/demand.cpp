@@ -20,7 +20,7 @@ class HoldingCollector {
   explicit HoldingCollector(int num_ranks) : index_of_(static_cast<std::size_t>(num_ranks), kNone) {}
 
   const std::vector<Holding>& collect(const LayoutChange& change, const LayoutChange::Kind& kind) {
-    if (last_ != nullptr && are_seated_alike(last_->from, kind.from) && are_seated_alike(last_->to, kind.to))
+    if (last_ != nullptr && have_equal_grids(last_->from, kind.from) && have_equal_grids(last_->to, kind.to))
       return holdings_;
     last_ = &kind;
     for (const Holding& old : holdings_) index_of_[static_cast<std::size_t>(old.rank)] = kNone;
@@ -33,7 +33,7 @@ class HoldingCollector {
  private:
   // Whether both have the same grids and counts, so that their holdings are equal. This is true for the
   // matrices of a layer, which therefore share one collection.
-  static bool are_seated_alike(const Slots& a, const Slots& b) {
+  static bool have_equal_grids(const Slots& a, const Slots& b) {
     return std::equal(a.partitions.begin(), a.partitions.end(), b.partitions.begin(), b.partitions.end(),
                       [](const Partition& p, const Partition& q) {
                         return p.num_shards == q.num_shards && p.num_parts == q.num_parts &&
@@ -210,7 +210,7 @@ MemoryDemands demands_of(const LayoutChange& change) {
   for (int k = 0; k < static_cast<int>(change.kinds.size()); ++k) {
     const LayoutChange::Kind& kind = change.kinds[static_cast<std::size_t>(k)];
     auto boxes = std::find_if(known_boxes.begin(), known_boxes.end(), [&](const SlotBoxes& known) {
-      return known.kind->from.cuts_like(kind.from) && known.kind->to.cuts_like(kind.to);
+      return known.kind->from.has_same_cuts(kind.from) && known.kind->to.has_same_cuts(kind.to);
     });
     if (boxes == known_boxes.end()) boxes = known_boxes.insert(boxes, boxes_of_kind(kind));
     const std::int64_t bytes = kind.bytes_per_element;

@@ -52,7 +52,7 @@ class GeometryTable {
  private:
   static bool is_same(const LayoutChange::Kind& a, const LayoutChange::Kind& b) {
     return a.bytes_per_element == b.bytes_per_element && a.has_shared_ranks == b.has_shared_ranks &&
-           a.from.cuts_like(b.from) && a.to.cuts_like(b.to);
+           a.from.has_same_cuts(b.from) && a.to.has_same_cuts(b.to);
   }
   const LayoutChange& change_;
   std::vector<Box>& boxes_;
@@ -81,7 +81,7 @@ class PatternBuilder {
         lost.push_back(box);
       } else if (kind_.has_shared_ranks) {
         here = receivers;
-        remove_served(change_, kind_, slot, box, here);
+        remove_already_served(change_, kind_, slot, box, here);
         add(piece, here, owners);
       } else {
         add(piece, receivers, owners);
@@ -204,7 +204,7 @@ DiffOutcome<TransferPlan> diff(const LayoutChange& change, const WaveOrder& orde
   plan.reserve = order.reserve, plan.lower_bound = order.lower_bound, plan.naive = order.naive;
   GeometryTable geometries(change, plan.boxes);
   std::vector<Pattern> patterns;
-  std::vector<HeldBox> lost;
+  std::vector<TensorBox> lost;
   std::int64_t count = 0;
   for (const LayoutChange::Kind& kind : change.kinds) {
     std::vector<Box> lost_here;

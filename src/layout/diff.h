@@ -96,8 +96,8 @@ struct TransferPlan {
 
 // The reason why there is no plan.
 struct DiffFailure : Failure {
-  std::vector<HeldBox> lost;  // boxes that are needed but that no live rank has
-  Bytes reserve;              // a reserve that would be sufficient; 0 if memory is not the reason
+  std::vector<TensorBox> lost;  // boxes that are needed but that no live rank has
+  Bytes reserve;                // a reserve that would be sufficient; 0 if memory is not the reason
 };
 template <typename T>
 using DiffOutcome = tl::expected<T, DiffFailure>;
@@ -119,7 +119,7 @@ struct RankShare {
   };
   struct Wave {
     std::vector<int> tensors;
-    std::vector<HeldBox> copies;
+    std::vector<TensorBox> copies;
     std::vector<Operation> operations;
     bool operator==(const Wave&) const = default;
   };

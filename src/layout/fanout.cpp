@@ -60,10 +60,10 @@ void split_receivers(std::span<const int> receivers, std::span<const int> owners
   }
 }
 
-OwnFanout own_fanout(std::span<const int> receivers, std::span<const int> owners, const RankPlaces& places,
-                     int receiver) {
+ReceiverFanout fanout_of(std::span<const int> receivers, std::span<const int> owners,
+                         const RankPlaces& places, int receiver) {
   const int level = nearest_level(owners, index_of(owners, receiver), places, receiver);
-  OwnFanout own{fanout_at(owners, places, level, receiver), 0};
+  ReceiverFanout own{fanout_at(owners, places, level, receiver), 0};
   const RankPlaces::Range domain = places.domain(level, receiver);
   own.k = count_in(receivers, {domain.begin, receiver});
   own.fanout.num_receivers = count_in(receivers, domain);

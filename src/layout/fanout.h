@@ -33,7 +33,7 @@ struct Fanout {
     return first_owner + static_cast<int>((k + round % num_owners * num_receivers) % num_owners);
   }
   // The inverse: the first k that reads from this owner; every num_owners-th one after it does as well.
-  int first_taker(int owner_index, std::int64_t round) const {
+  int first_receiver(int owner_index, std::int64_t round) const {
     const auto shift = static_cast<int>(round % num_owners * num_receivers % num_owners);
     return (owner_index - first_owner - shift + num_owners) % num_owners;
   }
@@ -58,11 +58,11 @@ void split_receivers(std::span<const int> receivers, std::span<const int> owners
 
 // The same result for one receiver that is not an owner: its fanout and its number in it. O(owners * log
 // receivers).
-struct OwnFanout {
+struct ReceiverFanout {
   Fanout fanout;
   int k = 0;
 };
-OwnFanout own_fanout(std::span<const int> receivers, std::span<const int> owners, const RankPlaces& places,
-                     int receiver);
+ReceiverFanout fanout_of(std::span<const int> receivers, std::span<const int> owners,
+                         const RankPlaces& places, int receiver);
 
 }  // namespace optimus

@@ -61,8 +61,8 @@ Span shard_span(std::int64_t n, int shards, int index) {
   return {std::min(n, index * block), std::min(n, (index + 1) * block)};
 }
 
-Box held_box(const TensorInfo& tensor, const Placement& placement, const DeviceGrid& grid, int shard,
-             int part) {
+Box box_of_shard(const TensorInfo& tensor, const Placement& placement, const DeviceGrid& grid, int shard,
+                 int part) {
   Box box(tensor.shape);
   if (placement.cut_dim >= 0) box[placement.cut_dim] = placement.parts[static_cast<std::size_t>(part)];
   const Span rows = box[0];
@@ -79,13 +79,13 @@ int num_ranks(const Layout& layout) {
 }
 
 RankIndex::RankIndex(const Layout& layout)
-    : first_seat_(static_cast<std::size_t>(optimus::num_ranks(layout)) + 1),
+    : first_position_(static_cast<std::size_t>(optimus::num_ranks(layout)) + 1),
       first_placement_(layout.grids.size() + 1) {
   for (const DeviceGrid& grid : layout.grids)
-    for (const Rank rank : grid.ranks) ++first_seat_[static_cast<std::size_t>(rank.value) + 1];
-  std::partial_sum(first_seat_.begin(), first_seat_.end(), first_seat_.begin());
-  seats_.resize(static_cast<std::size_t>(first_seat_.back()));
-  std::vector<int> next(first_seat_);
+    for (const Rank rank : grid.ranks) ++first_position_[static_cast<std::size_t>(rank.value) + 1];
+  std::partial_sum(first_position_.begin(), first_position_.end(), first_position_.begin());
+  positions_.resize(static_cast<std::size_t>(first_position_.back()));
+  std::vector<int> next(first_position_);
   for (int g = 0; g < static_cast<int>(layout.grids.size()); ++g) {
     const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(g)];
     const Rank* rank = grid.ranks.data();
@@ -93,7 +93,7 @@ RankIndex::RankIndex(const Layout& layout)
       for (int shard = 0; shard < grid.num_shards; ++shard)
         for (int part = 0; part < grid.num_parts; ++part, ++rank) {
           int& at = next[static_cast<std::size_t>(rank->value)];
-          seats_[static_cast<std::size_t>(at++)] = {g, replica, shard, part};
+          positions_[static_cast<std::size_t>(at++)] = {g, replica, shard, part};
         }
   }
 
@@ -112,11 +112,12 @@ RankIndex::RankIndex(const Layout& layout)
   }
 }
 
-std::span<const RankIndex::Seat> RankIndex::seats(Rank rank) const {
+std::span<const RankIndex::GridPosition> RankIndex::positions(Rank rank) const {
   if (rank.value < 0 || rank.value >= num_ranks()) return {};
   const auto r = static_cast<std::size_t>(rank.value);
-  return std::span(seats_).subspan(static_cast<std::size_t>(first_seat_[r]),
-                                   static_cast<std::size_t>(first_seat_[r + 1] - first_seat_[r]));
+  return std::span(positions_)
+      .subspan(static_cast<std::size_t>(first_position_[r]),
+               static_cast<std::size_t>(first_position_[r + 1] - first_position_[r]));
 }
 
 std::span<const RankIndex::PlacementRef> RankIndex::placements_on(int grid) const {
@@ -126,17 +127,18 @@ std::span<const RankIndex::PlacementRef> RankIndex::placements_on(int grid) cons
                static_cast<std::size_t>(first_placement_[g + 1] - first_placement_[g]));
 }
 
-std::vector<HeldBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank) {
-  std::vector<HeldBox> boxes;
-  const auto seats = index.seats(rank);
-  for (const RankIndex::Seat& seat : seats)
-    for (const RankIndex::PlacementRef& ref : index.placements_on(seat.grid)) {
+std::vector<TensorBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank) {
+  std::vector<TensorBox> boxes;
+  const auto positions = index.positions(rank);
+  for (const RankIndex::GridPosition& position : positions)
+    for (const RankIndex::PlacementRef& ref : index.placements_on(position.grid)) {
       const auto t = static_cast<std::size_t>(ref.tensor);
-      const Box box = held_box(layout.tensors[t], layout.placements[t][static_cast<std::size_t>(ref.index)],
-                               layout.grids[static_cast<std::size_t>(seat.grid)], seat.shard, seat.part);
+      const Box box =
+          box_of_shard(layout.tensors[t], layout.placements[t][static_cast<std::size_t>(ref.index)],
+                       layout.grids[static_cast<std::size_t>(position.grid)], position.shard, position.part);
       if (!box.is_empty()) boxes.push_back({ref.tensor, box});
     }
-  const auto comes_before = [](const HeldBox& a, const HeldBox& b) {
+  const auto comes_before = [](const TensorBox& a, const TensorBox& b) {
     return a.tensor != b.tensor ? a.tensor < b.tensor : a.box < b.box;
   };
   // Sorting is needed only if a rank is in several grids, or a tensor has several placements on one grid.
@@ -148,7 +150,7 @@ std::vector<HeldBox> boxes_of(const Layout& layout, const RankIndex& index, Rank
 
 Bytes bytes_of(const Layout& layout, const RankIndex& index, Rank rank) {
   Bytes sum;
-  for (const HeldBox& held : boxes_of(layout, index, rank))
+  for (const TensorBox& held : boxes_of(layout, index, rank))
     sum += Bytes(held.box.num_elements() *
                  layout.tensors[static_cast<std::size_t>(held.tensor)].bytes_per_element);
   return sum;

@@ -91,13 +91,13 @@ std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& wei
 Span shard_span(std::int64_t n, int shards, int index);
 
 // The box that (shard, part) of a group holds. May be empty.
-Box held_box(const TensorInfo& tensor, const Placement& placement, const DeviceGrid& grid, int shard,
-             int part);
+Box box_of_shard(const TensorInfo& tensor, const Placement& placement, const DeviceGrid& grid, int shard,
+                 int part);
 
-struct HeldBox {
+struct TensorBox {
   int tensor = 0;
   Box box;
-  bool operator==(const HeldBox&) const = default;
+  bool operator==(const TensorBox&) const = default;
 };
 
 // One more than the highest rank in any grid.
@@ -107,9 +107,9 @@ int num_ranks(const Layout& layout);
 // placements). Keeps no reference to the layout.
 class RankIndex {
  public:
-  struct Seat {
+  struct GridPosition {
     int grid, replica, shard, part;
-    bool operator==(const Seat&) const = default;
+    bool operator==(const GridPosition&) const = default;
   };
   // Identifies placements[tensor][index] of a layout.
   struct PlacementRef {
@@ -117,20 +117,20 @@ class RankIndex {
   };
   explicit RankIndex(const Layout& layout);
   // In the order of the grids; empty for a rank that is not in the layout.
-  std::span<const Seat> seats(Rank rank) const;
+  std::span<const GridPosition> positions(Rank rank) const;
   std::span<const PlacementRef> placements_on(int grid) const;  // by tensor
-  int num_ranks() const { return static_cast<int>(first_seat_.size()) - 1; }
+  int num_ranks() const { return static_cast<int>(first_position_.size()) - 1; }
 
  private:
-  std::vector<int> first_seat_;  // [rank]: index into seats_, plus the end
-  std::vector<Seat> seats_;
+  std::vector<int> first_position_;  // [rank]: index into positions_, plus the end
+  std::vector<GridPosition> positions_;
   std::vector<int> first_placement_;  // [grid]: index into placements_, plus the end
   std::vector<PlacementRef> placements_;
 };
 
 // All boxes of one rank in tensor order, without empty ones. A tensor that the rank holds through several
 // groups is listed once per distinct box, in the order of the boxes. O(size of the result).
-std::vector<HeldBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank);
+std::vector<TensorBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank);
 Bytes bytes_of(const Layout& layout, const RankIndex& index, Rank rank);
 
 }  // namespace optimus

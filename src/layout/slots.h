@@ -40,7 +40,7 @@ struct Partition {
   int first_slot = 0;
   std::vector<int> grids;  // grids that hold the tensor in this way
 
-  bool cuts_like(const Partition& other) const {
+  bool has_same_cuts(const Partition& other) const {
     return cut_dim == other.cut_dim && num_shards == other.num_shards && num_parts == other.num_parts &&
            parts == other.parts;
   }
@@ -54,12 +54,12 @@ struct Slots {
   const Partition& partition_of(int slot) const;
   Box box(int slot) const;  // may be empty
   // Whether both tensors are cut in the same way, regardless of the ranks that hold them.
-  bool cuts_like(const Slots& other) const;
+  bool has_same_cuts(const Slots& other) const;
 };
 
 Slots slots_of(const Layout& layout, int tensor);
 // The slot of a seat, or -1 if the partition does not include the seat's grid.
-int slot_of(const Partition& partition, const RankIndex::Seat& seat);
+int slot_of(const Partition& partition, const RankIndex::GridPosition& position);
 // Appends the holders of a slot. A rank that is in several grids of the partition may be appended more than
 // once.
 void append_holders(const Slots& slots, int slot, const Layout& layout, std::vector<Rank>& ranks);

@@ -16,7 +16,7 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
 }
 
 // A box of the rank and the number of rows reserved for it, which is equal for all shards.
-struct Held {
+struct PaddedBox {
   int tensor = 0;
   Box box;
   std::int64_t padded_rows = 0;
@@ -24,18 +24,18 @@ struct Held {
 };
 
 // Like boxes_of, but includes empty boxes, and adds the number of rows of the largest shard.
-std::vector<Held> held_boxes(const Layout& layout, const RankIndex& index, Rank rank) {
-  std::vector<Held> boxes;
+std::vector<PaddedBox> boxes_with_padding(const Layout& layout, const RankIndex& index, Rank rank) {
+  std::vector<PaddedBox> boxes;
   for (int t = 0; t < static_cast<int>(layout.tensors.size()); ++t) {
     const TensorInfo& tensor = layout.tensors[static_cast<std::size_t>(t)];
     for (const Placement& placement : layout.placements[static_cast<std::size_t>(t)])
-      for (const RankIndex::Seat& seat : index.seats(rank)) {
-        if (seat.grid != placement.grid) continue;
-        const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(seat.grid)];
-        Held held{t, held_box(tensor, placement, grid, seat.shard, seat.part), 0, 1};
-        held.padded_rows = held_box(tensor, placement, grid, 0, seat.part)[0].size();
+      for (const RankIndex::GridPosition& position : index.positions(rank)) {
+        if (position.grid != placement.grid) continue;
+        const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(position.grid)];
+        PaddedBox held{t, box_of_shard(tensor, placement, grid, position.shard, position.part), 0, 1};
+        held.padded_rows = box_of_shard(tensor, placement, grid, 0, position.part)[0].size();
         for (int d = 1; d < tensor.shape.num_dims; ++d) held.columns *= held.box[d].size();
-        const bool is_known = std::any_of(boxes.begin(), boxes.end(), [&](const Held& known) {
+        const bool is_known = std::any_of(boxes.begin(), boxes.end(), [&](const PaddedBox& known) {
           return known.tensor == t && known.box == held.box;
         });
         if (!is_known) boxes.push_back(held);
@@ -65,11 +65,11 @@ class StorageBuilder {
     for (int f = 0; f < static_cast<int>(spec.fusions.size()); ++f) check_fusion(f);
   }
 
-  Storage build(const std::vector<Held>& boxes) {
+  Storage build(const std::vector<PaddedBox>& boxes) {
     std::vector<bool> is_done(boxes.size());
     for (std::size_t i = 0; i < boxes.size(); ++i) {
       if (is_done[i]) continue;
-      std::vector<const Held*> matrix;
+      std::vector<const PaddedBox*> matrix;
       for (const std::size_t j : partners(boxes, i)) {
         if (is_done[j]) continue;
         matrix.push_back(&boxes[j]);
@@ -112,13 +112,13 @@ class StorageBuilder {
   }
 
   // The boxes in the same matrix as box i: for each tensor of its fusion, the first box.
-  std::vector<std::size_t> partners(const std::vector<Held>& boxes, std::size_t i) const {
+  std::vector<std::size_t> partners(const std::vector<PaddedBox>& boxes, std::size_t i) const {
     const int fusion = fusion_of_[static_cast<std::size_t>(boxes[i].tensor)];
     if (fusion < 0) return {i};
     std::vector<std::size_t> result;
     for (const int t : spec_.fusions[static_cast<std::size_t>(fusion)]) {
       const auto found =
-          std::find_if(boxes.begin(), boxes.end(), [&](const Held& held) { return held.tensor == t; });
+          std::find_if(boxes.begin(), boxes.end(), [&](const PaddedBox& held) { return held.tensor == t; });
       if (found == boxes.end()) continue;
       if (found->columns != boxes[i].columns)
         throw UserError("tensors {} and {} cannot be fused: their rows are {} and {} wide",
@@ -143,16 +143,16 @@ class StorageBuilder {
     return it->second;
   }
 
-  void place(const std::vector<const Held*>& matrix) {
+  void place(const std::vector<const PaddedBox*>& matrix) {
     const int number = buffer_of(matrix[0]->tensor);
     StorageBuffer& buffer = storage_.buffers[static_cast<std::size_t>(number)];
     std::int64_t rows = 0;
-    for (const Held* held : matrix) rows += held->padded_rows;
+    for (const PaddedBox* held : matrix) rows += held->padded_rows;
     rows = round_up(rows, spec_.row_multiple);
     const std::int64_t columns = matrix[0]->columns, begin = aligned(buffer.num_elements, buffer.type);
     const bool is_transposed = is_transposed_[static_cast<std::size_t>(matrix[0]->tensor)];
     std::int64_t row = 0;
-    for (const Held* held : matrix) {
+    for (const PaddedBox* held : matrix) {
       storage_.entries.push_back({held->tensor, held->box, number,
                                   begin + (is_transposed ? row : row * columns),
                                   is_transposed ? rows : columns, is_transposed});
@@ -203,7 +203,7 @@ std::string text(StorageType type) {
 }
 
 Storage build_storage(const Layout& layout, const RankIndex& index, Rank rank, const StorageSpec& spec) {
-  return StorageBuilder(layout, spec).build(held_boxes(layout, index, rank));
+  return StorageBuilder(layout, spec).build(boxes_with_padding(layout, index, rank));
 }
 
 }  // namespace optimus

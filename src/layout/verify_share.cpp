@@ -13,10 +13,10 @@ using Boxes = std::vector<Box>;
 bool has(const Boxes& boxes, const Box& box) {
   return std::find(boxes.begin(), boxes.end(), box) != boxes.end();
 }
-bool contain(const Boxes& boxes, const Box& box) {
+bool contains_any(const Boxes& boxes, const Box& box) {
   return std::any_of(boxes.begin(), boxes.end(), [&](const Box& each) { return each.contains(box); });
 }
-bool meet(const Boxes& boxes, const Box& box) {
+bool intersects_any(const Boxes& boxes, const Box& box) {
   return std::any_of(boxes.begin(), boxes.end(),
                      [&](const Box& each) { return intersect(each, box).has_value(); });
 }
@@ -34,9 +34,9 @@ class RankCheck {
   RankCheck(const Layout& layout, const RankShare& share, const DiffOptions& options)
       : tensors_(layout.tensors), share_(share), reserve_(options.reserve), views_(tensors_.size()) {}
 
-  void hold(const std::vector<HeldBox>& old_boxes, const std::vector<HeldBox>& new_boxes) {
-    for (const HeldBox& held : old_boxes) view(held.tensor).old_boxes.push_back(held.box);
-    for (const HeldBox& held : new_boxes) view(held.tensor).new_boxes.push_back(held.box);
+  void hold(const std::vector<TensorBox>& old_boxes, const std::vector<TensorBox>& new_boxes) {
+    for (const TensorBox& held : old_boxes) view(held.tensor).old_boxes.push_back(held.box);
+    for (const TensorBox& held : new_boxes) view(held.tensor).new_boxes.push_back(held.box);
   }
 
   Outcome<void> run() {
@@ -61,7 +61,7 @@ class RankCheck {
           return failure("tensor {} moves in two waves, {} and {}", name(t), view(t).wave, w);
         view(t).wave = w;
       }
-      for (const HeldBox& copy : wave.copies)
+      for (const TensorBox& copy : wave.copies)
         if (auto outcome = take(w, copy.tensor, copy.box, &TensorView::copied); !outcome) return outcome;
       for (const RankShare::Operation& operation : wave.operations) {
         const auto list = operation.is_send ? &TensorView::sent : &TensorView::received;
@@ -85,13 +85,13 @@ class RankCheck {
 
   Outcome<void> check_tensor(int t, const TensorView& view) const {
     for (const Box& box : view.sent)
-      if (!contain(view.old_boxes, box))
+      if (!contains_any(view.old_boxes, box))
         return failure("rank {} sends {} of {}, which it does not hold", rank(), text(box), name(t));
     for (const Box& box : view.copied)
-      if (!contain(view.old_boxes, box))
+      if (!contains_any(view.old_boxes, box))
         return failure("rank {} copies {} of {}, which it does not hold", rank(), text(box), name(t));
     for (const Box& box : view.received)
-      if (meet(view.old_boxes, box))
+      if (intersects_any(view.old_boxes, box))
         return failure("rank {} receives {} of {}, although it already holds a part of it", rank(), text(box),
                        name(t));
     Boxes wanted, pieces = view.received;
@@ -149,8 +149,8 @@ bool is_dead(const DiffOptions& options, Rank rank) {
 Outcome<void> verify_share(const Layout& from, const RankIndex& from_index, const Layout& to,
                            const RankIndex& to_index, const RankShare& share, const DiffOptions& options) {
   RankCheck check(to, share, options);
-  const bool has_lost_all = is_dead(options, share.rank);
-  check.hold(has_lost_all ? std::vector<HeldBox>{} : boxes_of(from, from_index, share.rank),
+  const bool is_lost_rank = is_dead(options, share.rank);
+  check.hold(is_lost_rank ? std::vector<TensorBox>{} : boxes_of(from, from_index, share.rank),
              boxes_of(to, to_index, share.rank));
   return check.run();
 }

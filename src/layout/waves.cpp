@@ -43,7 +43,7 @@ Units units_of(const LayoutChange& change, const MemoryDemands& demands,
     const auto [known, is_new] =
         kind_of_tensors.try_emplace(kinds, static_cast<int>(units.problem.kinds.size()));
     if (is_new) units.problem.kinds.push_back({sum_of(kinds, demands), {}});
-    units.problem.kinds[static_cast<std::size_t>(known->second)].things.push_back(u);
+    units.problem.kinds[static_cast<std::size_t>(known->second)].items.push_back(u);
     units.kind_of.push_back(known->second);
   }
   return units;
@@ -89,14 +89,14 @@ std::vector<int> model_order(const Units& units) {
 // Distributes the units of every kind evenly from the first wave to the last. Blocks with different source or
 // destination ranks are of different kinds, so no link is idle until the blocks of another link have moved.
 std::vector<int> alternating_order(const Units& units) {
-  std::vector<double> moment(units.tensors.size());
+  std::vector<double> wave_position(units.tensors.size());
   for (const MemoryDemandKind& kind : units.problem.kinds)
-    for (std::size_t i = 0; i < kind.things.size(); ++i)
-      moment[static_cast<std::size_t>(kind.things[i])] =
-          (static_cast<double>(i) + 0.5) / static_cast<double>(kind.things.size());
+    for (std::size_t i = 0; i < kind.items.size(); ++i)
+      wave_position[static_cast<std::size_t>(kind.items[i])] =
+          (static_cast<double>(i) + 0.5) / static_cast<double>(kind.items.size());
   std::vector<int> order = model_order(units);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return moment[static_cast<std::size_t>(a)] < moment[static_cast<std::size_t>(b)];
+    return wave_position[static_cast<std::size_t>(a)] < wave_position[static_cast<std::size_t>(b)];
   });
   return order;
 }
@@ -111,21 +111,21 @@ std::optional<std::vector<int>> find_order(const Units& units, std::int64_t rese
   return find_order(units.problem, reserve);
 }
 
-WaveOrder in_waves(const MemoryDemands& demands, const Units& units, const std::vector<int>& order) {
+WaveOrder make_waves(const MemoryDemands& demands, const Units& units, const std::vector<int>& order) {
   WaveOrder result{{}, Bytes(excess_of(units, order)), demands.lower_bound, demands.naive};
   for (const int unit : order) result.waves.push_back(units.tensors[static_cast<std::size_t>(unit)]);
   return result;
 }
 
 // Waves of single tensors; adjacent tensors of the same block share a wave if the reserve allows it.
-WaveOrder in_merged_waves(const LayoutChange& change, const MemoryDemands& demands, const Units& units,
-                          const std::vector<int>& order, std::int64_t reserve) {
+WaveOrder make_merged_waves(const LayoutChange& change, const MemoryDemands& demands, const Units& units,
+                            const std::vector<int>& order, std::int64_t reserve) {
   const auto block = [&](int unit) {
     return block_of(change, units.tensors[static_cast<std::size_t>(unit)][0]);
   };
   const MergedOrder merged =
-      merge_neighbours(units.problem, units.kind_of, order, reserve,
-                       [&](int before, int unit) { return block(before) == block(unit); });
+      merge_adjacent(units.problem, units.kind_of, order, reserve,
+                     [&](int before, int unit) { return block(before) == block(unit); });
   WaveOrder result{{}, Bytes(merged.excess), demands.lower_bound, demands.naive};
   for (const std::vector<int>& group : merged.groups) {
     result.waves.emplace_back();
@@ -152,12 +152,12 @@ DiffOutcome<WaveOrder> order_waves(const LayoutChange& change) {
   const std::int64_t reserve =
       change.options.reserve ? change.options.reserve->value : std::numeric_limits<std::int64_t>::max();
   const Units blocks = blocks_of(change, demands);
-  const std::vector<int> by_turns = alternating_order(blocks);
-  if (excess_of(blocks, by_turns) <= reserve) return in_waves(demands, blocks, by_turns);
-  if (const auto order = find_order(blocks, reserve)) return in_waves(demands, blocks, *order);
+  const std::vector<int> alternating = alternating_order(blocks);
+  if (excess_of(blocks, alternating) <= reserve) return make_waves(demands, blocks, alternating);
+  if (const auto order = find_order(blocks, reserve)) return make_waves(demands, blocks, *order);
   const Units tensors = single_tensors_of(change, demands);
   if (const auto order = find_order(tensors, reserve))
-    return in_merged_waves(change, demands, tensors, *order, reserve);
+    return make_merged_waves(change, demands, tensors, *order, reserve);
   const Bytes enough(sufficient_reserve(tensors, reserve));
   return tl::unexpected(DiffFailure{
       {fmt::format(

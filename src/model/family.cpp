@@ -8,8 +8,8 @@ namespace {
 
 constexpr auto kLayer = NormKind::layer_norm;
 constexpr auto kRms = NormKind::rms_norm;
-constexpr auto kPre = NormPlace::pre;
-constexpr auto kPost = NormPlace::post;
+constexpr auto kPre = NormPosition::pre;
+constexpr auto kPost = NormPosition::post;
 constexpr auto kLearned = PositionKind::learned;
 constexpr auto kRope = PositionKind::rope;
 
@@ -46,7 +46,7 @@ ModelSpec blank_spec(Family family) {
   ModelSpec spec;
   spec.family = family;
   spec.norm = fixed.norm;
-  spec.norm_place = fixed.norm_place;
+  spec.norm_position = fixed.norm_position;
   spec.positions = fixed.positions;
   spec.is_gated = fixed.is_gated;
   spec.has_qk_norm = fixed.has_qk_norm;

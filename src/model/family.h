@@ -15,11 +15,11 @@ struct FamilyTraits {
   std::string_view model_type;    // model_type in config.json; also this project's name of the family
   std::string_view architecture;  // the corresponding class of transformers
   NormKind norm;
-  NormPlace norm_place;
+  NormPosition norm_position;
   PositionKind positions;
   bool is_gated;
-  bool has_grouped_heads;  // kv_heads may be smaller than heads
-  bool has_own_head_dim;   // head_dim may differ from hidden / heads
+  bool has_grouped_heads;         // kv_heads may be smaller than heads
+  bool has_independent_head_dim;  // head_dim may differ from hidden / heads
   bool has_qk_norm;
   bool is_causal;
   bool is_mixture = false;  // mixture of experts

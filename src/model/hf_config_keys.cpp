@@ -19,7 +19,7 @@ struct NeutralKey {
 
 struct FamilyKeys {
   Family family;
-  std::vector<std::string_view> honoured;  // read by hf_config.cpp
+  std::vector<std::string_view> supported;  // read by hf_config.cpp
   std::vector<NeutralKey> neutral;
 };
 
@@ -69,10 +69,10 @@ FamilyKeys own_keys(Family family) {
   return {family, {}, {}};
 }
 
-constexpr std::string_view kHonouredByAll[] = {
+constexpr std::string_view kSupportedByAll[] = {
     "model_type", "vocab_size", "tie_word_embeddings", "initializer_range"};
 
-constexpr std::string_view kHonouredByLlamaLike[] = {
+constexpr std::string_view kSupportedByLlamaLike[] = {
     "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "hidden_act", "max_position_embeddings", "rms_norm_eps", "attention_dropout",
     "rope_theta", "rope_scaling", "rope_parameters"};
@@ -129,20 +129,20 @@ FamilyKeys all_keys(Family family) {
   const auto add = [](auto& list, const auto& more) {
     list.insert(list.end(), std::begin(more), std::end(more));
   };
-  add(keys.honoured, kHonouredByAll);
+  add(keys.supported, kSupportedByAll);
   add(keys.neutral, kNeutralForAll);
   const bool is_llama_like = family == Family::llama || family == Family::mistral ||
                              family == Family::qwen2 || family == Family::qwen3 ||
                              family == Family::mixtral || family == Family::qwen3_moe ||
                              family == Family::deepseek_v3;
   if (is_llama_like) {
-    add(keys.honoured, kHonouredByLlamaLike);
+    add(keys.supported, kSupportedByLlamaLike);
     add(keys.neutral, kNeutralForLlamaLike);
   }
   return keys;
 }
 
-std::string shown(const Json& value) {
+std::string quoted_json(const Json& value) {
   return in_quotes(value.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
@@ -157,24 +157,24 @@ bool is_neutral_key(const FamilyKeys& keys, std::string_view key, const JsonView
   if (row == keys.neutral.end()) return false;
   if (value.raw() != Json::parse(row->neutral))
     throw UserError("{} is {}, which is not supported: it must be {} or absent", value.where(),
-                    shown(value.raw()), row->neutral);
+                    quoted_json(value.raw()), row->neutral);
   return true;
 }
 
 }  // namespace
 
-void refuse_unhonoured_keys(const JsonView& config, Family family) {
+void reject_unsupported_keys(const JsonView& config, Family family) {
   const FamilyKeys keys = all_keys(family);
   for (const auto& [key, value] : config.members()) {
-    const bool asks_for_nothing = value.is_null();
-    if (asks_for_nothing || is_listed(keys.honoured, key) || is_neutral_key(keys, key, value) ||
+    const bool is_null_value = value.is_null();
+    if (is_null_value || is_listed(keys.supported, key) || is_neutral_key(keys, key, value) ||
         is_listed(kBookkeeping, key))
       continue;
-    const std::vector<std::string> known(keys.honoured.begin(), keys.honoured.end());
+    const std::vector<std::string> known(keys.supported.begin(), keys.supported.end());
     throw UserError(
         "{}: key {} (value {}) is not known for model_type {}; remove it if the model does not "
         "depend on it{}",
-        config.where(), in_quotes(key), shown(value.raw()), text(family), did_you_mean(key, known));
+        config.where(), in_quotes(key), quoted_json(value.raw()), text(family), did_you_mean(key, known));
   }
 }
 

@@ -8,6 +8,6 @@ namespace optimus {
 
 // Throws a UserError for the first key that is not supported for this family, does not have the one value
 // without effect, and is not bookkeeping. Keys whose value is null are accepted.
-void refuse_unhonoured_keys(const JsonView& config, Family family);
+void reject_unsupported_keys(const JsonView& config, Family family);
 
 }  // namespace optimus

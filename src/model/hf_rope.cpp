@@ -7,7 +7,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxPositions = std::int64_t{1} << 30;
 
 RopeScalingKind read_kind(const JsonView& settings) {
   const auto type = settings.find("rope_type"), old_type = settings.find("type");
@@ -47,7 +47,7 @@ RopeSettings read_settings(const JsonView& settings, double outer_theta, std::in
   rope.scaling.low_freq_factor = settings.at("low_freq_factor").number();
   rope.scaling.high_freq_factor = settings.at("high_freq_factor").number();
   const auto original = settings.find("original_max_position_embeddings");
-  rope.scaling.original_max_positions = original ? original->integer(1, kMostPositions) : max_positions;
+  rope.scaling.original_max_positions = original ? original->integer(1, kMaxPositions) : max_positions;
   return rope;
 }
 
@@ -59,9 +59,9 @@ std::optional<JsonView> find_filled(const JsonView& config, std::string_view key
 
 }  // namespace
 
-RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double usual_theta) {
+RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double default_theta) {
   const auto theta = config.find("rope_theta");
-  const double outer_theta = theta ? theta->number() : usual_theta;
+  const double outer_theta = theta ? theta->number() : default_theta;
   const auto scaling = find_filled(config, "rope_scaling"),
              parameters = find_filled(config, "rope_parameters");
   if (!scaling && !parameters) return {outer_theta, {}};

@@ -14,8 +14,8 @@ struct RopeSettings {
 };
 
 // Reads the form that is present. Throws a UserError for unsupported kinds of scaling and for contradictory
-// settings. usual_theta: the default if the config contains none.
-RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double usual_theta);
+// settings. default_theta: the default if the config contains none.
+RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double default_theta);
 
 // Writes both forms.
 void write_hf_rope(OrderedJson& config, const RopeSettings& rope);

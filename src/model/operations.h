@@ -30,24 +30,24 @@ std::string text(RecomputeMode mode);  // "selective"
 
 // The element type of a saved tensor: the activation type of the plan, fp32 (statistics; fp64 in fp64 runs),
 // one byte, or a 64-bit token id.
-enum class KeptType { activation, fp32, byte, index };
+enum class SavedType { activation, fp32, byte, index };
 
-struct KeptTensor {
+struct SavedTensor {
   std::string name;  // "norm1.input"
   double elements_per_token = 0;
-  KeptType type = KeptType::activation;
+  SavedType type = SavedType::activation;
   CutUnit cut = CutUnit::none;
-  RecomputeMode kept_up_to = RecomputeMode::selective;  // the strongest mode that still saves the tensor
+  RecomputeMode saved_up_to = RecomputeMode::selective;  // the strongest mode that still saves the tensor
   std::string matrix =
       {};  // if not empty: the tensor is a range of columns of this matrix, which one GEMM fills
-  bool operator==(const KeptTensor&) const = default;
+  bool operator==(const SavedTensor&) const = default;
 };
 
 // custom: an entire custom block. routing: the choice of experts in a mixture, and the reordering of tokens
 // to experts and back.
 enum class OperationKind {
   embedding,
-  product,
+  gemm,
   attention,
   norm,
   rope,
@@ -60,7 +60,7 @@ enum class OperationKind {
 
 struct Operation {
   std::string name;  // "attention.q"
-  OperationKind kind = OperationKind::product;
+  OperationKind kind = OperationKind::gemm;
   CutUnit cut = CutUnit::none;
   // A GEMM is [tokens, inner] x [inner, outer]; 0 for other kinds. Before any cut.
   std::int64_t inner = 0, outer = 0;
@@ -76,7 +76,7 @@ struct Operation {
   // Activation elements read and written per token in the forward; determines the time of memory-bound
   // operations.
   double moved_elements = 0;
-  std::vector<KeptTensor> kept;
+  std::vector<SavedTensor> saved;
   bool is_recomputed_by_selective = false;  // executed a second time in the backward
 };
 
@@ -93,7 +93,7 @@ struct GradientTensor {
   double elements_per_token = 0;
   CutUnit cut = CutUnit::none;
   bool is_for_weights = false;
-  std::string matrix = {};  // as in KeptTensor
+  std::string matrix = {};  // as in SavedTensor
 };
 std::vector<GradientTensor> gradients(const ModelSpec& spec, int block);
 std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block);
@@ -108,13 +108,13 @@ std::int64_t logit_rows(std::int64_t tokens);
 
 // Bytes that one block saves for its backward, per token, if activations have `activation_bytes` bytes per
 // element.
-double kept_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,
-                            RecomputeMode mode, int activation_bytes);
-double kept_bytes_per_token(const ModelSpec& spec, int block, std::int64_t sequence_length,
-                            RecomputeMode mode, int activation_bytes);
+double saved_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,
+                             RecomputeMode mode, int activation_bytes);
+double saved_bytes_per_token(const ModelSpec& spec, int block, std::int64_t sequence_length,
+                             RecomputeMode mode, int activation_bytes);
 
 // Bytes per element of a saved tensor.
-int bytes_per_element(KeptType type, int activation_bytes);
+int bytes_per_element(SavedType type, int activation_bytes);
 
 // Forward and backward FLOPs of the whole model per token, by the usual convention for MFU: 6 per parameter
 // in a GEMM, plus attention over all positions (not only the causal half): 12 * layers * heads * head_dim *

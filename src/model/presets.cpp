@@ -189,7 +189,7 @@ constexpr Series kSeries[] = {
 };
 // clang-format on
 
-Activation usual_activation(Family family) {
+Activation default_activation(Family family) {
   switch (family) {
     case Family::gpt2:
       return Activation::gelu_tanh;
@@ -216,7 +216,7 @@ ModelSpec make_spec(const Series& series, const Row& row) {
   spec.ffn = row.ffn, spec.vocab = row.vocab, spec.max_positions = row.max_positions;
   spec.mixture = series.mixture, spec.latent = series.latent;
   spec.token_types = spec.is_bert() ? 2 : 0;
-  spec.activation = usual_activation(series.family);
+  spec.activation = default_activation(series.family);
   spec.norm_eps = series.extra.norm_eps;
   spec.rope_theta = series.extra.rope_theta;
   spec.is_tied = series.extra.is_tied;

@@ -31,10 +31,10 @@ struct BlockProfile {
   std::int64_t parameters = 0;  // a tied head does not include the word embedding
   // as executed: causal attention counts half
   double forward_flops = 0, backward_flops = 0, repeated_flops = 0;
-  std::array<double, 3> kept_bytes_bf16{}, kept_bytes_fp32{};  // indexed by RecomputeMode
+  std::array<double, 3> saved_bytes_bf16{}, saved_bytes_fp32{};  // indexed by RecomputeMode
   // The fraction that tensor parallelism divides, 0 to 1.
-  double cut_parameters = 0, cut_flops = 0, cut_kept = 0;
-  std::int64_t most_parts = 1;  // with more ranks, some would have no work
+  double cut_parameters = 0, cut_flops = 0, cut_saved = 0;
+  std::int64_t max_parts = 1;  // with more ranks, some would have no work
 };
 
 struct ModelProfile {
@@ -44,16 +44,16 @@ struct ModelProfile {
   std::int64_t active_parameters = 0;  // parameters that one token uses; all of them in a dense model
   double flops_per_token = 0;          // model_flops_per_token
   std::vector<BlockProfile> blocks;  // embedding, dense layer, mixture layer, head; those that the model has
-  // Pipelines can be cut between any two blocks, so there are at most `most_stages` stages. Each cut
+  // Pipelines can be cut between any two blocks, so there are at most `max_stages` stages. Each cut
   // transfers `cut_elements` per token in the forward and the same number in the backward.
-  std::int64_t most_stages = 0, cut_elements = 0;
+  std::int64_t max_stages = 0, cut_elements = 0;
 };
 
 // Throws a UserError if the model has fewer learned positions than sequence_length.
 ModelProfile profile_model(const ModelSpec& spec, std::int64_t sequence_length);
 
 // The default sequence length of a profile: all positions, at most 8,192.
-std::int64_t usual_sequence_length(const ModelSpec& spec);
+std::int64_t default_sequence_length(const ModelSpec& spec);
 
 OrderedJson to_json(const ModelProfile& profile);
 std::string text(const ModelProfile& profile);

@@ -31,7 +31,7 @@ enum class Family {
 };
 enum class NormKind { layer_norm, rms_norm };
 // pre: x + f(norm(x)), as in GPT-2, Llama, MegatronBert.  post: norm(x + f(x)), as in BERT.
-enum class NormPlace { pre, post };
+enum class NormPosition { pre, post };
 // gelu_tanh is Hugging Face's "gelu_new" and "gelu_pytorch_tanh"; gelu is the exact function.
 enum class Activation { gelu, gelu_tanh, silu, relu };
 enum class PositionKind { learned, rope };
@@ -52,9 +52,9 @@ struct Mixture {
   std::int64_t ffn = 0;                // inner width of one expert
   // inner width of the shared expert, which every token uses in addition; 0: none
   std::int64_t shared_ffn = 0;
-  std::int64_t first_layer = 0;  // layers before this one are dense
-  std::int64_t every = 1;        // from first_layer on, layer l is a mixture if `every` divides l + 1
-  bool normalises = true;        // the weights of the experts of a token sum to 1
+  std::int64_t first_layer = 0;    // layers before this one are dense
+  std::int64_t every = 1;          // from first_layer on, layer l is a mixture if `every` divides l + 1
+  bool normalizes_weights = true;  // the weights of the experts of a token sum to 1
   // DeepSeek: the experts of a token belong to a few groups of experts; their weights are scaled.
   std::int64_t groups = 1, groups_per_token = 1;
   double scale = 1;
@@ -112,7 +112,7 @@ struct ModelSpec {
   std::int64_t token_types = 0;    // BERT's segment embeddings, otherwise 0
 
   NormKind norm = NormKind::layer_norm;
-  NormPlace norm_place = NormPlace::pre;
+  NormPosition norm_position = NormPosition::pre;
   double norm_eps = 1e-5;
   Activation activation = Activation::gelu_tanh;
   bool is_gated = false;  // SwiGLU: down(act(gate(x)) * up(x))

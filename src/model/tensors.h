@@ -56,13 +56,13 @@ struct Init {
 // The place of a logical tensor in a Hugging Face checkpoint: rows [offset, offset + n) of the output
 // dimension of tensor `name`, which is stored as [in, out] if is_transposed (GPT-2's Conv1D). A mixture's
 // experts are stored as [pieces, out, in]; the logical tensor has n / pieces rows of each of these matrices.
-struct HfPlace {
+struct HfLocation {
   std::string name;
   bool is_transposed = false;
   std::int64_t offset = 0;
   Shape shape;  // of the whole tensor in the checkpoint
   std::int64_t pieces = 1;
-  bool operator==(const HfPlace&) const = default;
+  bool operator==(const HfLocation&) const = default;
 };
 
 struct LogicalTensor {
@@ -72,11 +72,11 @@ struct LogicalTensor {
   bool is_also_head = false;  // a tied word embedding, which the head block uses too
   // True for norms of heads: the tensor is not cut, but each tensor-parallel rank applies it only to its own
   // heads and therefore computes only a part of its gradient.
-  bool is_for_heads = false;
+  bool is_per_head = false;
   Cut cut;
   Init init;
   bool has_weight_decay = false;  // true for matrices and embeddings, false for biases and norms
-  HfPlace hf;
+  HfLocation hf;
 };
 
 int num_blocks(const ModelSpec& spec);
@@ -87,7 +87,7 @@ int num_patterns(const ModelSpec& spec);
 int pattern(const ModelSpec& spec, int block);
 // The first block of a pattern; -1 if there is none (for instance no dense layer in a mixture model).
 int first_of_pattern(const ModelSpec& spec, int pattern);
-std::int64_t num_of_pattern(const ModelSpec& spec, int pattern);
+std::int64_t num_blocks_of_pattern(const ModelSpec& spec, int pattern);
 bool is_mixture_block(const ModelSpec& spec, int block);
 // Elements per token (per sample in a custom model) that a block passes to the next one.
 std::int64_t output_width(const ModelSpec& spec, int block);

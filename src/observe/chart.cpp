@@ -14,9 +14,9 @@ namespace {
 
 constexpr double kWidth = 976, kHeight = 250;  // half of the last tick label may lie outside the plot
 constexpr double kLeft = 64, kRight = 948, kTop = 30, kBottom = 222;
-constexpr std::size_t kMostPoints = 600, kMostBands = 400, kMostMarks = 200;
-constexpr double kLargest = 1e100;  // differences and scales of such numbers are still finite
-constexpr double kLetter = 6.2;     // average width of a character of the small font
+constexpr std::size_t kMaxPoints = 600, kMaxBands = 400, kMaxMarks = 200;
+constexpr double kLargest = 1e100;       // differences and scales of such numbers are still finite
+constexpr double kCharacterWidth = 6.2;  // average width of a character of the small font
 
 bool is_drawn(const ChartPoint& point) {
   return std::abs(point.value) < kLargest && std::abs(point.step) < kLargest;
@@ -29,7 +29,7 @@ struct Column {
 
 std::vector<Column> columns_of(const std::vector<ChartPoint>& line) {
   std::vector<Column> columns;
-  const std::size_t size = std::max<std::size_t>(1, (line.size() + kMostPoints - 1) / kMostPoints);
+  const std::size_t size = std::max<std::size_t>(1, (line.size() + kMaxPoints - 1) / kMaxPoints);
   for (std::size_t begin = 0; begin < line.size(); begin += size) {
     std::vector<double> values;
     for (std::size_t i = begin; i < std::min(begin + size, line.size()); ++i)
@@ -103,7 +103,7 @@ class Picture {
   }
 
   void draw_bands() {
-    for (std::size_t i = 0; i < std::min(kMostBands, chart_.bands.size()); ++i) {
+    for (std::size_t i = 0; i < std::min(kMaxBands, chart_.bands.size()); ++i) {
       const ChartBand& band = chart_.bands[i];
       const double from = x(band.first - 0.5), to = x(band.last + 0.5);
       text_ += fmt::format(
@@ -117,10 +117,10 @@ class Picture {
 
   // Drawn after the line, so that names stay readable.
   void draw_names() {
-    for (std::size_t i = 0; i < std::min(kMostBands, chart_.bands.size()); ++i) {
+    for (std::size_t i = 0; i < std::min(kMaxBands, chart_.bands.size()); ++i) {
       const ChartBand& band = chart_.bands[i];
       const double from = x(band.first - 0.5), to = x(band.last + 0.5);
-      if (static_cast<double>(band.name.size()) * kLetter < to - from - 8)
+      if (static_cast<double>(band.name.size()) * kCharacterWidth < to - from - 8)
         text_ += fmt::format("<text class=\"name\" x=\"{:.1f}\" y=\"{}\">{}</text>", from + 4, kBottom - 5,
                              html_text(band.name));
     }
@@ -161,7 +161,7 @@ class Picture {
   }
 
   void draw_dots() {
-    for (std::size_t i = 0; i < std::min(kMostPoints, chart_.dots.size()); ++i)
+    for (std::size_t i = 0; i < std::min(kMaxPoints, chart_.dots.size()); ++i)
       if (const ChartPoint& dot = chart_.dots[i]; is_drawn(dot))
         text_ += fmt::format(
             "<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\"><title>step {:.0f}: {:.6g}</title>"
@@ -171,18 +171,18 @@ class Picture {
 
   // Overlapping labels are left out; their tooltips remain.
   void draw_marks() {
-    double free_from = 0;
-    for (std::size_t i = 0; i < std::min(kMostMarks, chart_.marks.size()); ++i) {
+    double next_free_x = 0;
+    for (std::size_t i = 0; i < std::min(kMaxMarks, chart_.marks.size()); ++i) {
       const ChartMark& mark = chart_.marks[i];
       const double at = x(mark.step);
       text_ += fmt::format(
           "<g class=\"mark\"><title>{}</title><path d=\"M{:.1f} {}V{}\"/><path class=\"head\" d=\"M{:.1f} "
           "{}l-4.5 -7h9z\"/>",
-          html_text(mark.tip), at, kTop, kBottom, at, kTop);
-      if (at >= free_from)
+          html_text(mark.tooltip), at, kTop, kBottom, at, kTop);
+      if (at >= next_free_x)
         text_ += fmt::format("<text class=\"tick middle\" x=\"{:.1f}\" y=\"{}\">{}</text>", at, kTop - 11,
                              html_text(mark.label));
-      if (at >= free_from) free_from = at + kLetter * static_cast<double>(mark.label.size()) + 6;
+      if (at >= next_free_x) next_free_x = at + kCharacterWidth * static_cast<double>(mark.label.size()) + 6;
       text_ += "</g>";
     }
   }

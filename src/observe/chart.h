@@ -20,7 +20,7 @@ struct ChartBand {
 
 struct ChartMark {
   double step = 0;
-  std::string label{}, tip{};  // beside the mark; tooltip
+  std::string label{}, tooltip{};  // beside the mark; tooltip
 };
 
 struct Chart {

@@ -25,7 +25,7 @@ struct Decision {
   std::string from{}, to{};  // hashes of plans
   std::int64_t epoch = 0;    // of the new plan
   // Of step rate: old step time / new step time - 1. Only for changes that the run chose itself.
-  std::optional<double> predicted_gain{}, realised_gain{};
+  std::optional<double> predicted_gain{}, measured_gain{};
   Seconds pause{}, prepare{};  // training was paused; training continued meanwhile
   Bytes moved{}, minimum{};    // minimum: lower bound over all placements
   Bytes early{};               // of `moved`: before the pause
@@ -40,7 +40,7 @@ OrderedJson to_json(const Decision& decision);
 
 // Lines of decisions.jsonl, without newline. Only the first 16 alternatives are written, to limit the length.
 std::string decision_line(const Decision& decision);
-std::string realised_line(std::int64_t step, std::int64_t epoch, double gain);
+std::string measured_gain_line(std::int64_t step, std::int64_t epoch, double gain);
 
 // Parses the whole file and merges measured gains. An unterminated last line is ignored: it is being written,
 // or its writer was killed. Throws UserError with the line number for an invalid line.

@@ -6,10 +6,11 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kLongestLine = 64
-                                     // our lines have some hundred bytes; a longer one indicates another kind
-                                     // of file
-                                     << 10;
+constexpr std::size_t kMaxLineBytes =
+    64
+    // our lines have some hundred bytes; a longer one indicates another kind
+    // of file
+    << 10;
 
 // The part of the file with the steps up to `last_step`.
 std::string_view lines_up_to(std::string_view content, std::int64_t last_step, const std::string& name) {
@@ -18,10 +19,10 @@ std::string_view lines_up_to(std::string_view content, std::int64_t last_step, c
     const std::size_t end = content.find('\n', begin);
     if (end == std::string_view::npos) break;
     const std::string where = fmt::format("{} line {}", name, number);
-    if (end - begin > kLongestLine)
+    if (end - begin > kMaxLineBytes)
       throw UserError(
           "{}: the line has {} bytes, a line of metrics has at most {}; move the file away to continue",
-          where, end - begin, kLongestLine);
+          where, end - begin, kMaxLineBytes);
     const Json line = parse_json(content.substr(begin, end - begin), where);
     if (JsonView(line, where).at("step").integer(0) > last_step) break;
     begin = end + 1;
@@ -63,10 +64,10 @@ Outcome<MetricsFile> MetricsFile::open(FileSystem& files, const Path& path, std:
     old = std::move(*mapped);
   }
   const std::string_view content(reinterpret_cast<const char*>(old.bytes().data()), old.bytes().size());
-  const std::string_view kept = lines_up_to(content, last_step, path.string());
+  const std::string_view retained = lines_up_to(content, last_step, path.string());
   Outcome<AtomicFile> fresh = AtomicFile::create(files, path);
   if (!fresh) return tl::unexpected(fresh.error());
-  if (Outcome<void> done = fresh->write(kept); !done) return tl::unexpected(done.error());
+  if (Outcome<void> done = fresh->write(retained); !done) return tl::unexpected(done.error());
   if (check) check();
   Outcome<std::unique_ptr<WritableFile>> file = fresh->commit_and_continue();
   if (!file) return tl::unexpected(file.error());

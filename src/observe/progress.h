@@ -15,9 +15,9 @@
 namespace optimus {
 
 // Shows progress on the status line and warnings above it. Thread-safe.
-class LineSink final : public EventSink {
+class StatusLineSink final : public EventSink {
  public:
-  explicit LineSink(StatusLine& line) : line_(line) {}
+  explicit StatusLineSink(StatusLine& line) : line_(line) {}
   void report(const Event& event) override;
 
  private:
@@ -31,7 +31,7 @@ class LineSink final : public EventSink {
 
 // Estimates the time per step from the last steps: the median of the means of adjacent groups. A pause has
 // little weight; a validation every few steps has full weight.
-class Pace {
+class StepTimeEstimator {
  public:
   void step_ended(Seconds now);
   std::optional<Seconds> per_step() const;  // known from the second step on: the first one is a warm-up
@@ -63,7 +63,7 @@ class TrainingProgress {
 
   StatusLine& line_;
   std::int64_t total_steps_;
-  Pace pace_;
+  StepTimeEstimator step_time_;
   std::optional<StepMetrics> latest_;  // with the last validation loss so far
   bool is_latest_shown_ = false;
 };

@@ -21,14 +21,14 @@ Seconds steady_seconds();  // monotonic, from an arbitrary origin
 class StatusLine {
  public:
   explicit StatusLine(std::FILE* out, Clock clock = steady_seconds);
-  // For a log: each line begins with the time (base/time_stamp.h). people: the stream that speak_to_people()
+  // For a log: each line begins with the time (base/time_stamp.h). people: the stream that switch_to_console()
   // switches to; null: none.
-  static StatusLine for_log(std::FILE* out, std::FILE* people = nullptr) {
-    return StatusLine(out, steady_seconds, true, people);
+  static StatusLine for_log(std::FILE* out, std::FILE* console = nullptr) {
+    return StatusLine(out, steady_seconds, true, console);
   }
-  void speak_to_people();
+  void switch_to_console();
   // Output from now on is also written to this log, each line with its time, progress every 10 s; null: stop.
-  void log_into(std::FILE* log);
+  void log_to(std::FILE* log);
   StatusLine(const StatusLine&) = delete;
   ~StatusLine() { clear(); }
 
@@ -48,15 +48,15 @@ class StatusLine {
   void keep();
 
  private:
-  StatusLine(std::FILE* out, Clock clock, bool has_times, std::FILE* people = nullptr);
+  StatusLine(std::FILE* out, Clock clock, bool has_time_stamps, std::FILE* console = nullptr);
   void draw(std::string_view line);
   void write(const std::string& text);
   void write_log(const std::string& line);
 
   std::FILE* out_;
-  std::FILE *people_, *log_ = nullptr;
+  std::FILE *console_, *log_ = nullptr;
   Clock clock_;
-  bool has_times_ = false;
+  bool has_time_stamps_ = false;
   bool is_terminal_;
   mutable std::mutex mutex_;
   Seconds next_, next_logged_;

@@ -71,10 +71,10 @@ std::string depth_bar(const Plan& plan, const Stage& stage) {
     const int begin = static_cast<int>(static_cast<std::int64_t>(column) * plan.num_blocks / columns);
     const int end = std::max(
         begin + 1, static_cast<int>(static_cast<std::int64_t>(column + 1) * plan.num_blocks / columns));
-    const bool is_held = std::any_of(stage.chunks.begin(), stage.chunks.end(), [&](const Chunk& chunk) {
+    const bool has_block = std::any_of(stage.chunks.begin(), stage.chunks.end(), [&](const Chunk& chunk) {
       return chunk.first() < end && chunk.end() > begin;
     });
-    bar += is_held ? "█" : "·";
+    bar += has_block ? "█" : "·";
   }
   return bar;
 }
@@ -96,7 +96,8 @@ std::string short_text(const Plan& plan) {
                       [](const Stage& stage, const LayerStrategy& s) { return data_parallel(stage, s); });
   result += axis_text(plan, "ep", 1, [](const Stage&, const LayerStrategy& s) { return s.ep; });
   result += axis_text(plan, "zero", 0, [](const Stage&, const LayerStrategy& s) { return s.zero; });
-  if (plan.buddy > 0) result += plan.buddy == 1 ? " +copy" : fmt::format(" +copy{}", plan.buddy);
+  if (plan.copy_distance > 0)
+    result += plan.copy_distance == 1 ? " +copy" : fmt::format(" +copy{}", plan.copy_distance);
   const bool is_pipelined = std::any_of(plan.pipelines.begin(), plan.pipelines.end(),
                                         [](const Pipeline& p) { return p.stages.size() > 1; });
   if (is_pipelined) result += " " + text(plan.schedule);
@@ -164,10 +165,10 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
   const auto fp8 = [](const Plan& plan) {
     return fmt::format("{}, window {}{}",
                        plan.fp8.blocks.empty() ? "default layers" : ranges_text(plan.fp8.blocks),
-                       plan.fp8.window, scales_text(plan.fp8.scaling));
+                       plan.fp8.window, scaling_text(plan.fp8.scaling));
   };
   changed("fp8", fp8(a), fp8(b));
-  changed("buddy", std::to_string(a.buddy), std::to_string(b.buddy));
+  changed("buddy", std::to_string(a.copy_distance), std::to_string(b.copy_distance));
   changed("devices", std::to_string(num_devices(a)), std::to_string(num_devices(b)));
   changed("pipelines", std::to_string(a.pipelines.size()), std::to_string(b.pipelines.size()));
   for (std::size_t p = 0; p < std::min(a.pipelines.size(), b.pipelines.size()); ++p) {

@@ -79,14 +79,14 @@ Outcome<void> write_all(FileSystem& files, const ExportedPlan& exported, const P
 }
 
 // Replaces the old folder by the new one. If that fails, the old one is restored.
-Outcome<void> exchange_folders(FileSystem& files, const Path& fresh, const Path& folder, const Path& aside,
+Outcome<void> exchange_folders(FileSystem& files, const Path& staging, const Path& folder, const Path& backup,
                                bool is_there) {
   if (is_there)
-    if (Outcome<void> done = files.rename(folder, aside); !done) return done;
-  Outcome<void> done = files.rename(fresh, folder);
+    if (Outcome<void> done = files.rename(folder, backup); !done) return done;
+  Outcome<void> done = files.rename(staging, folder);
   if (done || !is_there) return done;
-  if (!files.rename(aside, folder))
-    return failure("{}; the earlier export was moved to {}", done.error().why, aside.string());
+  if (!files.rename(backup, folder))
+    return failure("{}; the earlier export was moved to {}", done.error().why, backup.string());
   return done;
 }
 
@@ -115,7 +115,7 @@ ExportedPlan export_plan(const Plan& plan, const ModelSpec& model, Trainer train
   if (model.is_custom() && trainer != Trainer::optimus)
     throw UserError(
         "{} does not support models of custom blocks such as {}; only transformers can be exported",
-        shown_name(trainer), model.name);
+        display_name(trainer), model.name);
   switch (trainer) {
     case Trainer::megatron:
       add_megatron_files(plan, model, settings, exported);
@@ -140,18 +140,18 @@ void write_export(FileSystem& files, const ExportedPlan& exported, const Path& g
   if (!folder.has_filename()) folder = folder.parent_path();
   const std::vector<std::string> old = replaceable_files(folder);
   const bool is_there = std::filesystem::exists(folder);
-  Path fresh = folder, aside = folder;
-  fresh += fmt::format(".tmp-{}", ::getpid());
-  aside += fmt::format(".old-{}", ::getpid());
+  Path staging = folder, backup = folder;
+  staging += fmt::format(".tmp-{}", ::getpid());
+  backup += fmt::format(".old-{}", ::getpid());
   std::vector<std::string> names = {kExportRecord};
   for (const ExportedFile& file : exported.files) names.push_back(file.name);
-  Outcome<void> done = write_all(files, exported, fresh);
-  if (done) done = exchange_folders(files, fresh, folder, aside, is_there);
+  Outcome<void> done = write_all(files, exported, staging);
+  if (done) done = exchange_folders(files, staging, folder, backup, is_there);
   if (!done) {
-    remove_folder(files, fresh, names);
+    remove_folder(files, staging, names);
     throw UserError("{}", done.error().why);
   }
-  if (is_there) remove_folder(files, aside, old);
+  if (is_there) remove_folder(files, backup, old);
   (void)files.sync_folder(folder.parent_path());
 }
 

@@ -153,11 +153,11 @@ void note_device_order(const Plan& plan, std::vector<std::string>& notes) {
 }
 
 void note_schedule(const Plan& plan, const PlanGrid& grid, std::vector<std::string>& notes) {
-  if (plan.buddy > 0)
+  if (plan.copy_distance > 0)
     notes.push_back(
         fmt::format("the redundant copy of sharded state (buddy {}) is not supported: after the loss of a "
                     "device, training restarts from the last checkpoint",
-                    plan.buddy));
+                    plan.copy_distance));
   if (grid.pp == 1 && plan.schedule == Schedule::interleaved)
     notes.emplace_back("a single stage cannot be interleaved; its chunks run as one");
 }
@@ -170,7 +170,7 @@ std::int64_t PlanGrid::layers_of(std::size_t part, int num_blocks) const {
       0, std::min<std::int64_t>(span.end, num_blocks - 1) - std::max<std::int64_t>(span.begin, 1));
 }
 
-std::string shown_name(Trainer trainer) {
+std::string display_name(Trainer trainer) {
   switch (trainer) {
     case Trainer::megatron:
       return "Megatron-LM";
@@ -185,7 +185,7 @@ std::string shown_name(Trainer trainer) {
 }
 
 PlanGrid grid_of(const Plan& plan, Trainer trainer, std::vector<std::string>& notes) {
-  const std::string name = shown_name(trainer);
+  const std::string name = display_name(trainer);
   if (is_asynchronous(plan.schedule))
     throw UserError(
         "{} has no asynchronous schedule such as {}, and a synchronous schedule changes what the model "

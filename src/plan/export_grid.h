@@ -32,7 +32,7 @@ struct PlanGrid {
 PlanGrid grid_of(const Plan& plan, Trainer trainer, std::vector<std::string>& notes);
 
 // The trainer's usual spelling, such as "Megatron-LM".
-std::string shown_name(Trainer trainer);
+std::string display_name(Trainer trainer);
 
 // The number of nodes and of devices per node. Uses fewer devices per node than requested if they do not
 // divide the total.

@@ -29,15 +29,16 @@ void check_divides(std::int64_t number, std::int64_t by, const char* of, const c
 }
 
 // Families whose blocks are fully described by the flags below.
-constexpr Family kDescribed[] = {
+constexpr Family kSupportedFamilies[] = {
     Family::gpt2, Family::llama,         Family::mistral, Family::qwen2,     Family::qwen3,
     Family::bert, Family::megatron_bert, Family::mixtral, Family::qwen3_moe, Family::deepseek_v3};
 
 void check_megatron_model(const Plan& plan, const ModelSpec& model, const PlanGrid& grid) {
   const LayerStrategy& s = grid.strategy;
-  if (std::find(std::begin(kDescribed), std::end(kDescribed), model.family) == std::end(kDescribed))
+  if (std::find(std::begin(kSupportedFamilies), std::end(kSupportedFamilies), model.family) ==
+      std::end(kSupportedFamilies))
     throw UserError("models of family {} cannot be exported for Megatron-LM", text(model.family));
-  if (model.norm_place == NormPlace::post)
+  if (model.norm_position == NormPosition::post)
     throw UserError(
         "Megatron-LM uses pre-norm blocks, but {} has post-norm blocks; use a Megatron-BERT model or another "
         "trainer",
@@ -102,7 +103,7 @@ void put_latent_attention(const ModelSpec& model, Arguments& a) {
 }
 
 // "[0]*3+[1]*58": dense and MoE layers, as a Python expression.
-std::string layers_with_experts(const ModelSpec& model) {
+std::string moe_layer_pattern(const ModelSpec& model) {
   std::vector<std::string> runs;
   for (std::int64_t first = 0; first < model.layers;) {
     std::int64_t end = first + 1;
@@ -113,14 +114,14 @@ std::string layers_with_experts(const ModelSpec& model) {
   return join(runs, "+");
 }
 
-void put_mixture(const ModelSpec& model, Arguments& a) {
+void put_moe(const ModelSpec& model, Arguments& a) {
   const Mixture& m = model.mixture;
   put(a, "--num-experts {}", m.experts);
   put(a, "--moe-router-topk {}", m.experts_per_token);
   put(a, "--moe-ffn-hidden-size {}", m.ffn);
   if (m.shared_ffn > 0) put(a, "--moe-shared-expert-intermediate-size {}", m.shared_ffn);
-  if (m.first_layer > 0 || m.every > 1) put(a, "--moe-layer-freq '{}'", layers_with_experts(model));
-  if (!m.normalises) put(a, "--moe-router-pre-softmax");
+  if (m.first_layer > 0 || m.every > 1) put(a, "--moe-layer-freq '{}'", moe_layer_pattern(model));
+  if (!m.normalizes_weights) put(a, "--moe-router-pre-softmax");
   if (m.groups > 1) {
     put(a, "--moe-router-num-groups {}", m.groups);
     put(a, "--moe-router-group-topk {}", m.groups_per_token);
@@ -162,7 +163,7 @@ Arguments model_arguments(const Plan& plan, const ModelSpec& model, std::vector<
   put_biases(model, a, notes);
   if (model.has_qk_norm) put(a, "--qk-layernorm");
   if (model.is_latent()) put_latent_attention(model, a);
-  if (model.is_mixture()) put_mixture(model, a);
+  if (model.is_mixture()) put_moe(model, a);
   if (!model.is_tied) put(a, "--untie-embeddings-and-output-weights");
   put(a, "--init-method-std {}", model.init_range);
   put(a, "--attention-dropout {}", model.attention_dropout);

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-constexpr const char* kProductNames[] = {"attention.qkv", "attention.out", "mlp.up", "mlp.down"};
+constexpr const char* kGemmNames[] = {"attention.qkv", "attention.out", "mlp.up", "mlp.down"};
 constexpr const char* kOperandNames[] = {"input", "weight", "gradient"};
 
 }  // namespace
@@ -25,7 +25,7 @@ std::vector<int> fp8_blocks(const Plan& plan) {
 
 bool has_fp8(const Plan& plan) { return !fp8_blocks(plan).empty(); }
 
-std::string scales_text(Fp8Scaling scaling) {
+std::string scaling_text(Fp8Scaling scaling) {
   return scaling == Fp8Scaling::current ? ", current scaling" : "";
 }
 
@@ -33,19 +33,18 @@ std::string fp8_text(const Plan& plan) {
   const std::vector<int> blocks = fp8_blocks(plan);
   if (blocks.empty()) return "none";
   return fmt::format("blocks {}, window {}{}", ranges_text(blocks), plan.fp8.window,
-                     scales_text(plan.fp8.scaling));
+                     scaling_text(plan.fp8.scaling));
 }
 
-int fp8_slot(int layer, LayerProduct product, Fp8Operand operand) {
-  return (layer * kNumLayerProducts + static_cast<int>(product)) * kNumFp8Operands +
-         static_cast<int>(operand);
+int fp8_slot(int layer, LayerGemm product, Fp8Operand operand) {
+  return (layer * kNumLayerGemms + static_cast<int>(product)) * kNumFp8Operands + static_cast<int>(operand);
 }
 
 int num_fp8_slots(const Plan& plan) { return (plan.num_blocks - 2) * kFp8SlotsOfLayer; }
 
 std::string fp8_slot_name(int slot) {
-  const int product = slot / kNumFp8Operands % kNumLayerProducts;
-  return fmt::format("layers.{}.{}.{}", slot / kFp8SlotsOfLayer, kProductNames[product],
+  const int product = slot / kNumFp8Operands % kNumLayerGemms;
+  return fmt::format("layers.{}.{}.{}", slot / kFp8SlotsOfLayer, kGemmNames[product],
                      kOperandNames[slot % kNumFp8Operands]);
 }
 

@@ -14,7 +14,7 @@
 // maxima. With Fp8Scaling::current, inputs and gradients are scaled by their own maximum in the current
 // micro-batch instead: they never saturate, at the price of one more pass over each tensor.
 //
-// Read next: engine/fp8_scales.h (maxima and scales on the devices), engine/fp8_products.h.
+// Read next: engine/fp8_scales.h (maxima and scales on the devices), engine/fp8_gemm.h.
 #pragma once
 
 #include <string>
@@ -31,19 +31,19 @@ std::vector<int> fp8_blocks(const Plan& plan);
 bool has_fp8(const Plan& plan);
 std::string fp8_text(const Plan& plan);  // "blocks 2..11, window 16"; "none"
 // Suffix of fp8_text: empty, or ", current scaling".
-std::string scales_text(Fp8Scaling scaling);
+std::string scaling_text(Fp8Scaling scaling);
 
 // A longer window would follow a shrinking gradient too slowly to be useful, and its history is state that
 // must be saved.
-inline constexpr int kLongestFp8Window = 1024;
+inline constexpr int kMaxFp8Window = 1024;
 
-enum class LayerProduct { qkv, out, up, down };  // up: includes the gate if the layer has one
+enum class LayerGemm { qkv, out, up, down };  // up: includes the gate if the layer has one
 enum class Fp8Operand { input, weight, gradient };
-inline constexpr int kNumLayerProducts = 4, kNumFp8Operands = 3;
-inline constexpr int kFp8SlotsOfLayer = kNumLayerProducts * kNumFp8Operands;
+inline constexpr int kNumLayerGemms = 4, kNumFp8Operands = 3;
+inline constexpr int kFp8SlotsOfLayer = kNumLayerGemms * kNumFp8Operands;
 
 // The slots of all layers are numbered consecutively.
-int fp8_slot(int layer, LayerProduct product, Fp8Operand operand);
+int fp8_slot(int layer, LayerGemm product, Fp8Operand operand);
 int num_fp8_slots(const Plan& plan);
 std::string fp8_slot_name(int slot);  // "layers.3.attention.qkv.input"
 // -1 if no slot has this name.

@@ -15,14 +15,14 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestImport{4 << 20};
-constexpr std::int64_t kMostLayoutBlocks = 20'000;
+constexpr Bytes kMaxImportBytes{4 << 20};
+constexpr std::int64_t kMaxLayoutBlocks = 20'000;
 
-// The runs of a part: the first `again` layers with the strategy's recompute, the others without recompute.
-Chunk part_of(Span blocks, const LayerStrategy& strategy, int again, int num_blocks) {
+// The runs of a part: the first `num_recomputed` layers with the strategy's recompute, the others without recompute.
+Chunk part_of(Span blocks, const LayerStrategy& strategy, int num_recomputed, int num_blocks) {
   const std::int64_t first_layer = std::max<std::int64_t>(blocks.begin, 1);
-  const std::int64_t cut = std::min<std::int64_t>(first_layer + again, blocks.end);
-  const bool is_whole = again == 0 || cut >= std::min<std::int64_t>(blocks.end, num_blocks - 1);
+  const std::int64_t cut = std::min<std::int64_t>(first_layer + num_recomputed, blocks.end);
+  const bool is_whole = num_recomputed == 0 || cut >= std::min<std::int64_t>(blocks.end, num_blocks - 1);
   if (is_whole) return {{{static_cast<int>(blocks.begin), static_cast<int>(blocks.size()), strategy}}};
   LayerStrategy plain = strategy;
   plain.recompute = RecomputeMode::none, plain.recompute_layers = 1;
@@ -40,7 +40,7 @@ std::vector<Span> blocks_of_parts(const std::vector<std::int64_t>& layers) {
   return parts;
 }
 
-void deal_layers(const ImportedGrid& grid, Plan& plan) {
+void distribute_layers(const ImportedGrid& grid, Plan& plan) {
   std::vector<Stage>& stages = plan.pipelines.front().stages;
   std::vector<std::int64_t> layers = grid.layers;
   if (layers.empty())
@@ -53,7 +53,7 @@ void deal_layers(const ImportedGrid& grid, Plan& plan) {
 }
 
 // Rank order: tensor and context part vary fastest, then stage, then data part.
-void number_stages_inside(const ImportedGrid& grid, Plan& plan) {
+void renumber_inner_pipeline(const ImportedGrid& grid, Plan& plan) {
   const int inner = grid.shape.strategy.tp * grid.shape.strategy.cp;
   std::vector<Stage>& stages = plan.pipelines.front().stages;
   for (std::size_t s = 0; s < stages.size(); ++s)
@@ -70,9 +70,9 @@ Plan build_imported(const ImportedGrid& given, const ModelSpec& model, const std
   const LayerStrategy& s = grid.shape.strategy;
   const std::int64_t parts = std::int64_t{grid.shape.pp} * grid.shape.chunks;
   const std::int64_t cell = std::int64_t{grid.shape.pp} * s.tp * s.cp;
-  if (cell > kMostPlanDevices || grid.devices > kMostPlanDevices)
+  if (cell > kMaxPlanDevices || grid.devices > kMaxPlanDevices)
     throw UserError("{}: {} devices exceed the {} devices that a plan may have", source,
-                    std::max(cell, grid.devices), kMostPlanDevices);
+                    std::max(cell, grid.devices), kMaxPlanDevices);
   if (grid.devices % cell != 0)
     throw UserError("{}: {} devices are not divisible by tp {} x cp {} x pp {}", source, grid.devices, s.tp,
                     s.cp, grid.shape.pp);
@@ -83,7 +83,7 @@ Plan build_imported(const ImportedGrid& given, const ModelSpec& model, const std
     throw UserError(
         "{}: a batch of {} is not divisible by micro-batches of {} sequences on {} data-parallel ranks",
         source, grid.shape.batch, grid.shape.microbatch, grid.shape.dp);
-  if (grid.shape.batch / together > kMostMicrobatches || together > 1'000'000'000)
+  if (grid.shape.batch / together > kMaxMicrobatches || together > 1'000'000'000)
     throw UserError("{}: a batch of {} in micro-batches of {} exceeds the limits of a plan", source,
                     grid.shape.batch, together);
   if (parts > model.layers + 2)
@@ -99,8 +99,8 @@ Plan build_imported(const ImportedGrid& given, const ModelSpec& model, const std
   Plan plan = uniform_plan(model, grid.shape);
   plan.accumulators = grid.accumulators;
   plan.fp8 = grid.fp8;
-  deal_layers(grid, plan);
-  if (grid.has_stages_inside) number_stages_inside(grid, plan);
+  distribute_layers(grid, plan);
+  if (grid.has_inner_pipeline) renumber_inner_pipeline(grid, plan);
   validate(plan, model, source);
   return plan;
 }
@@ -119,14 +119,14 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
   const auto repeat = [&]() -> std::int64_t {
     if (at >= flat.size() || flat[at] != '*') return 1;
     std::int64_t count = 0;
-    while (++at < flat.size() && flat[at] >= '0' && flat[at] <= '9' && count <= kMostLayoutBlocks)
+    while (++at < flat.size() && flat[at] >= '0' && flat[at] <= '9' && count <= kMaxLayoutBlocks)
       count = count * 10 + (flat[at] - '0');
-    if (count < 1 || count > kMostLayoutBlocks) refuse("has an invalid repeat count");
+    if (count < 1 || count > kMaxLayoutBlocks) refuse("has an invalid repeat count");
     return count;
   };
   const auto take = [&](std::string_view unit, std::int64_t times) {
     total += times * std::ssize(unit);
-    if (total > kMostLayoutBlocks) refuse("has too many layers");
+    if (total > kMaxLayoutBlocks) refuse("has too many layers");
     for (std::int64_t i = 0; i < times; ++i)
       for (const char c : unit) {
         if (c == '|')
@@ -141,7 +141,7 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
   const auto unit_at = [&](std::string& unit) {
     const char c = flat[at++];
     const std::int64_t times = repeat();
-    if (times + std::ssize(unit) > kMostLayoutBlocks) refuse("has too many layers");
+    if (times + std::ssize(unit) > kMaxLayoutBlocks) refuse("has too many layers");
     unit.append(static_cast<std::size_t>(times), c);
   };
   while (at < flat.size()) {
@@ -179,7 +179,7 @@ ImportedPlan import_plan(std::string_view text, const std::string& source, const
 }
 
 ImportedPlan read_import(const Path& path, const ImportRequest& request) {
-  return import_plan(value_or_throw(read_file(path, kLargestImport)), path.string(), request);
+  return import_plan(value_or_throw(read_file(path, kMaxImportBytes)), path.string(), request);
 }
 
 }  // namespace optimus

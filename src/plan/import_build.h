@@ -17,7 +17,7 @@ struct ImportedGrid {
   Fp8Plan fp8;
   std::vector<std::int64_t> layers;  // layers per part, index chunk * pp + stage; empty: distributed evenly
   int recomputed_layers = 0;  // with full recompute: only the first this many layers of each part; 0: all
-  bool has_stages_inside = false;  // pipeline stages vary faster than data-parallel ranks in the rank order
+  bool has_inner_pipeline = false;  // pipeline stages vary faster than data-parallel ranks in the rank order
   std::int64_t devices = 1;
 };
 

@@ -14,32 +14,32 @@
 namespace optimus {
 namespace {
 
-constexpr std::array kSectionsWithoutMatter = {"optimizer",
-                                               "scheduler",
-                                               "gradient_clipping",
-                                               "steps_per_print",
-                                               "wall_clock_breakdown",
-                                               "tensorboard",
-                                               "wandb",
-                                               "csv_monitor",
-                                               "comet",
-                                               "flops_profiler",
-                                               "comms_logger",
-                                               "dump_state",
-                                               "prescale_gradients",
-                                               "sparse_gradients",
-                                               "gradient_predivide_factor",
-                                               "checkpoint",
-                                               "aio",
-                                               "elasticity",
-                                               "autotuning",
-                                               "memory_breakdown",
-                                               "compile",
-                                               "timers",
-                                               "data_efficiency",
-                                               "communication_data_type",
-                                               "zero_allow_untested_optimizer",
-                                               "zero_force_ds_cpu_optimizer"};
+constexpr std::array kIrrelevantSections = {"optimizer",
+                                            "scheduler",
+                                            "gradient_clipping",
+                                            "steps_per_print",
+                                            "wall_clock_breakdown",
+                                            "tensorboard",
+                                            "wandb",
+                                            "csv_monitor",
+                                            "comet",
+                                            "flops_profiler",
+                                            "comms_logger",
+                                            "dump_state",
+                                            "prescale_gradients",
+                                            "sparse_gradients",
+                                            "gradient_predivide_factor",
+                                            "checkpoint",
+                                            "aio",
+                                            "elasticity",
+                                            "autotuning",
+                                            "memory_breakdown",
+                                            "compile",
+                                            "timers",
+                                            "data_efficiency",
+                                            "communication_data_type",
+                                            "zero_allow_untested_optimizer",
+                                            "zero_force_ds_cpu_optimizer"};
 
 // Reads members of the file by their dotted names and records which were understood.
 class ConfigReader {
@@ -69,8 +69,8 @@ class ConfigReader {
 
   void list(ImportedPlan& imported) const {
     for (const auto& [name, member] : view_.members()) {
-      const bool is_plain = std::find(kSectionsWithoutMatter.begin(), kSectionsWithoutMatter.end(), name) !=
-                            kSectionsWithoutMatter.end();
+      const bool is_plain = std::find(kIrrelevantSections.begin(), kIrrelevantSections.end(), name) !=
+                            kIrrelevantSections.end();
       const bool is_section = member.raw().is_object();
       if (is_plain) {
         imported.ignored.push_back(name);
@@ -90,8 +90,9 @@ class ConfigReader {
 
  private:
   void sort_in(const std::string& name, std::vector<std::string>& otherwise, ImportedPlan& imported) const {
-    const bool is_seen = std::find(understood_.begin(), understood_.end(), name) != understood_.end();
-    (is_seen ? imported.understood : otherwise).push_back(name);
+    const bool is_understood_key =
+        std::find(understood_.begin(), understood_.end(), name) != understood_.end();
+    (is_understood_key ? imported.understood : otherwise).push_back(name);
   }
 
   JsonView view_;
@@ -103,8 +104,8 @@ void read_zero(ConfigReader& file, std::int64_t group, LayerStrategy& s, std::ve
   if (const auto offload = file.find("zero_optimization", "offload_optimizer"))
     s.offload = s.zero > 0 && offload->text_or("device", "none") != "none";
   // Groups that share all of the state (up to 0.18), or only a second copy of the parameters.
-  const auto whole = file.count("zero_optimization", "mics_shard_size", -1, kMostPlanDevices),
-             second = file.count("zero_optimization", "zero_hpz_partition_size", 1, kMostPlanDevices);
+  const auto whole = file.count("zero_optimization", "mics_shard_size", -1, kMaxPlanDevices),
+             second = file.count("zero_optimization", "zero_hpz_partition_size", 1, kMaxPlanDevices);
   const std::int64_t shards = whole.value_or(0) > 0 ? *whole : second.value_or(1) > 1 ? *second : 0;
   if (s.zero < 3 || shards == 0 || shards >= group) return;
   s.shard_group = static_cast<int>(shards);
@@ -181,7 +182,7 @@ void import_deepspeed(std::string_view text, const std::string& source, const Im
   ImportedGrid grid;
   LayerStrategy& s = grid.shape.strategy;
   const auto size = [&](const char* section, const char* key) {
-    return static_cast<int>(file.count(section, key, 0, kMostPlanDevices).value_or(1));
+    return static_cast<int>(file.count(section, key, 0, kMaxPlanDevices).value_or(1));
   };
   s.tp = std::max(1, size("tensor_parallel", "autotp_size"));
   s.cp = std::max(1, size("", "sequence_parallel_size"));

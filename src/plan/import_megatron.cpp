@@ -12,14 +12,14 @@
 #include "plan/import_arguments.h"
 #include "plan/import_build.h"
 #include "plan/import_megatron.h"
-#include "plan/import_words.h"
+#include "plan/shell_words.h"
 
 namespace optimus {
 namespace {
 
 // Flags without effect on the plan: optimizer, data, files, logs, kernels. A name that ends in '-' matches
 // all flags with this prefix.
-constexpr std::array kNoMatter = {
+constexpr std::array kIrrelevantFlags = {
     "--adam-",
     "--apply-layernorm-1p",
     "--apply-query-key-layer-scaling",
@@ -132,8 +132,8 @@ constexpr std::array kNoMatter = {
     "--weight-decay-",
 };
 
-bool is_without_matter(const std::string& flag) {
-  return std::any_of(kNoMatter.begin(), kNoMatter.end(), [&](std::string_view known) {
+bool is_irrelevant(const std::string& flag) {
+  return std::any_of(kIrrelevantFlags.begin(), kIrrelevantFlags.end(), [&](std::string_view known) {
     return ends_with(known, "-") ? starts_with(flag, known) : flag == known;
   });
 }
@@ -141,27 +141,27 @@ bool is_without_matter(const std::string& flag) {
 // The fp8 layers: all, or all except some at both ends. Empty list: the plan's default, which excludes the
 // first and the last layer. nullopt: no layer remains.
 std::optional<std::vector<int>> read_fp8_blocks(ArgumentList& a, std::int64_t layers) {
-  const bool has_wide_ends = a.has("--first-last-layers-bf16");
+  const bool has_bf16_ends = a.has("--first-last-layers-bf16");
   const std::int64_t first = a.count("--num-layers-at-start-in-bf16", 0, 10'000).value_or(1),
                      last = a.count("--num-layers-at-end-in-bf16", 0, 10'000).value_or(1);
   std::vector<int> blocks;
-  if (has_wide_ends && first == 1 && last == 1) return blocks;
-  for (std::int64_t layer = has_wide_ends ? first : 0; layer < layers - (has_wide_ends ? last : 0); ++layer)
+  if (has_bf16_ends && first == 1 && last == 1) return blocks;
+  for (std::int64_t layer = has_bf16_ends ? first : 0; layer < layers - (has_bf16_ends ? last : 0); ++layer)
     blocks.push_back(static_cast<int>(layer) + 1);
   return blocks.empty() ? std::nullopt : std::optional(blocks);
 }
 
 void read_fp8_scales(ArgumentList& a, ImportedGrid& grid, std::vector<std::string>& notes) {
   const std::string recipe = a.text("--fp8-recipe").value_or("delayed");
-  const bool is_of_window = a.text("--fp8-amax-compute-algo").value_or("most_recent") == "max";
+  const bool uses_window = a.text("--fp8-amax-compute-algo").value_or("most_recent") == "max";
   const std::int64_t window = a.count("--fp8-amax-history-len", 1, 1'000'000'000).value_or(1);
   if (grid.shape.precision != Precision::fp8) return;
   const LayerStrategy& s = grid.shape.strategy;
   if (recipe == "delayed") {
-    grid.fp8.window = is_of_window ? static_cast<int>(std::min<std::int64_t>(window, kLongestFp8Window)) : 1;
-    if (is_of_window && window > kLongestFp8Window)
+    grid.fp8.window = uses_window ? static_cast<int>(std::min<std::int64_t>(window, kMaxFp8Window)) : 1;
+    if (uses_window && window > kMaxFp8Window)
       notes.push_back(
-          fmt::format("the history has the maxima of {} steps, not of {}", kLongestFp8Window, window));
+          fmt::format("the history has the maxima of {} steps, not of {}", kMaxFp8Window, window));
   } else if (recipe == "tensorwise" && s.tp == 1 && s.cp == 1) {
     grid.fp8.scaling = Fp8Scaling::current;
   } else {
@@ -178,13 +178,13 @@ void read_precision(ArgumentList& a, std::int64_t layers, ImportedGrid& grid,
   const auto blocks = read_fp8_blocks(a, layers);
   const bool is_fp8 = (!format.empty() || is_hybrid || is_e4m3) && blocks;
   const bool is_fp16 = a.has("--fp16"), is_bf16 = a.has("--bf16");
-  const bool is_wide = a.has("--accumulate-allreduce-grads-in-fp32"),
+  const bool accumulates_in_fp32 = a.has("--accumulate-allreduce-grads-in-fp32"),
              is_narrow = a.has("--grad-reduce-in-bf16");
   grid.shape.precision = is_fp8    ? Precision::fp8
                          : is_fp16 ? Precision::fp16
                          : is_bf16 ? Precision::bf16
                                    : Precision::fp32;
-  if (grid.shape.precision == Precision::fp16 && !is_wide) grid.accumulators = Precision::fp16;
+  if (grid.shape.precision == Precision::fp16 && !accumulates_in_fp32) grid.accumulators = Precision::fp16;
   if (grid.shape.precision == Precision::bf16 && is_narrow) grid.accumulators = Precision::bf16;
   if (is_fp8) grid.fp8.blocks = *blocks;
   if (is_fp8 && is_e4m3) notes.emplace_back("gradients are in e5m2 in fp8 GEMMs, not in e4m3");
@@ -276,8 +276,8 @@ std::int64_t started_devices(const LaunchLine& line, const std::string& source,
                              const ImportRequest& request) {
   if (request.devices) return *request.devices;
   ArgumentList a(line.launcher, source);
-  const auto each = a.count("--nproc-per-node", 1, kMostPlanDevices);
-  const auto nodes = a.count("--nnodes", 1, kMostPlanDevices);
+  const auto each = a.count("--nproc-per-node", 1, kMaxPlanDevices);
+  const auto nodes = a.count("--nnodes", 1, kMaxPlanDevices);
   if (!each)
     throw UserError("{}: the number of devices is missing (torchrun --nproc-per-node); specify --devices N",
                     source);
@@ -289,7 +289,7 @@ ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const I
   ImportedGrid grid;
   LayerStrategy& s = grid.shape.strategy;
   const auto size = [&](const char* flag) {
-    return static_cast<int>(a.count(flag, 1, kMostPlanDevices).value_or(1));
+    return static_cast<int>(a.count(flag, 1, kMaxPlanDevices).value_or(1));
   };
   s.tp = size("--tensor-model-parallel-size");
   grid.shape.pp = size("--pipeline-model-parallel-size");
@@ -301,7 +301,7 @@ ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const I
   read_sharding(a, source, s);
   read_recompute(a, source, grid, notes);
   read_precision(a, model.layers, grid, notes);
-  grid.has_stages_inside = a.has("--use-tp-pp-dp-mapping");
+  grid.has_inner_pipeline = a.has("--use-tp-pp-dp-mapping");
   grid.shape.microbatch = static_cast<int>(a.count("--micro-batch-size", 1, 1'000'000).value_or(1));
   const auto batch = a.count("--global-batch-size", 1, 1'000'000'000'000);
   grid.shape.batch = request.batch ? *request.batch : batch.value_or(0);
@@ -331,9 +331,9 @@ void note_differences(ArgumentList& a, const ImportedGrid& grid, std::vector<std
 
 void list_arguments(const ArgumentList& a, ImportedPlan& imported) {
   for (const ArgumentList::Argument& argument : a.all())
-    (argument.is_understood             ? imported.understood
-     : is_without_matter(argument.flag) ? imported.ignored
-                                        : imported.unknown)
+    (argument.is_understood         ? imported.understood
+     : is_irrelevant(argument.flag) ? imported.ignored
+                                    : imported.unknown)
         .push_back(shown(argument));
 }
 
@@ -348,7 +348,7 @@ void import_megatron(std::string_view text, const std::string& source, const Imp
   ImportedGrid grid = grid_from_flags(a, source, request, imported.model, imported.notes);
   grid.devices = started_devices(line, source, request);
   const std::int64_t group = std::int64_t{grid.shape.pp} * grid.shape.strategy.tp;
-  const auto copies = a.count("--num-distributed-optimizer-instances", 1, kMostPlanDevices);
+  const auto copies = a.count("--num-distributed-optimizer-instances", 1, kMaxPlanDevices);
   if (copies && *copies > 1 && grid.shape.strategy.zero > 0)
     grid.shape.strategy.shard_group =
         static_cast<int>(std::max<std::int64_t>(1, grid.devices / group / *copies));

@@ -56,7 +56,7 @@ void read_biases(ArgumentList& a, ModelSpec& model, bool is_named) {
 }
 
 // Further model properties from flags. Megatron-LM's defaults apply if the user did not name a model.
-void read_facts(ArgumentList& a, ModelSpec& model, bool is_named) {
+void read_model_options(ArgumentList& a, ModelSpec& model, bool is_named) {
   const auto set = [&](const std::string& flag, double& target, double usual) {
     const std::optional<double> value = a.number(flag);
     if (value || !is_named) target = value.value_or(usual);
@@ -128,13 +128,13 @@ ModelSpec model_from_flags(ArgumentList& a, const std::string& source, const Imp
   model.name = "imported";
   read_dimensions(a, model, false);
   model.vocab = request.vocab ? *request.vocab : vocabulary_of(a, source);
-  read_facts(a, model, false);
+  read_model_options(a, model, false);
   if (const std::string name = preset_name(model); !name.empty()) model.name = name;
   return model;
 }
 
 // Expert settings come from --model; flags that differ are listed in notes.
-void note_mixture(ArgumentList& a, const ModelSpec& model, std::vector<std::string>& notes) {
+void note_moe_options(ArgumentList& a, const ModelSpec& model, std::vector<std::string>& notes) {
   const Mixture& m = model.mixture;
   for (const auto& [flag, own] : {std::pair{"--num-experts", m.experts},
                                   {"--moe-router-topk", m.experts_per_token},
@@ -175,12 +175,12 @@ ModelSpec named_model(ArgumentList& a, const std::string& source, const ImportRe
     notes.push_back(
         fmt::format("{} is not applied: the model is {}, according to --model", flag, model.name));
   };
-  const bool says_kind = a.has("--normalization") || a.has("--position-embedding-type") ||
-                         a.has("--swiglu") || a.has("--qk-layernorm") ||
-                         a.has("--use-rotary-position-embeddings");
+  const bool specifies_family = a.has("--normalization") || a.has("--position-embedding-type") ||
+                                a.has("--swiglu") || a.has("--qk-layernorm") ||
+                                a.has("--use-rotary-position-embeddings");
   const std::optional<Family> family = family_of(a, is_bert);
   const bool is_llama = model.family == Family::mistral || model.family == Family::mixtral;
-  if (says_kind && !model.is_mixture() && family != (is_llama ? Family::llama : model.family))
+  if (specifies_family && !model.is_mixture() && family != (is_llama ? Family::llama : model.family))
     notes.push_back(
         fmt::format("normalization, positions, activation and biases are those of {}, according to --model, "
                     "and not those of the flags",
@@ -191,14 +191,14 @@ ModelSpec named_model(ArgumentList& a, const std::string& source, const ImportRe
   for (const char* flag : {"--rotary-base", "--use-rope-scaling", "--rotary-seq-len-interpolation-factor"})
     if (model.positions != PositionKind::rope && a.has(flag)) note(flag);
   const ModelSpec before = model;
-  read_facts(a, model, true);
+  read_model_options(a, model, true);
   if (!is_valid(model) && is_valid(before)) {
     // Biases are a fixed property of the family.
     model.has_out_bias = before.has_out_bias, model.has_mlp_bias = before.has_mlp_bias;
     model.has_qkv_bias = before.has_qkv_bias;
     note("--disable-bias-linear");
   }
-  if (a.has("--num-experts")) note_mixture(a, model, notes);
+  if (a.has("--num-experts")) note_moe_options(a, model, notes);
   return model;
 }
 

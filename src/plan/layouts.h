@@ -27,19 +27,19 @@ int state_bytes(Precision precision, Precision accumulators, StateKind kind);
 Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind);
 // The same, including the redundant shard copies (Plan::buddy): every device that can supply a piece of the
 // state. Covers master weights and moments, or the weights if they serve as master weights.
-Layout layout_with_buddies(const Plan& plan, const ModelSpec& model, StateKind kind);
+Layout layout_with_copies(const Plan& plan, const ModelSpec& model, StateKind kind);
 
 // Whether another device repeats the updates of each shard under this strategy.
-bool has_buddy(const Plan& plan, const LayerStrategy& strategy);
+bool has_shard_copies(const Plan& plan, const LayerStrategy& strategy);
 // The smallest set of devices that together are the only owners of some master weights and moments. Losing
 // all of them loses state; losing fewer devices never does.
-std::vector<int> fewest_holders(const Plan& plan);
+std::vector<int> smallest_owner_set(const Plan& plan);
 // The same for failure domains: domain_of[device] is the domain of a device, such as its host. Returns the
 // smallest set of domains whose joint loss loses state.
-std::vector<int> fewest_domains(const Plan& plan, const std::vector<int>& domain_of);
+std::vector<int> smallest_domain_set(const Plan& plan, const std::vector<int>& domain_of);
 // Returns the plan with the shard-copy distance (Plan::buddy) that puts the fewest copies into the failure
 // domain of their original. Keeps the plan's own distance if no other is better.
-Plan with_copies_apart(Plan plan, const std::vector<int>& domain_of);
+Plan with_copies_in_other_domains(Plan plan, const std::vector<int>& domain_of);
 
 // The range of each of `tp` parts in a dimension that is cut in `unit`, in elements. Heads, ffn columns and
 // vocabulary rows are cut evenly. Experts are assigned whole. Key/value heads follow the query heads of the
@@ -49,6 +49,6 @@ std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp);
 Span tensor_part(const ModelSpec& model, CutUnit unit, int tp, int part);
 
 // The number of arbitrary devices that may be lost without losing any block's state.
-int can_lose(const Plan& plan);
+int num_tolerated_losses(const Plan& plan);
 
 }  // namespace optimus

@@ -13,13 +13,13 @@ void NoiseScale::add(double gradient_squared, double covariance) {
 }
 
 // E|G_b|^2 = |G|^2 + S / b for each size b, so two sizes determine both values.
-void NoiseScale::see(double group_squared, double group_samples, double squared, double samples) {
+void NoiseScale::add_measurement(double group_squared, double group_samples, double squared, double samples) {
   if (!(samples > group_samples) || !(group_samples > 0)) return;
   add((samples * squared - group_samples * group_squared) / (samples - group_samples),
       (group_squared - squared) / (1 / group_samples - 1 / samples));
 }
 
-void NoiseScale::see(const SeenUpdate& update) {
+void NoiseScale::add_measurement(const UpdateStatistics& update) {
   if (moment > 0) {
     const double gradient_squared = update.product / moment;
     add(gradient_squared, (update.squared - gradient_squared) * update.samples);

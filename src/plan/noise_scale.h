@@ -11,7 +11,7 @@ namespace optimus {
 
 // The measurements of one optimizer update. Gradients are those of the mean loss over the batch, before
 // clipping.
-struct SeenUpdate {
+struct UpdateStatistics {
   double squared = 0;  // |gradient|^2
   double product = 0;  // gradient * Adam's first moment before the update
   double samples = 0;  // in the batch
@@ -26,12 +26,12 @@ struct NoiseScale {
 
   // Estimates from two sample sizes. `group_squared`: mean over the groups of |gradient of a group|^2;
   // `squared`: |gradient of the batch|^2.
-  void see(double group_squared, double group_samples, double squared, double samples);
+  void add_measurement(double group_squared, double group_samples, double squared, double samples);
   // Estimates from the training's own updates, with the batches as groups. The moment is a mean of the
   // gradients of earlier batches, whose noise is independent of the noise of this batch, so the expected
   // product is |gradient|^2. If the gradient changes direction within the memory of the moment (1 / (1 -
   // beta1) steps), the product is smaller and the scale is overestimated.
-  void see(const SeenUpdate& update);
+  void add_measurement(const UpdateStatistics& update);
   // Empty before 20 steps, or if the noise hides the gradient.
   std::optional<double> samples() const;
   bool operator==(const NoiseScale&) const = default;

@@ -20,30 +20,30 @@
 
 namespace optimus {
 
-inline constexpr std::int64_t kNotYet = std::numeric_limits<std::int64_t>::max();
+inline constexpr std::int64_t kUndecidedStep = std::numeric_limits<std::int64_t>::max();
 
-// A phase starts after step `after`. kNotYet: the step is not decided yet.
+// A phase starts after step `after`. kUndecidedStep: the step is not decided yet.
 struct Phase {
   std::int64_t after = 0, batch = 0, sequence_length = 0;
   bool operator==(const Phase&) const = default;
 };
 std::string text(const Phase& from, const Phase& to);  // "batch 8 → 16"
 
-bool follows_noise(const std::string& batch_ramp);
+bool is_noise_ramp(const std::string& batch_ramp);
 // The phases in order; the first starts at step 0. Empty strings: no ramp. Throws UsageError for an invalid
 // ramp and for a ramp that does not grow.
 std::vector<Phase> phases_of(const std::string& batch_ramp, std::int64_t batch,
                              const std::string& sequence_ramp, std::int64_t sequence_length);
 // Sets the first steps of those phases for which they have been decided in the meantime.
-std::vector<Phase> with_begins(std::vector<Phase> phases, const std::vector<std::int64_t>& begins);
+std::vector<Phase> with_decided_starts(std::vector<Phase> phases, const std::vector<std::int64_t>& begins);
 // The phase of the next step after `done` steps.
 const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t done);
 
 // Called after step `done`: returns the step after which the next phase starts, if it is to start. `begins`
-// as in with_begins; noise: the measured noise scale in samples.
-std::optional<std::int64_t> next_begin(const std::vector<Phase>& phases,
-                                       const std::vector<std::int64_t>& begins, std::int64_t done,
-                                       std::optional<double> noise);
+// as in with_decided_starts; noise: the measured noise scale in samples.
+std::optional<std::int64_t> next_phase_start(const std::vector<Phase>& phases,
+                                             const std::vector<std::int64_t>& begins, std::int64_t done,
+                                             std::optional<double> noise);
 
 // The same devices and layers with another batch and sequence length. Pipelines keep their shares of the
 // batch, and micro-batches keep their approximate size if their number may change. The result need not be

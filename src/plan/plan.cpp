@@ -127,7 +127,7 @@ int expert_shard_count(const Stage& stage, const LayerStrategy& strategy) {
   return strategy.zero > 0 && reached % strategy.ep == 0 ? reached / strategy.ep : 1;
 }
 
-Seat seat_of(const Plan& plan, int device) {
+PlanLocation location_of(const Plan& plan, int device) {
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p)
     for (std::size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) {
       const std::vector<int>& devices = plan.pipelines[p].stages[s].devices;
@@ -169,7 +169,7 @@ namespace {
 // The blocks of each of `parts` chunks. Layers are distributed evenly, with the remainder on the first
 // chunks. The embedding belongs to the first chunk, the head to the last. Chunks without layers occur only if
 // there are fewer layers than parts.
-std::vector<Span> deal_blocks(std::int64_t layers, int parts) {
+std::vector<Span> split_blocks(std::int64_t layers, int parts) {
   std::vector<Span> spans = split_evenly(layers, parts);
   for (Span& span : spans) span.begin += 1, span.end += 1;
   spans.front().begin = 0;
@@ -177,7 +177,7 @@ std::vector<Span> deal_blocks(std::int64_t layers, int parts) {
   return spans;
 }
 
-std::vector<int> deal_microbatches(std::int64_t batch, int sequences) {
+std::vector<int> split_batch(std::int64_t batch, int sequences) {
   std::vector<int> sizes(static_cast<std::size_t>(batch / sequences), sequences);
   if (batch % sequences != 0) sizes.push_back(static_cast<int>(batch % sequences));
   return sizes;
@@ -189,7 +189,7 @@ Plan uniform_plan(const ModelSpec& model, const UniformPlan& shape) {
   const int width = shape.dp * shape.strategy.cp * shape.strategy.tp;
   const int parts = shape.pp * shape.chunks;
   const std::vector<Span> blocks =
-      model.is_custom() ? split_evenly(num_blocks(model), parts) : deal_blocks(model.layers, parts);
+      model.is_custom() ? split_evenly(num_blocks(model), parts) : split_blocks(model.layers, parts);
   Pipeline pipeline;
   for (int s = 0; s < shape.pp; ++s) {
     Stage stage;
@@ -201,7 +201,7 @@ Plan uniform_plan(const ModelSpec& model, const UniformPlan& shape) {
     }
     pipeline.stages.push_back(std::move(stage));
   }
-  pipeline.microbatches = deal_microbatches(shape.batch, std::max(1, shape.microbatch * shape.dp));
+  pipeline.microbatches = split_batch(shape.batch, std::max(1, shape.microbatch * shape.dp));
   Plan plan;
   plan.model = model.name;
   plan.num_blocks = num_blocks(model);

@@ -92,7 +92,7 @@ struct Plan {
   Precision accumulators = Precision::fp32;  // of gradients: fp32, or the plan's own precision
   // Sharded state has a redundant copy: the owner of shard (s + buddy) mod shards receives the reduced
   // gradient of shard s of its group and repeats the update. 0: no copy.
-  int buddy = 0;
+  int copy_distance = 0;
   Fp8Plan fp8;
   std::vector<Pipeline> pipelines;
   bool operator==(const Plan&) const = default;
@@ -115,7 +115,7 @@ int bytes_of(
 
 // Limits of a plan: more devices, or more micro-batches in total, are refused before memory is allocated for
 // them.
-inline constexpr int kMostPlanDevices = 1'000'000, kMostMicrobatches = 10'000'000;
+inline constexpr int kMaxPlanDevices = 1'000'000, kMaxMicrobatches = 10'000'000;
 
 int num_devices(const Plan& plan);
 bool has_device(const Plan& plan, int device);
@@ -130,12 +130,12 @@ int shard_count(const Stage& stage,
 int expert_shard_count(const Stage& stage, const LayerStrategy& strategy);
 
 // The position of a device in the plan.
-struct Seat {
+struct PlanLocation {
   int pipeline = 0, stage = 0, index = 0;  // index into Stage::devices
-  bool operator==(const Seat&) const = default;
+  bool operator==(const PlanLocation&) const = default;
 };
 // Throws UserError if the plan does not contain the device. O(devices).
-Seat seat_of(const Plan& plan, int device);
+PlanLocation location_of(const Plan& plan, int device);
 const LayerStrategy& strategy_of(const Stage& stage, int block);
 // The blocks of the layer's run that are recomputed together with it, beginning with the one whose input is
 // saved. For a block that is not recomputed: only this block.

@@ -31,7 +31,7 @@ OrderedJson strategy_json(const BlockRun& run) {
 
 int small_integer(const JsonView& object, std::string_view key, int otherwise) {
   const auto member = object.find(key);
-  return member ? static_cast<int>(member->integer(0, kMostPlanDevices)) : otherwise;
+  return member ? static_cast<int>(member->integer(0, kMaxPlanDevices)) : otherwise;
 }
 
 BlockRun parse_run(const JsonView& json) {
@@ -114,7 +114,7 @@ std::vector<int> parse_microbatches(const JsonView& json) {
   std::vector<int> sizes;
   for (const JsonView& entry : json.elements()) {
     entry.allow_only(keys);
-    const auto count = entry.at("count").integer(1, kMostMicrobatches - std::ssize(sizes));
+    const auto count = entry.at("count").integer(1, kMaxMicrobatches - std::ssize(sizes));
     const auto sequences = static_cast<int>(entry.at("sequences").integer(1, 1'000'000'000));
     sizes.insert(sizes.end(), static_cast<std::size_t>(count), sequences);
   }
@@ -130,7 +130,7 @@ Pipeline parse_pipeline(const JsonView& json) {
   for (const JsonView& stage : json.at("stages").elements()) {
     pipeline.stages.push_back(parse_stage(stage));
     // Many stages of a million devices each would exhaust memory before the check for duplicates.
-    if ((devices += pipeline.stages.back().devices.size()) > kMostPlanDevices)
+    if ((devices += pipeline.stages.back().devices.size()) > kMaxPlanDevices)
       json.refuse("a pipeline of at most 1000000 devices");
   }
   return pipeline;
@@ -178,16 +178,15 @@ Plan plan_from(const JsonView& json) {
   plan.accumulators = plan.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
   if (const auto word = json.find("accumulators"))
     plan.accumulators = parse_precision(word->text(), word->where());
-  plan.buddy = small_integer(json, "buddy", 0);
+  plan.copy_distance = small_integer(json, "buddy", 0);
   if (const auto narrow = json.find("fp8")) plan.fp8 = parse_fp8(*narrow);
   std::size_t microbatches = 0, devices = 0;
   for (const JsonView& pipeline : json.at("pipelines").elements()) {
     plan.pipelines.push_back(parse_pipeline(pipeline));
     microbatches += plan.pipelines.back().microbatches.size();
     for (const Stage& stage : plan.pipelines.back().stages) devices += stage.devices.size();
-    if (microbatches > kMostMicrobatches)
-      pipeline.refuse("a plan of at most 10000000 micro-batches in total");
-    if (devices > kMostPlanDevices) pipeline.refuse("a plan of at most 1000000 devices in total");
+    if (microbatches > kMaxMicrobatches) pipeline.refuse("a plan of at most 10000000 micro-batches in total");
+    if (devices > kMaxPlanDevices) pipeline.refuse("a plan of at most 1000000 devices in total");
   }
   return plan;
 }
@@ -222,8 +221,8 @@ std::vector<int> parse_ranges(const std::string& text, const std::string& where)
     const int first = number(std::string_view(part).substr(0, dots));
     const int last = dots == std::string::npos ? first : number(std::string_view(part).substr(dots + 2));
     if (last < first) refuse();
-    if (last - first >= kMostPlanDevices || std::ssize(numbers) + last - first >= kMostPlanDevices)
-      throw UserError("{}: {} has more than {} numbers", where, in_quotes(text), kMostPlanDevices);
+    if (last - first >= kMaxPlanDevices || std::ssize(numbers) + last - first >= kMaxPlanDevices)
+      throw UserError("{}: {} has more than {} numbers", where, in_quotes(text), kMaxPlanDevices);
     for (int n = first; n <= last; ++n) numbers.push_back(n);
   }
   return numbers;
@@ -237,7 +236,7 @@ OrderedJson to_json(const Plan& plan) {
   json["schedule"] = text(plan.schedule);
   json["precision"] = text(plan.precision);
   json["accumulators"] = text(plan.accumulators);
-  if (plan.buddy != 0) json["buddy"] = plan.buddy;
+  if (plan.copy_distance != 0) json["buddy"] = plan.copy_distance;
   if (plan.fp8 != Fp8Plan{}) json["fp8"] = fp8_json(plan.fp8);
   json["pipelines"] = OrderedJson::array();
   for (const Pipeline& pipeline : plan.pipelines) {

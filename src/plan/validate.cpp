@@ -37,8 +37,9 @@ Problem problem_in_numbers(const Plan& plan) {
                    : plan.precision == Precision::fp32 || plan.precision == Precision::fp8
                        ? "fp32"
                        : "fp32 or " + text(plan.precision));
-  if (plan.buddy < 0)
-    return because("buddy is {}, it must be 0 or the distance between a shard and its copy", plan.buddy);
+  if (plan.copy_distance < 0)
+    return because("buddy is {}, it must be 0 or the distance between a shard and its copy",
+                   plan.copy_distance);
   return std::nullopt;
 }
 
@@ -52,8 +53,8 @@ Problem problem_in_fp8(const Plan& plan) {
       return because("fp8: block {} follows block {}; list each block once, in ascending order", blocks[i],
                      blocks[i - 1]);
   }
-  if (plan.fp8.window < 1 || plan.fp8.window > kLongestFp8Window)
-    return because("fp8: the window is {} steps, it must be 1 to {}", plan.fp8.window, kLongestFp8Window);
+  if (plan.fp8.window < 1 || plan.fp8.window > kMaxFp8Window)
+    return because("fp8: the window is {} steps, it must be 1 to {}", plan.fp8.window, kMaxFp8Window);
   if (!blocks.empty() && plan.precision == Precision::fp16)
     return because("fp8: fp16 needs loss scaling; use precision fp8, bf16, fp32 or fp64");
   return std::nullopt;
@@ -86,8 +87,8 @@ Problem problem_in_devices(const Plan& plan) {
       devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
   std::sort(devices.begin(), devices.end());
   if (!devices.empty() && devices.front() < 0) return because("device {} is negative", devices.front());
-  if (!devices.empty() && devices.back() >= kMostPlanDevices)
-    return because("device {} exceeds the {} devices that a plan may have", devices.back(), kMostPlanDevices);
+  if (!devices.empty() && devices.back() >= kMaxPlanDevices)
+    return because("device {} exceeds the {} devices that a plan may have", devices.back(), kMaxPlanDevices);
   const auto twice = std::adjacent_find(devices.begin(), devices.end());
   if (twice != devices.end())
     return because("device {} is used twice; each device may be in one stage only", *twice);
@@ -169,9 +170,9 @@ Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std
   const std::int64_t shards = strategy.zero == 0         ? 1
                               : strategy.shard_group > 0 ? strategy.shard_group
                                                          : group;
-  if (plan.buddy > 0 && strategy.zero > 0 && plan.buddy % shards == 0)
+  if (plan.copy_distance > 0 && strategy.zero > 0 && plan.copy_distance % shards == 0)
     return because("{}: buddy {} puts the copy on the owner itself, given {} shards; choose another distance",
-                   where, plan.buddy, shards);
+                   where, plan.copy_distance, shards);
   return std::nullopt;
 }
 
@@ -218,7 +219,7 @@ Problem problem_with_schedule(const Plan& plan) {
   if (plan.precision == Precision::fp8 || !plan.fp8.blocks.empty())
     return because("schedule {} has no common step for exchanging fp8 maxima; use a precision other than fp8",
                    text(plan.schedule));
-  if (plan.buddy > 0)
+  if (plan.copy_distance > 0)
     return because("schedule {} has no common step for updating shard copies; use buddy 0",
                    text(plan.schedule));
   if (plan.pipelines.size() > 1)
@@ -285,14 +286,14 @@ Problem problem_with_run(const Plan& plan, const BlockRun& run, const ModelSpec&
     return because(
         "block {}: tp {} needs sequence_parallel in {}, whose experts process each device's own positions",
         run.first, s.tp, model.name);
-  if (plan.buddy > 0 && s.zero > 0)
+  if (plan.copy_distance > 0 && s.zero > 0)
     return because("block {}: shard copies of expert state are not supported yet; use buddy 0", run.first);
   return std::nullopt;
 }
 
 }  // namespace
 
-std::optional<std::string> problem_in(const Plan& plan) {
+std::optional<std::string> find_problem(const Plan& plan) {
   if (Problem problem = problem_in_numbers(plan)) return problem;
   if (Problem problem = problem_in_fp8(plan)) return problem;
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p)
@@ -303,8 +304,8 @@ std::optional<std::string> problem_in(const Plan& plan) {
   return problem_with_schedule(plan);
 }
 
-std::optional<std::string> problem_in(const Plan& plan, const ModelSpec& model) {
-  if (Problem problem = problem_in(plan)) return problem;
+std::optional<std::string> find_problem(const Plan& plan, const ModelSpec& model) {
+  if (Problem problem = find_problem(plan)) return problem;
   if (model.is_custom()) return problem_with_custom(plan, model);
   if (plan.num_blocks != num_blocks(model))
     return because("the plan is for a model of {} layers, {} has {}; both must match (--layers)",
@@ -326,11 +327,11 @@ std::optional<std::string> problem_in(const Plan& plan, const ModelSpec& model) 
 }
 
 void validate(const Plan& plan, const std::string& source) {
-  if (const Problem problem = problem_in(plan)) throw UserError("{}: {}", source, *problem);
+  if (const Problem problem = find_problem(plan)) throw UserError("{}: {}", source, *problem);
 }
 
 void validate(const Plan& plan, const ModelSpec& model, const std::string& source) {
-  if (const Problem problem = problem_in(plan, model)) throw UserError("{}: {}", source, *problem);
+  if (const Problem problem = find_problem(plan, model)) throw UserError("{}: {}", source, *problem);
 }
 
 }  // namespace optimus

@@ -10,9 +10,9 @@ namespace optimus {
 
 // The first violated rule as a sentence; empty if the plan is valid. Checks only the plan: sizes, blocks,
 // devices, strategies, schedule. O(devices + micro-batches).
-std::optional<std::string> problem_in(const Plan& plan);
+std::optional<std::string> find_problem(const Plan& plan);
 // Also checks that the plan fits the model: blocks, heads, positions.
-std::optional<std::string> problem_in(const Plan& plan, const ModelSpec& model);
+std::optional<std::string> find_problem(const Plan& plan, const ModelSpec& model);
 
 // These throw a UserError that begins with `source`.
 void validate(const Plan& plan, const std::string& source);

@@ -12,7 +12,7 @@
 namespace optimus {
 
 // The fraction of a link's bandwidth that plan changes reach in measurements (docs/switching.md).
-constexpr double kPartOfLink = 0.7;
+constexpr double kLinkEfficiency = 0.7;
 
 struct RecoveryCosts {
   double start_seconds = 2;        // from the first nodes being ready to the first step
@@ -22,7 +22,7 @@ struct RecoveryCosts {
   double prepare_seconds = 1;      // from a node being ready to it being prepared to join
   double join_bytes = 0;           // state that a joining node receives
   double loss_bytes = 0;           // state that a survivor receives if a loss changes the stages
-  double link_bytes_per_second = kPartOfLink * 1.25e9;  // default: 10 Gbit/s
+  double link_bytes_per_second = kLinkEfficiency * 1.25e9;  // default: 10 Gbit/s
 
   double move_seconds(double bytes) const { return bytes / link_bytes_per_second; }
   bool operator==(const RecoveryCosts&) const = default;

@@ -49,8 +49,8 @@ const std::array<OutageKind, 3>& outage_kinds() {
 
 RepairForecast::RepairForecast(const std::vector<Outage>& history, double now) {
   const auto& kinds = outage_kinds();
-  std::array<double, 3> seen{};
-  for (std::size_t k = 0; k < kinds.size(); ++k) seen[k] = kinds[k].weight;
+  std::array<double, 3> kind_weights{};
+  for (std::size_t k = 0; k < kinds.size(); ++k) kind_weights[k] = kinds[k].weight;
   constexpr double kShortest = 1e-3;  // resolution of the clocks
   for (const Outage& outage : history) {
     const bool has_ended = outage.ended >= outage.began;
@@ -59,15 +59,16 @@ RepairForecast::RepairForecast(const std::vector<Outage>& history, double now) {
     std::array<double, 3> part{};
     double all = 0;
     for (std::size_t k = 0; k < kinds.size(); ++k) {
-      part[k] = seen[k] * (has_ended ? kind_density(kinds[k], length) : kind_survival(kinds[k], length));
+      part[k] =
+          kind_weights[k] * (has_ended ? kind_density(kinds[k], length) : kind_survival(kinds[k], length));
       all += part[k];
     }
     if (!(all > 0)) part.back() = all = 1;  // longer than any kind explains
-    for (std::size_t k = 0; k < kinds.size(); ++k) seen[k] += part[k] / all;
+    for (std::size_t k = 0; k < kinds.size(); ++k) kind_weights[k] += part[k] / all;
   }
   double total = 0;
-  for (const double number : seen) total += number;
-  for (std::size_t k = 0; k < kinds.size(); ++k) shares_[k] = seen[k] / total;
+  for (const double number : kind_weights) total += number;
+  for (std::size_t k = 0; k < kinds.size(); ++k) shares_[k] = kind_weights[k] / total;
 }
 
 double RepairForecast::survival(double seconds) const {
@@ -83,7 +84,7 @@ double RepairForecast::tail(double seconds) const {
   return sum;
 }
 
-double RepairForecast::chance_to_last(double elapsed, double further) const {
+double RepairForecast::survival_probability(double elapsed, double further) const {
   const double now = survival(elapsed);
   return now > 0 ? survival(elapsed + further) / now : 1;
 }
@@ -98,16 +99,16 @@ double RepairForecast::expected_rest(double elapsed) const { return expected_bey
 WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const WaitCosts& costs) {
   const double rest = forecast.expected_rest(elapsed);
   const auto loss_of = [&](double wait) {
-    const double goes_on = forecast.chance_to_last(elapsed, wait);
+    const double is_still_absent = forecast.survival_probability(elapsed, wait);
     const double waited = rest - forecast.expected_beyond(elapsed, wait);
     const double without = forecast.expected_beyond(elapsed, wait + costs.replan_seconds);
     // while the new plan is prepared
-    const double halted = forecast.expected_beyond(elapsed, wait) - without;
-    return waited + (1 - goes_on) * costs.resume_seconds + halted + (1 - costs.speed_without) * without +
-           goes_on * costs.take_back_seconds;
+    const double preparing = forecast.expected_beyond(elapsed, wait) - without;
+    return waited + (1 - is_still_absent) * costs.resume_seconds + preparing +
+           (1 - costs.speed_without) * without + is_still_absent * costs.readmit_seconds;
   };
   WaitChoice choice;
-  choice.loss_at_once = choice.expected_loss = loss_of(0);
+  choice.loss_without_wait = choice.expected_loss = loss_of(0);
   constexpr double kLongest = 86400 * 7;
   for (double wait = 0.125; wait < kLongest; wait *= std::numbers::sqrt2)
     if (const double loss = loss_of(wait); loss < choice.expected_loss)

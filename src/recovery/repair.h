@@ -35,7 +35,7 @@ class RepairForecast {
 
   // For an ongoing outage that has lasted `elapsed` seconds.
   // probability that it lasts at least `further` seconds more
-  double chance_to_last(double elapsed, double further) const;
+  double survival_probability(double elapsed, double further) const;
   double expected_rest(double elapsed) const;
   // The expected number of seconds beyond `further`: the mean of max(0, rest - further).
   double expected_beyond(double elapsed, double further) const;
@@ -52,23 +52,23 @@ class RepairForecast {
 // Costs of the two responses to a lost node: wait for it, or continue without it and readmit it when it
 // returns.
 struct WaitCosts {
-  double speed_without = 1;      // relative to training with the node
-  double replan_seconds = 1;     // pause to continue without it
-  double take_back_seconds = 0;  // pause to readmit it
-  double resume_seconds = 0;     // pause to resume the same plan if it returns in time
+  double speed_without = 1;    // relative to training with the node
+  double replan_seconds = 1;   // pause to continue without it
+  double readmit_seconds = 0;  // pause to readmit it
+  double resume_seconds = 0;   // pause to resume the same plan if it returns in time
 };
 struct WaitChoice {
-  double wait_seconds = 0;   // before continuing without it; 0: do not wait
-  double expected_loss = 0;  // seconds at full speed, until the node is back
-  double loss_at_once = 0;   // the same without waiting
+  double wait_seconds = 0;       // before continuing without it; 0: do not wait
+  double expected_loss = 0;      // seconds at full speed, until the node is back
+  double loss_without_wait = 0;  // the same without waiting
 };
 WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const WaitCosts& costs);
 
 // The rate of failures per node and second, from a weak prior and the observed failures.
 class FailureRate {
  public:
-  void see_nodes(int nodes, double seconds) { node_seconds_ += nodes * seconds; }
-  void see_failures(int number) { failures_ += number; }
+  void add_node_time(int nodes, double seconds) { node_seconds_ += nodes * seconds; }
+  void add_failures(int number) { failures_ += number; }
   double per_node_second() const;
 
  private:

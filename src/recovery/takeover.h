@@ -24,7 +24,7 @@ struct ResponseTimes {
   double switch_pause = 0;                       // pause of the later switch to it
 };
 // Seconds of training at the new plan's speed that each response loses.
-double loss_of_replanning(const ResponseTimes& times);
-double loss_of_takeover(const ResponseTimes& times);
+double seconds_lost_by_replanning(const ResponseTimes& times);
+double seconds_lost_by_takeover(const ResponseTimes& times);
 
 }  // namespace optimus

@@ -9,7 +9,7 @@ namespace optimus {
 
 // Tries several tensor-parallel sizes and distributes layers over stages by their cost. Returns nothing if
 // the model does not fit.
-std::optional<PipelineTemplate> best_cut(const Demand& demand, int nodes, int devices_per_node,
-                                         int microbatch);
+std::optional<PipelineTemplate> best_pipeline_template(const Demand& demand, int nodes, int devices_per_node,
+                                                       int microbatch);
 
 }  // namespace optimus

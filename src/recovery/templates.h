@@ -3,7 +3,7 @@
 // microseconds and leaves no node idle.
 //
 //   const PipelineTemplates templates =
-//       PipelineTemplates::build(demand, {.devices_per_node = 1, .most_nodes = 8, .failures = 1});
+//       PipelineTemplates::build(demand, {.devices_per_node = 1, .max_nodes = 8, .failures = 1});
 //   const Plan plan = templates.plan_for(7);
 //
 // Every pipeline has the whole model, so a plan of p pipelines survives any p - 1 failures. N nodes are
@@ -32,7 +32,7 @@ struct PipelineTemplate {
 
 struct TemplateOptions {
   int devices_per_node = 1;
-  int most_nodes = 8;  // largest number of nodes that can occur
+  int max_nodes = 8;  // largest number of nodes that can occur
   // number of failures to survive: plans have at least one pipeline more if there are enough nodes
   int failures = 1;
 };
@@ -41,18 +41,18 @@ class PipelineTemplates {
  public:
   // The demand's cluster describes the nodes; its size is irrelevant. Of the constraints, those on memory,
   // micro-batches, recomputation and tensor parallelism apply. Throws UserError if no number of nodes up to
-  // most_nodes holds the model, and for custom models, which have no cost model.
+  // max_nodes holds the model, and for custom models, which have no cost model.
   static PipelineTemplates build(const Demand& demand, const TemplateOptions& options);
 
   int smallest() const { return smallest_; }  // fewest nodes that hold the model
-  int most_nodes() const { return static_cast<int>(choices_.size()) - 1; }
-  // Throws UserError for fewer nodes than smallest(). Numbers above most_nodes() are treated as most_nodes().
+  int max_nodes() const { return static_cast<int>(choices_.size()) - 1; }
+  // Throws UserError for fewer nodes than smallest(). Numbers above max_nodes() are treated as max_nodes().
   Plan plan_for(int nodes) const;
   int num_pipelines(int nodes) const { return choice_of(nodes).pipelines; }
   // The number of failures that the plan survives: one less than its number of pipelines.
-  int can_lose(int nodes) const { return num_pipelines(nodes) - 1; }
+  int num_tolerated_losses(int nodes) const { return num_pipelines(nodes) - 1; }
   double seconds(int nodes) const { return choice_of(nodes).seconds; }  // simulated step time
-  int num_used(int nodes) const { return choice_of(nodes).nodes; }
+  int num_used_nodes(int nodes) const { return choice_of(nodes).nodes; }
 
  private:
   struct Choice {
@@ -63,24 +63,24 @@ class PipelineTemplates {
   };
   // Pipelines of one template, and the total number of their sequences.
   struct Share {
-    const PipelineTemplate* made = nullptr;
+    const PipelineTemplate* pipeline_template = nullptr;
     int replicas = 0;
     std::int64_t sequences = 0;
   };
   void make_templates(const Demand& demand, const TemplateOptions& options);
   void choose_for(int nodes, const Demand& demand, const TemplateOptions& options);
-  std::vector<Choice> possible(int nodes, int least_pipelines) const;
+  std::vector<Choice> feasible_choices(int nodes, int min_pipelines) const;
   const PipelineTemplate* find(int microbatch, int nodes) const;
   std::vector<Share> shares(const Choice& choice) const;
-  void deal(std::vector<Share>& shares) const;  // distributes the batch by speed
+  void distribute_batch(std::vector<Share>& shares) const;  // distributes the batch by speed
   double estimate(const std::vector<Share>& shares) const;
   Plan assemble(const Choice& choice) const;
   const Choice& choice_of(int nodes) const;
 
-  Plan blank_;  // everything except the pipelines
+  Plan base_plan_;  // everything except the pipelines
   int devices_per_node_ = 1, smallest_ = 0;
-  std::map<int, std::map<int, PipelineTemplate>> made_;  // [sequences per micro-batch][nodes]
-  std::vector<Choice> choices_;                          // [nodes]
+  std::map<int, std::map<int, PipelineTemplate>> templates_by_size_;  // [sequences per micro-batch][nodes]
+  std::vector<Choice> choices_;                                       // [nodes]
 };
 
 }  // namespace optimus

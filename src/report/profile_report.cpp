@@ -83,7 +83,7 @@ std::string memory_text(const std::vector<RankProfile>& ranks, const std::option
 }
 
 // Merges overlapping spans and sorts them.
-std::vector<std::pair<double, double>> joined(std::vector<std::pair<double, double>> spans) {
+std::vector<std::pair<double, double>> merged(std::vector<std::pair<double, double>> spans) {
   std::sort(spans.begin(), spans.end());
   std::vector<std::pair<double, double>> result;
   for (const auto& [start, end] : spans) {
@@ -170,16 +170,16 @@ std::optional<double> overlap(const RankProfile& profile) {
     if (one.lane == Lane::host || one.end <= one.start) continue;
     (one.lane == Lane::compute ? computes : others).emplace_back(one.start, one.end);
   }
-  computes = joined(std::move(computes));
-  double all = 0, hidden = 0;
+  computes = merged(std::move(computes));
+  double all = 0, overlapped = 0;
   for (const auto& [start, end] : others) {
     all += end - start;
     auto at = std::upper_bound(computes.begin(), computes.end(), std::pair{start, start});
     if (at != computes.begin()) --at;
     for (; at != computes.end() && at->first < end; ++at)
-      hidden += std::max(0.0, std::min(end, at->second) - std::max(start, at->first));
+      overlapped += std::max(0.0, std::min(end, at->second) - std::max(start, at->first));
   }
-  return all > 0 ? std::optional(hidden / all) : std::nullopt;
+  return all > 0 ? std::optional(overlapped / all) : std::nullopt;
 }
 
 std::string comparison_text(const std::vector<RankProfile>& ranks, const Plan& plan,
@@ -192,9 +192,9 @@ std::string comparison_text(const std::vector<RankProfile>& ranks, const Plan& p
              text(Seconds(mean_seconds(ranks)))});
   std::string result = table.text() + memory_text(ranks, expected);
   if (expected) result += fmt::format("predicted from {}\n", expected->by);
-  if (const std::optional<double> hidden = overlap(ranks.front()))
+  if (const std::optional<double> overlapped = overlap(ranks.front()))
     result += fmt::format("rank {} computed during {} of its communication\n", ranks.front().rank,
-                          percent(*hidden));
+                          percent(*overlapped));
   return result;
 }
 
@@ -213,11 +213,11 @@ OrderedJson comparison_json(const std::vector<RankProfile>& ranks, const Plan& p
          {"measured", one.measured}});
   for (const RankProfile& rank : ranks) {
     const StagePrediction* stage = stage_of(expected, rank);
-    const std::optional<double> hidden = overlap(rank);
+    const std::optional<double> overlapped = overlap(rank);
     json["ranks"].push_back({{"rank", rank.rank},
                              {"host", rank.host},
                              {"device", rank.device},
-                             {"overlap", hidden ? OrderedJson(*hidden) : OrderedJson()},
+                             {"overlap", overlapped ? OrderedJson(*overlapped) : OrderedJson()},
                              {"memory_bytes",
                               {{"predicted", stage == nullptr ? OrderedJson() : sizes_json(stage->memory)},
                                {"measured", sizes_json(rank.memory)}}},
@@ -231,7 +231,7 @@ std::string profile_trace(const std::vector<RankProfile>& ranks, const OrderedJs
   std::size_t num_traced = 0;
   for (const RankProfile& rank : ranks) {
     num_traced += rank.instructions.size();
-    if (num_traced > kMostTraced && rank.rank != ranks.front().rank) break;
+    if (num_traced > kMaxTracedInstructions && rank.rank != ranks.front().rank) break;
     const auto process = static_cast<std::size_t>(rank.rank);
     trace.name_process(process, fmt::format("rank {} ({} on {})", rank.rank, rank.device, rank.host));
     trace.name_track(process, 0, "steps");

@@ -54,7 +54,7 @@ OrderedJson comparison_json(const std::vector<RankProfile>& ranks, const Plan& p
                             const std::optional<ExpectedStep>& expected);
 
 // The Perfetto trace: a process per rank, with a track for its steps and one per lane. Ranks that would
-// exceed kMostTraced instructions are left out. `comparison` is stored next to the events, under the key
+// exceed kMaxTracedInstructions instructions are left out. `comparison` is stored next to the events, under the key
 // "profile".
 std::string profile_trace(const std::vector<RankProfile>& ranks, const OrderedJson& comparison);
 

@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMostRows = 1000;
+constexpr std::size_t kMaxRows = 1000;
 
 constexpr std::string_view kStyle = R"(
 :root { color-scheme: light dark; --page: #f9f9f7; --card: #ffffff; --ink: #16150f; --soft: #52514e;
@@ -59,7 +59,7 @@ svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } .end { text-an
 .key.talk { background: var(--talk); }
 )";
 
-double middle_of(std::vector<double> values) {
+double median_of(std::vector<double> values) {
   std::erase_if(values, [](double value) { return !std::isfinite(value); });
   if (values.empty()) return NAN;
   std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
@@ -77,7 +77,7 @@ std::vector<Epoch> epochs_of(const RunReport& report) {
   std::vector<Epoch> epochs;
   std::vector<double> speeds;
   const auto close = [&] {
-    if (!epochs.empty()) epochs.back().tokens_per_second = middle_of(std::exchange(speeds, {}));
+    if (!epochs.empty()) epochs.back().tokens_per_second = median_of(std::exchange(speeds, {}));
   };
   for (const StepMetrics& step : report.steps) {
     if (epochs.empty() || epochs.back().number != step.epoch) {
@@ -146,7 +146,7 @@ std::string charts_of(const RunReport& report, const std::vector<Epoch>& epochs)
 std::string decisions_of(const RunReport& report) {
   if (report.decisions.empty()) return "<section><h2>Decisions</h2><p>None.</p></section>\n";
   std::string rows;
-  for (std::size_t i = 0; i < std::min(kMostRows, report.decisions.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(kMaxRows, report.decisions.size()); ++i) {
     const Decision& one = report.decisions[i];
     std::string others;
     for (const PlanAlternative& plan : one.alternatives)
@@ -159,10 +159,10 @@ std::string decisions_of(const RunReport& report) {
         "<td>{}</td></tr>\n",
         i + 1, with_commas(one.step), html_text(one.kind), html_text(one.evidence),
         html_text(name_of(report.plans, one.from)), html_text(name_of(report.plans, one.to)),
-        gain_or_dash(one.predicted_gain), gain_or_dash(one.realised_gain), text(one.pause), text(one.moved),
+        gain_or_dash(one.predicted_gain), gain_or_dash(one.measured_gain), text(one.pause), text(one.moved),
         html_text(others));
   }
-  const std::size_t left = report.decisions.size() - std::min(kMostRows, report.decisions.size());
+  const std::size_t left = report.decisions.size() - std::min(kMaxRows, report.decisions.size());
   return fmt::format(
       "<section><h2>Decisions</h2><div class=\"wide\"><table class=\"long\"><tr><th class=\"n\">mark</th><th "
       "class=\"n\">step</th><th>kind</th><th>reason</th><th>plan</th><th class=\"n\">predicted</th><th "
@@ -174,7 +174,7 @@ std::string decisions_of(const RunReport& report) {
 
 std::string epochs_table(const std::vector<Epoch>& epochs) {
   std::string rows;
-  for (std::size_t i = 0; i < std::min(kMostRows, epochs.size()); ++i)
+  for (std::size_t i = 0; i < std::min(kMaxRows, epochs.size()); ++i)
     rows += fmt::format(
         "<tr><td class=\"n\">{}</td><td>{}</td><td class=\"n\">{} to {}</td><td class=\"n\">{}</td></tr>\n",
         epochs[i].number, html_text(epochs[i].plan), with_commas(epochs[i].first),
@@ -195,8 +195,8 @@ RunReport read_report(const Path& run) {
   std::error_code error;
   if (std::filesystem::exists(metrics, error))
     report.steps = parse_metrics(value_or_throw(read_file(metrics)), metrics.string());
-  constexpr int kMostRanks = 64;  // more rows would not be legible
-  for (int rank = 0; rank < kMostRanks; ++rank) {
+  constexpr int kMaxRanks = 64;  // more rows would not be legible
+  for (int rank = 0; rank < kMaxRanks; ++rank) {
     const Path file = run / "profile" / fmt::format("rank-{}.json", rank);
     if (!std::filesystem::exists(file, error)) break;
     report.ranks.push_back(parse_rank_profile(read_json(file), file.string()));

@@ -10,7 +10,7 @@ namespace optimus {
 namespace {
 
 constexpr double kPictureWidth = 960, kFirst = 64, kLast = 948, kRow = 30, kHeader = 8;
-constexpr std::size_t kMostBars = 20'000;  // a page of some megabytes
+constexpr std::size_t kMaxBars = 20'000;  // a page of some megabytes
 
 struct StepSpan {
   double start = 0, end = 0;
@@ -43,7 +43,7 @@ std::string timeline_svg(const std::vector<RankProfile>& ranks) {
   };
   std::string svg = fmt::format(
       "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"timeline of one step\">", kPictureWidth, height);
-  std::size_t left = kMostBars;
+  std::size_t left = kMaxBars;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const double top = kHeader + kRow * static_cast<double>(r);
     svg += fmt::format("<text class=\"end\" x=\"{}\" y=\"{}\">rank {}</text>", kFirst - 6, top + 16,
@@ -52,12 +52,12 @@ std::string timeline_svg(const std::vector<RankProfile>& ranks) {
       if (!(one.end > span.start) || !(one.start < span.end) || left == 0) continue;
       --left;
       const std::string kind = class_of(one);
-      const bool is_talk = kind == "talk";
+      const bool is_communication = kind == "talk";
       svg += fmt::format(
           "<rect class=\"{}\" x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\"><title>{}: "
           "{}</title></rect>",
-          kind, x(one.start), is_talk ? top + 17 : top, std::max(0.4, x(one.end) - x(one.start)),
-          is_talk ? 7 : 16, html_text(one.name), text(Seconds(one.end - one.start)));
+          kind, x(one.start), is_communication ? top + 17 : top, std::max(0.4, x(one.end) - x(one.start)),
+          is_communication ? 7 : 16, html_text(one.name), text(Seconds(one.end - one.start)));
     }
   }
   return svg + fmt::format(

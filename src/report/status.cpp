@@ -16,7 +16,7 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kMostOfList{std::int64_t{1} << 32};
+constexpr Bytes kMaxMetricsBytes{std::int64_t{1} << 32};
 
 // The state letter of a process: "R" in "4711 (optimus-engine) R 1 …". Nothing if the process does not exist.
 std::optional<char> process_letter(int pid) {
@@ -44,8 +44,8 @@ std::vector<WorkerStatus> workers_of(const Path& run) {
 }
 
 // Reads the last complete metrics line.
-void take_last_step(const Path& run, RunStatus& status) {
-  const Outcome<std::string> content = read_file(run / "metrics.jsonl", kMostOfList);
+void read_last_step(const Path& run, RunStatus& status) {
+  const Outcome<std::string> content = read_file(run / "metrics.jsonl", kMaxMetricsBytes);
   if (!content) return;
   const std::size_t end = content->rfind('\n');
   if (end == std::string::npos || end == 0) return;
@@ -72,7 +72,7 @@ std::optional<std::int64_t> steps_of(const Path& run) {
 }
 
 // Leaves the fields empty if a worker's host is unknown, or if all workers are on one host.
-void take_hosts(RunStatus& status) {
+void find_host_redundancy(RunStatus& status) {
   std::vector<std::string> hosts;
   std::vector<int> host_of(status.workers.size(), -1);
   for (const WorkerStatus& entry : status.workers) {
@@ -88,9 +88,9 @@ void take_hosts(RunStatus& status) {
         // the worker list and the plan were written at different times
         if (device >= std::ssize(host_of)) return;
   if (hosts.size() < 2) return;
-  const std::vector<int> fewest = fewest_domains(status.plan, host_of);
+  const std::vector<int> fewest = smallest_domain_set(status.plan, host_of);
   status.can_lose_hosts = static_cast<int>(fewest.size()) - 1;
-  for (const int host : fewest) status.lost_with_hosts.push_back(hosts[static_cast<std::size_t>(host)]);
+  for (const int host : fewest) status.fatal_hosts.push_back(hosts[static_cast<std::size_t>(host)]);
 }
 
 }  // namespace
@@ -103,11 +103,12 @@ RunStatus status_of(const Path& run) {
   RunStatus status;
   status.is_running = FolderLock::is_taken(run);
   status.plan = read_plan(run / "plan.json");
-  status.can_lose = can_lose(status.plan), status.lost_with = fewest_holders(status.plan);
-  take_last_step(run, status);
+  status.num_tolerated_losses = num_tolerated_losses(status.plan),
+  status.fatal_devices = smallest_owner_set(status.plan);
+  read_last_step(run, status);
   status.steps = steps_of(run);
   status.workers = workers_of(run);
-  take_hosts(status);
+  find_host_redundancy(status);
   return status;
 }
 

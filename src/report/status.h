@@ -23,13 +23,13 @@ struct RunStatus {
   std::optional<double> loss, tokens_per_second;
   Plan plan;
   std::vector<WorkerStatus> workers;
-  int can_lose = 0;  // any set of this many devices may be lost without losing masters or moments
+  int num_tolerated_losses = 0;  // any set of this many devices may be lost without losing masters or moments
   // The same for hosts, if the workers are on several: any set of this many, and one set whose loss would
   // lose state.
   std::optional<int> can_lose_hosts{};
-  std::vector<std::string> lost_with_hosts{};
-  // one set of devices whose loss would lose state (plan/layouts.h, fewest_holders)
-  std::vector<int> lost_with;
+  std::vector<std::string> fatal_hosts{};
+  // one set of devices whose loss would lose state (plan/layouts.h, smallest_owner_set)
+  std::vector<int> fatal_devices;
 };
 
 // Throws UserError if the folder is not a run.

@@ -46,17 +46,17 @@ class ControlFolder {
   // Returns the oldest request without an answer. Answers invalid requests itself. Reads the folder at most
   // every 50 ms.
   std::optional<ControlRequest> next();
-  bool is_somebody_waiting() const { return !waiting().empty(); }
+  bool has_waiting_requests() const { return !waiting().empty(); }
   // Write errors are ignored: they must not affect the run.
   void answer(const std::string& name, const ControlAnswer& answer);
   // Claims the request for this rank, which then answers it; no other rank processes it while this rank
   // lives. False: the requester has cancelled it.
   bool take(const std::string& name);
   // Called when a run starts: refuses requests that an earlier run claimed and did not answer.
-  void refuse_taken(const std::string& why);
+  void refuse_claimed(const std::string& why);
   // Called after ranks were renumbered: refuses drain requests, which name a rank by its old number. With
-  // is_taker_gone, also those that a lost rank had claimed.
-  void refuse_drains(const std::string& why, bool is_taker_gone);
+  // is_claimer_lost, also those that a lost rank had claimed.
+  void refuse_drains(const std::string& why, bool is_claimer_lost);
   // Called when the run ends: refuses all waiting requests.
   void close(const std::string& why);
 
@@ -65,13 +65,13 @@ class ControlFolder {
   std::vector<std::string> taken() const;
 
   const Path folder_;
-  std::optional<Deadline> pause_;
+  std::optional<Deadline> next_poll_;
 };
 
 // The requester's side. Fails if no training answers before the deadline; the request is then cancelled.
-Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& wish, const Deadline& deadline);
+Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& control_request, const Deadline& deadline);
 // Contents of a request: a plan, or the best one; the drain of a rank.
-OrderedJson plan_wish(const std::optional<Plan>& plan, const std::string& why = "asked for");
-OrderedJson drain_wish(int rank);
+OrderedJson plan_request_json(const std::optional<Plan>& plan, const std::string& why = "asked for");
+OrderedJson drain_request_json(int rank);
 
 }  // namespace optimus

@@ -33,7 +33,7 @@ Layout state_layout(const Plan& plan, const ModelSpec& model, MasterCopies copie
 
 // Whether state is sent in advance, before training pauses (switching/precopy.h). automatic: if it shortens
 // the pause by more than it costs.
-enum class WhenEarly { automatic, always, never };
+enum class PrecopyMode { automatic, always, never };
 
 struct PlanChange {
   Plan from, to;                            // the devices of `to` are ranks of the run
@@ -51,7 +51,7 @@ Plan with_devices(Plan plan, const std::vector<int>& device_of);
 
 // The available ranks. The devices of `from` are these ranks, and possibly higher numbers, which are lost.
 // `to` may use the first `num_staying`.
-struct RanksThere {
+struct AvailableRanks {
   int num_ranks = 0, num_staying = 0;
   MasterCopies copies = MasterCopies::all;
   // True if the devices of `to` are ranks already. Otherwise positions are assigned such that the least data
@@ -63,7 +63,7 @@ struct RanksThere {
 
 // Throws a UserError with one sentence if the change is impossible: a different model, batch, sequence length
 // or precision, too few ranks, or state that only lost ranks had.
-PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, const RanksThere& there);
+PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, const AvailableRanks& there);
 inline PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, int num_ranks) {
   return change_plan(from, to, model, {.num_ranks = num_ranks, .num_staying = num_ranks});
 }

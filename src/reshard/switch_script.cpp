@@ -42,7 +42,7 @@ std::vector<ScriptLine> parse_script(const std::string& script) {
 
 }  // namespace
 
-std::string with_whole_paths(const std::string& script) {
+std::string with_absolute_paths(const std::string& script) {
   std::vector<std::string> entries;
   for (const ScriptLine& line : parse_script(script))
     entries.push_back(fmt::format("{}:{}", line.step, std::filesystem::absolute(line.plan).string()));

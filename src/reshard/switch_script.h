@@ -14,12 +14,12 @@ struct ScriptedSwitch {
   std::int64_t step = 0;  // the switch comes after this step
   Plan plan;
   // A phase of the training starts with this switch (plan/phase.h). It is mandatory, with this plan or
-  // another one. Its step may be kNotYet.
+  // another one. Its step may be kUndecidedStep.
   bool is_phase = false;
 };
 
 // The same script with absolute paths. Throws UsageError if the script is invalid.
-std::string with_whole_paths(const std::string& script);
+std::string with_absolute_paths(const std::string& script);
 // Sorted by step. Throws UsageError and UserError: a plan that the run cannot switch to is refused before the
 // run starts. phases: those of the training, if it has several; each plan belongs to the phase of its step.
 std::vector<ScriptedSwitch> read_switch_script(const std::string& script, const Plan& first,

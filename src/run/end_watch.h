@@ -11,16 +11,16 @@
 
 #include "base/units.h"
 #include "comm/comm.h"
-#include "launch/gathering.h"
+#include "launch/rendezvous.h"
 #include "rundir/worker_protocol.h"
 
 namespace optimus {
 
 class EndWatch {
  public:
-  // `patience` is the timeout for ranks that are silent during their start. `is_interrupted` returns whether
+  // `timeout` is the timeout for ranks that are silent during their start. `is_interrupted` returns whether
   // the user has asked the run to end.
-  EndWatch(const Gathered& run, Comm& comm, Seconds patience, std::function<bool()> is_interrupted);
+  EndWatch(const RendezvousResult& run, Comm& comm, Seconds timeout, std::function<bool()> is_interrupted);
   ~EndWatch();
   EndWatch(const EndWatch&) = delete;
 
@@ -35,21 +35,21 @@ class EndWatch {
   struct Silence;
   void watch();
   // The reason why this rank has to end; empty if there is none.
-  std::string look(Silence& silence);
-  void note_silent_ranks(Silence& silence);
+  std::string probe_store(Silence& silence);
+  void report_silent_ranks(Silence& silence);
 
-  const Gathered run_;
+  const RendezvousResult run_;
   Comm& comm_;
-  const Seconds patience_;
+  const Seconds timeout_;
   const std::function<bool()> is_interrupted_;
-  std::atomic<bool> is_over_ = false, has_stepped_ = false, has_interrupted_ = false;
+  std::atomic<bool> is_stopping_ = false, has_stepped_ = false, has_interrupted_ = false;
   std::thread thread_;
 };
 
 // Publishes how a rank has ended; the first failure ends the other ranks. Returns false if the store cannot
 // be reached.
-bool tell_end(const Gathered& run, int rank, const WorkerReport& report);
+bool publish_end(const RendezvousResult& run, int rank, const WorkerReport& report);
 // The report of a rank. Returns nothing if there is none or if it is malformed.
-std::optional<WorkerReport> told_end(const Gathered& run, int rank);
+std::optional<WorkerReport> published_end(const RendezvousResult& run, int rank);
 
 }  // namespace optimus

@@ -21,13 +21,13 @@ namespace optimus {
 
 // The elastic side of a rank whose run is hosted by its starting process: the watch and the callbacks of the
 // rank.
-class ElasticSeat {
+class ElasticRank {
  public:
   // All arguments must outlive this.
-  ElasticSeat(const RunStorePlace& where, Comm& comm, int seat, const WorkerSignals& signals,
-              StatusLine& line, std::optional<RegroupOrder> order = {});
+  ElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id, const WorkerSignals& signals,
+              StatusLine& line, std::optional<MembershipChange> order = {});
   const RankElastic* get() const { return &elastic_; }
-  bool is_told_to_end() const { return watch_.is_told_to_end(); }
+  bool is_end_requested() const { return watch_.is_end_requested(); }
 
  private:
   RankWatch watch_;
@@ -35,20 +35,20 @@ class ElasticSeat {
 };
 
 // The workers in the run's folder, indexed by worker id.
-std::vector<WorkerEntry> workers_by_seat(const Path& run, const Membership& membership);
+std::vector<WorkerEntry> workers_by_id(const Path& run, const Membership& membership);
 
 struct JoinOptions {
   Path run;
   std::string device{};  // empty: the run's device type
   int threads = 1;
-  Seconds patience{600};  // timeout for the run to accept this worker
+  Seconds timeout{600};  // timeout for the run to accept this worker
   // it was a worker of this run: if the store cannot be reached, the network may be cut off for a while
-  bool was_in = false;
+  bool was_member = false;
 };
 
 // Trains until the run ends or this worker leaves. Returns the exit code. Throws UserError if the run does
 // not accept the worker.
-int train_as_comer(const JoinOptions& join, TrainOptions& options, OptionTable& table,
-                   const WorkerSignals& signals, StatusLine& line);
+int train_as_joining_worker(const JoinOptions& join, TrainOptions& options, OptionTable& table,
+                            const WorkerSignals& signals, StatusLine& line);
 
 }  // namespace optimus

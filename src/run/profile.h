@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 #include "observe/status_line.h"
 #include "report/profile_report.h"
-#include "run/agree.h"
+#include "run/rank_agreement.h"
 
 namespace optimus {
 
@@ -32,7 +32,7 @@ class Profiler {
  private:
   void begin();
   void finish();
-  void put_together();
+  void merge_ranks();
 
   const ProfileOptions options_;
   const Plan& plan_;

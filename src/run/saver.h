@@ -16,7 +16,7 @@
 #include "elastic/host_memory.h"
 #include "engine/parameters.h"
 #include "observe/metrics.h"
-#include "run/agree.h"
+#include "run/rank_agreement.h"
 
 namespace optimus {
 
@@ -51,21 +51,21 @@ class Saver {
   // it.
   void begin(const TrainingState& state);
   // The result of a completed save, once. With `wait`, also waits for a save in progress.
-  std::optional<SaveResult> take_ended(bool wait);
+  std::optional<SaveResult> take_result(bool wait);
 
   // Called when the run has failed, without the other ranks: ends this rank's writing and discards the save.
   void end_writing();
   // Writes the given boxes that this rank owns, as one of the writers of an emergency checkpoint that another
   // process starts and commits.
-  Outcome<Bytes> write_part(const std::vector<HeldBox>& boxes, const Path& folder, Rank writer) const;
+  Outcome<Bytes> write_part(const std::vector<TensorBox>& boxes, const Path& folder, Rank writer) const;
 
  private:
   struct Piece {
     StatePiece stored;
     at::Tensor source, copy;
   };
-  Piece piece_of(const HeldBox& held, StateField field) const;
-  struct UnderWay {
+  Piece piece_of(const TensorBox& held, StateField field) const;
+  struct SaveInProgress {
     TrainingState state;
     Seconds pause;
     Path folder;  // empty: it could not be created
@@ -73,15 +73,15 @@ class Saver {
     struct Written {
       Outcome<Bytes> bytes;
       Seconds seconds;
-      std::optional<Outcome<Path>> put_together;  // if this rank is alone
+      std::optional<Outcome<Path>> assemble_checkpoint;  // if this rank is alone
     };
     std::future<Written> written;
   };
-  void keep_on_hosts(const TrainingState& state);
+  void save_to_hosts(const TrainingState& state);
   void make_pieces();
   SaveResult finish();
-  Outcome<SavedCheckpoint> commit(const UnderWay& save, const UnderWay::Written& own);
-  Outcome<Path> put_together(const TrainingState& state, const Path& folder);
+  Outcome<SavedCheckpoint> commit(const SaveInProgress& save, const SaveInProgress::Written& own);
+  Outcome<Path> assemble_checkpoint(const TrainingState& state, const Path& folder);
 
   const Target target_;
   const Layout layout_;
@@ -90,8 +90,8 @@ class Saver {
   std::vector<StatePiece> stored_;
   const int rank_;
   const Agreement ranks_;
-  std::optional<UnderWay> under_way_;
-  std::optional<SaveResult> ended_;
+  std::optional<SaveInProgress> in_progress_;
+  std::optional<SaveResult> ended_result_;
 };
 
 // Fills master weights and, unless only weights are requested, moments from a checkpoint of the same model,

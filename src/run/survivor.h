@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "elastic/regroup.h"
+#include "elastic/membership_change.h"
 #include "run/saver.h"
 #include "run/training.h"
 #include "rundir/board.h"
@@ -17,7 +17,7 @@ struct Survivor {
   const Layout& layout;  // of masters and moments
   Training& training;
   Saver* saver = nullptr;  // null: the rank has no part in the plan
-  Seconds patience{60};    // timeout for an order; writing has none, the host has one
+  Seconds timeout{60};     // timeout for an order; writing has none, the host has one
   // Copies what this host has stored in memory to the shared folder.
   std::function<void()> bring_memory = [] {};
   // Whether others have continued without this rank. A rank that is about to receive an order sees true for a
@@ -26,21 +26,22 @@ struct Survivor {
 };
 
 // What a rank publishes besides its training state.
-struct SurvivorWords {
+struct SurvivorReport {
   std::vector<int> missing{};  // ranks that did not answer
   bool leaves = false;
-  std::string why_failed{};
+  std::string failure_reason{};
   std::int64_t earlier_epoch = -1;  // as in Standing
 };
 
 // Thrown when the host that decides cannot be reached: it was lost too.
-struct BoardGone {};
+struct BoardLost {};
 
-// Publishes the survivor state and waits for the order. `let_go` closes this rank's connections, so that all
+// Publishes the survivor state and waits for the order. `release` closes this rank's connections, so that all
 // ranks that wait for it fail too; it is called after the state is published, so that they find that state.
 // Returns the order if the run continues; otherwise stores the rank's part as far as possible. Throws
-// LeftBehind.
-std::optional<RegroupOrder> survive(const Survivor& self, Board& board, const SurvivorWords& words,
-                                    const std::function<void()>& let_go);
+// ExcludedFromRun.
+std::optional<MembershipChange> take_orders_as_survivor(const Survivor& self, Board& board,
+                                                        const SurvivorReport& report,
+                                                        const std::function<void()>& release);
 
 }  // namespace optimus

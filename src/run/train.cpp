@@ -11,8 +11,8 @@
 #include "cluster/open.h"
 #include "cluster/standard.h"
 #include "data/text_stream.h"
+#include "elastic/membership_coordinator.h"
 #include "elastic/memory_level.h"
-#include "elastic/regrouping.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "inference/evaluate.h"
@@ -34,7 +34,7 @@
 #include "settings/resume.h"
 #include "settings/settings.h"
 #include "switching/memory.h"
-#include "switching/plan_switches.h"
+#include "switching/plan_switch_controller.h"
 
 namespace optimus {
 namespace {
@@ -47,7 +47,7 @@ void make_absolute(std::vector<std::string>& data) {
 
 // Makes the path mean the same file in workers and in this process, and fails early if its folder does not
 // exist.
-void place_profile(TrainOptions& options) {
+void make_profile_path_absolute(TrainOptions& options) {
   if (options.profile.empty()) return;
   options.profile = std::filesystem::absolute(options.profile);
   std::error_code error;
@@ -74,7 +74,7 @@ void warn_of_other_length(const ResumedRun& resumed, const TrainSettings& settin
 }
 
 // All GPUs unless one was named; else one worker per core, or per --threads cores.
-int num_usual_devices(at::Device device, const TrainOptions& options) {
+int default_device_count(at::Device device, const TrainOptions& options) {
   if (device.is_cuda()) return options.device.find(':') == std::string::npos ? num_cuda_devices() : 1;
   return std::max(1, num_cores() / static_cast<int>(std::max<std::int64_t>(1, options.threads)));
 }
@@ -83,19 +83,20 @@ int num_usual_devices(at::Device device, const TrainOptions& options) {
 
 DeviceFacts facts_of(at::Device device) {
   DeviceFacts facts{.is_gpu = device.is_cuda()};
-  if (const std::optional<DeviceType> type = find_type_in(device_name(device))) facts.type = type->name;
+  if (const std::optional<DeviceType> type = find_type_by_vendor_name(device_name(device)))
+    facts.type = type->name;
   facts.memory = free_memory(device);
   return facts;
 }
 
-DeviceFacts facts_of_all(at::Device device, const TrainOptions& options) {
+DeviceFacts all_device_facts(at::Device device, const TrainOptions& options) {
   DeviceFacts facts = facts_of(device);
-  facts.count = num_usual_devices(device, options);
+  facts.count = default_device_count(device, options);
   return facts;
 }
 
-DeviceFacts facts_of_own(const TrainOptions& options) {
-  return facts_of_all(choose_device(options.device), options);
+DeviceFacts named_device_facts(const TrainOptions& options) {
+  return all_device_facts(choose_device(options.device), options);
 }
 
 HfDescription description_of(const TrainSettings& settings, ElementType type) {
@@ -127,7 +128,7 @@ void begin_memory_level(const TrainSettings& settings, const TrainOptions& optio
 
 namespace {
 
-void refuse_wrong_policy(const TrainOptions& options) {
+void check_policy_options(const TrainOptions& options) {
   const bool is_oracle =
       !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::oracle;
   if (is_oracle && options.foretold.empty())
@@ -150,14 +151,14 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   PreparedRun run;
   if (!options.resume.empty()) run.resumed = resume(options, *table, files, events);
   const at::Device device = choose_device(options.device);
-  const DeviceFacts facts = has_workers ? facts_of_all(device, options) : facts_of(device);
+  const DeviceFacts facts = has_workers ? all_device_facts(device, options) : facts_of(device);
   run.settings = resolve(options, facts, table, events, run.resumed.checkpoint, run.resumed.state);
   ensure_engine_supports(run.settings.plan, run.settings.model);
   refuse_finished(run.settings, run.resumed.state);
   warn_of_other_length(run.resumed, run.settings, events);
-  refuse_too_large(run.settings.plan, run.settings.model, device);
-  options.switch_at = with_whole_paths(options.switch_at);
-  refuse_wrong_policy(options);
+  check_fits(run.settings.plan, run.settings.model, device);
+  options.switch_at = with_absolute_paths(options.switch_at);
+  check_policy_options(options);
   // Later plans must support current scaling as well.
   if (run.settings.plan.fp8.scaling == Fp8Scaling::current)
     options.layout.tp = options.layout.cp = Range{1, 1};
@@ -167,7 +168,7 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   run.script = script_of(options, run.settings);
   for (const ScriptedSwitch& scripted : run.script) ensure_engine_supports(scripted.plan, run.settings.model);
   make_absolute(options.data);
-  place_profile(options);
+  make_profile_path_absolute(options);
   if (!run.resumed.lock.is_held()) run.resumed.lock = FolderLock::take(run.settings.run);
   return run;
 }
@@ -181,12 +182,12 @@ int num_ranks(const TrainOptions& options, const PreparedRun& run) {
 namespace {
 
 // Notes about the number of workers that a user may not expect; one line each.
-std::vector<std::string> worker_notes(const TrainOptions& options, bool is_asked, const PreparedRun& run,
-                                      int size) {
+std::vector<std::string> worker_notes(const TrainOptions& options, bool is_count_requested,
+                                      const PreparedRun& run, int size) {
   std::vector<std::string> notes;
   const int used = num_devices(run.settings.plan), asked = static_cast<int>(*options.devices);
   const int cores = num_cores();
-  if (size > asked && is_asked)
+  if (size > asked && is_count_requested)
     notes.push_back(
         fmt::format("starting {} workers instead of {}: a later plan has {} devices", size, asked, size));
   if (used < size)
@@ -202,14 +203,14 @@ std::vector<std::string> worker_notes(const TrainOptions& options, bool is_asked
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers) {
   RealFileSystem files;
-  const bool is_asked = options.devices.has_value();
+  const bool is_count_requested = options.devices.has_value();
   const PreparedRun run = prepare_run(options, table, files, events, workers != nullptr);
   const int size = num_ranks(options, run);
   begin_run_folder(run.settings, options, table, files);
   clear_claims(run.settings.run);
   if (!run.settings.devices_note.empty()) line.print(run.settings.devices_note);
   if (!run.settings.plan_note.empty()) line.print(run.settings.plan_note);
-  for (const std::string& note : worker_notes(options, is_asked, run, size)) line.print(note);
+  for (const std::string& note : worker_notes(options, is_count_requested, run, size)) line.print(note);
   if (options.memory_every > 0) begin_memory_level(run.settings, options, files, line);
   const auto work = [&] {
     if (size > 1 && workers != nullptr) return train_with_workers(run, options, *table, size, *workers);
@@ -236,7 +237,7 @@ TrainResult train(const std::string& model, const std::string& data, TrainOption
   options.data = {data};
   OptionTable table;
   declare(table, options);
-  mark_given(table);
+  mark_explicit_options(table);
   NullSink events;
   StatusLine line(stderr);
   return train(options, &table, events, line);

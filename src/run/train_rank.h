@@ -10,25 +10,25 @@
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/small_file.h"
 #include "comm/comm.h"
-#include "elastic/regroup.h"
-#include "engine/step_beacon.h"
+#include "elastic/membership_change.h"
+#include "engine/step_heartbeat.h"
 #include "observe/status_line.h"
 #include "run/train_result.h"
 #include "rundir/board.h"
 #include "settings/options.h"
 #include "settings/resume.h"
 #include "settings/settings.h"
-#include "switching/plan_switches.h"
+#include "switching/plan_switch_controller.h"
 #include "switching/step_agreement.h"
 
 namespace optimus {
 
 DeviceFacts facts_of(at::Device device);
 // The same, with the number of devices that a run on this machine uses by default.
-DeviceFacts facts_of_all(at::Device device, const TrainOptions& options);
+DeviceFacts all_device_facts(at::Device device, const TrainOptions& options);
 // The same for the device that the options name. Must be called before this run allocates on it, because free
 // memory counts.
-DeviceFacts facts_of_own(const TrainOptions& options);
+DeviceFacts named_device_facts(const TrainOptions& options);
 
 struct PreparedRun {
   ResumedRun resumed;  // its lock is held by the preparing process for the duration of the run
@@ -43,14 +43,14 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
 
 // The elastic side of a rank: how it continues when others are lost, join or leave (regroup.h).
 struct RankElastic {
-  int seat = 0;
+  int worker_id = 0;
   std::function<bool()> leaves;  // whether this rank was asked to leave
   // whether a membership change is requested: a worker joins, or this rank leaves
-  std::function<bool()> wants_to_meet;
-  std::function<void(const RegroupOrder&)> regrouped;  // called before the membership changes
-  std::function<void()> speak_to_people;               // called when this rank becomes the reporting rank
-  StepBeacon* beacon = nullptr;                        // where its engine reports its progress
-  std::optional<RegroupOrder> order{};  // the first order of a worker that joins a running training
+  std::function<bool()> wants_membership_change;
+  std::function<void(const MembershipChange&)> regrouped;  // called before the membership changes
+  std::function<void()> switch_to_console;                 // called when this rank becomes the reporting rank
+  StepHeartbeat* step_heartbeat = nullptr;                 // where its engine reports its progress
+  std::optional<MembershipChange> order{};  // the first order of a worker that joins a running training
 };
 
 struct RankPart {
@@ -60,7 +60,7 @@ struct RankPart {
   EventSink& events;
   StatusLine& line;
   StepAgreement& agreement;
-  std::function<bool()> is_asked;  // whether this rank is asked to end, together with the others
+  std::function<bool()> is_end_requested;  // whether this rank is asked to end, together with the others
   // Opens the key-value board on which ranks meet outside their groups after a failure. Null: nothing is
   // saved then.
   std::function<std::unique_ptr<Board>()> open_board{};
@@ -76,7 +76,7 @@ std::vector<SmallFile> small_files(const TrainSettings& settings);
 int num_ranks(const TrainOptions& options, const PreparedRun& run);
 
 // The run's folder must contain its settings and plan. Rank 0 keeps the records, and its result is the result
-// of the run. Throws LeftBehind.
+// of the run. Throws ExcludedFromRun.
 TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, const RankPart& part);
 
 }  // namespace optimus

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "base/file.h"
-#include "elastic/salvage.h"
+#include "elastic/emergency_checkpoint.h"
 #include "engine/engine.h"
 #include "engine/module_block.h"
 #include "observe/decisions.h"
@@ -20,11 +20,11 @@
 #include "run/train.h"
 #include "settings/save_rule.h"
 #include "settings/settings.h"
-#include "switching/plan_switches.h"
+#include "switching/plan_switch_controller.h"
 
 namespace optimus {
 
-class Watching;
+class RankMonitor;
 
 class Profiler;
 
@@ -47,37 +47,37 @@ RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_ste
                        const std::function<void()>& check = {});
 
 // The objects that belong to one rank's part of a plan; created again for every plan.
-struct PartKeepers {
-  std::unique_ptr<Saver> saver{};          // null: the rank has no part
-  std::unique_ptr<Saver> memory{};         // null: no in-memory checkpoints (memory_level.h)
-  std::unique_ptr<Profiler> profiler{};    // null: no steps are profiled
-  std::unique_ptr<LentModules> modules{};  // for a model of modules
+struct PartServices {
+  std::unique_ptr<Saver> saver{};            // null: the rank has no part
+  std::unique_ptr<Saver> memory{};           // null: no in-memory checkpoints (memory_level.h)
+  std::unique_ptr<Profiler> profiler{};      // null: no steps are profiled
+  std::unique_ptr<ModuleBinding> modules{};  // for a model of modules
 };
 
-struct Course {
+struct TrainingHooks {
   // Called on another thread, while the previous step is computed. Steps count from 0.
   std::function<Batch(const Plan& plan, std::int64_t step, std::int64_t first_sample)> read;
   std::function<std::optional<double>(const PlanPart& part)> validate;
-  std::function<PartKeepers(const PlanPart& part)> keep;
+  std::function<PartServices(const PlanPart& part)> keep;
 };
 
 // What the loop needs of the other ranks. All ranks of the run execute the same loop, including those without
 // a part in the plan.
-struct Company {
+struct RankContext {
   Comm& comm;
   StepAgreement& agreement;
-  std::function<bool()> is_asked;    // whether this rank is asked to end
-  PlanSwitches* switches = nullptr;  // null: the plan never changes
-  std::int64_t epoch = 0;            // plan epoch at the start
+  std::function<bool()> is_end_requested;    // whether this rank is asked to end
+  PlanSwitchController* switches = nullptr;  // null: the plan never changes
+  std::int64_t epoch = 0;                    // plan epoch at the start
   // whether a membership change is requested: a worker joins, or this rank leaves
-  std::function<bool()> wants_to_meet = [] { return false; };
+  std::function<bool()> wants_membership_change = [] { return false; };
   std::function<bool()> leaves = [] { return false; };
-  Watching* watching = nullptr;  // null: steps are not measured
-  StepBeacon* beacon = nullptr;  // where this rank reports its progress
+  RankMonitor* monitor = nullptr;           // null: steps are not measured
+  StepHeartbeat* step_heartbeat = nullptr;  // where this rank reports its progress
 };
 
 // Thrown between two steps, on all ranks alike: the membership is about to change (regroup.h).
-struct RegroupAsked {
+struct MembershipChangeRequested {
   int drained = -1;  // a rank that leaves because a user requested it
   bool leaves =
       // this rank has announced that it leaves; ranks that have not announced it stay for now, so that at
@@ -86,58 +86,58 @@ struct RegroupAsked {
 };
 
 // Prints the lines before the first step: plan, precision, device, run folder.
-void say_how_it_runs(const TrainSettings& settings, at::Device device, int threads, StatusLine& line);
+void print_plan_summary(const TrainSettings& settings, at::Device device, int threads, StatusLine& line);
 
 class Training {
  public:
   // The training starts from `start`, either restored or new. All arguments must outlive this.
-  Training(const TrainOptions& options, const TrainSettings& settings, Course course, PlanPart& part,
-           const TrainingState& start, const Company& company, EventSink& events, StatusLine& line);
+  Training(const TrainOptions& options, const TrainSettings& settings, TrainingHooks hooks, PlanPart& part,
+           const TrainingState& start, const RankContext& context, EventSink& events, StatusLine& line);
   ~Training();
 
   // Runs all steps and saves a checkpoint of the last. Throws what `events` throws if the user ends the run,
-  // after a checkpoint, and RegroupAsked; it may be called again afterwards. `folder` is null on ranks that
-  // keep no records, `switches` is null if the plan never changes, and `watching` is null if steps are not
+  // after a checkpoint, and MembershipChangeRequested; it may be called again afterwards. `folder` is null on ranks that
+  // keep no records, `switches` is null if the plan never changes, and `monitor` is null if steps are not
   // measured.
-  TrainResult run(RunFolder* folder, PlanSwitches* switches, Watching* watching = nullptr);
+  TrainResult run(RunFolder* folder, PlanSwitchController* switches, RankMonitor* monitor = nullptr);
 
   // Called when run() has failed (salvage.h): the state that this rank still has. Completes a step whose gate
   // it has passed.
-  Standing stand();
+  SurvivorState survivor_state();
   // Completes the step at whose gate this rank is waiting, with the gate sums of a rank that has passed it.
   void follow(const std::vector<double>& gate);
   // Called before the part changes: ends its saves in progress, together with the other ranks.
   void finish_saves();
   // The same without the other ranks, if they are lost; afterwards nothing refers to the part.
-  void drop_part_keepers();
+  void drop_part_services();
   // Called when the part belongs to another plan: continues from `state` in plan epoch `epoch`.
-  void go_on_from(const TrainingState& state, std::int64_t epoch);
+  void resume_from(const TrainingState& state, std::int64_t epoch);
   std::int64_t epoch() const { return epoch_; }
   // Duration of the last recorded step.
   Seconds step_seconds() const { return last_ ? last_->seconds : Seconds(0); }
   // The state after the last complete step.
   const TrainingState& done() const { return done_; }
   std::string last_line() const { return last_ ? metrics_line(*last_) : ""; }
-  Saver* saver() { return keepers_.saver.get(); }
+  Saver* saver() { return services_.saver.get(); }
   void end_writing();
 
  private:
-  void let_go_of_part();
+  void release_part();
   double flops_per_token() const;
   // Sets the engine and the phases to this state.
-  void take_state(const TrainingState& state);
+  void adopt_state(const TrainingState& state);
   void decide_phase();
-  void know_phase(std::int64_t begin);
-  std::string evidence_of(const SwitchEnd& end) const;
-  StepMetrics one_step();
-  StepMetrics step_of_others();
-  void tell_first(const StepMetrics& metrics);
+  void set_phase_begin(std::int64_t begin);
+  std::string evidence_text(const SwitchOutcome& end) const;
+  StepMetrics train_step_of_part();
+  StepMetrics step_without_part();
+  void send_metrics_to_rank_0(const StepMetrics& metrics);
   StepMetrics metrics_of(const StepReport& report) const;
   void record(const StepMetrics& metrics, RunFolder* folder);
   void end_of_step(RunFolder* folder);
-  std::string take_new_part(const SwitchEnd& end, RunFolder* folder);
-  void tell_decisions(RunFolder& folder);
-  void tell_stay(RunFolder& folder, const StayDecision& stay);
+  std::string adopt_new_part(const SwitchOutcome& end, RunFolder* folder);
+  void record_decisions(RunFolder& folder);
+  void record_stay(RunFolder& folder, const StayDecision& stay);
   void save_if_due();
   void save_to_memory();
   // Writes the final checkpoint. Throws UserError if that fails.
@@ -145,20 +145,20 @@ class Training {
   TrainingState state() const;
   // Whether a rank of the plan sends rank 0, which keeps the records, the metrics of each step, because rank
   // 0 has no part.
-  bool is_told_by_others() const;
-  int teller() const { return part_.plan.pipelines[0].stages[0].devices[0]; }
+  bool is_rank_0_without_part() const;
+  int reporting_rank() const { return part_.plan.pipelines[0].stages[0].devices[0]; }
 
   const TrainOptions& options_;
   const TrainSettings& settings_;
-  const Course course_;
+  const TrainingHooks hooks_;
   PlanPart& part_;
-  Company company_;
+  RankContext context_;
   EventSink& events_;
   TrainingProgress progress_;
   std::optional<double> peak_flops_;
   const SaveRule save_rule_;
   StatusLine& line_;
-  PartKeepers keepers_;
+  PartServices services_;
   std::int64_t step_, next_sample_;         // the current step; the first sample that was not read yet
   std::int64_t epoch_;                      // plan epoch
   std::vector<std::int64_t> phase_begins_;  // as in TrainingState
@@ -166,9 +166,9 @@ class Training {
   std::optional<StepMetrics> last_;  // the metrics of done_
   std::chrono::steady_clock::time_point step_began_;
   std::chrono::steady_clock::time_point switch_began_;
-  bool has_said_to_leave_ = false;  // announced after the previous step
-  double wished_gain_ = 0;          // predicted, of the last plan that the run proposed
-  double rate_ = 0;                 // of the current step
+  bool has_announced_leave_ = false;  // announced after the previous step
+  double proposed_gain_ = 0;          // predicted, of the last plan that the run proposed
+  double rate_ = 0;                   // of the current step
   std::chrono::steady_clock::time_point last_save_;
   std::optional<SaveMetrics> saved_;  // for the next metrics line
   std::future<Batch> next_;

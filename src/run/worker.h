@@ -16,7 +16,7 @@
 namespace optimus {
 
 // How long the other ranks wait for a rank to start: reading data takes time, and the time differs.
-inline constexpr Seconds kStartPatience{600};
+inline constexpr Seconds kStartTimeout{600};
 
 // The work of a rank; its result goes into the report. `line` is the console on rank 0 and the rank's log
 // elsewhere.
@@ -24,7 +24,7 @@ using WorkerBody = std::function<Json(Comm& comm, StatusLine& line)>;
 
 // Returns the exit code: 0 done, 130 interrupted, 1 failed. The worker ends when the process that started it
 // ends. After a failure the rank's last operations are in its log.
-int run_as_worker(const WorkerPlace& place, const WorkerBody& body);
+int run_as_worker(const WorkerSpec& place, const WorkerBody& body);
 
 // The core of run_as_worker, also for ranks that a launcher started (train_launched.h): joins, does the work,
 // and reports how it ended. After a failure the rank's last operations are written to `log`.
@@ -32,11 +32,11 @@ WorkerReport report_of_work(const std::function<std::unique_ptr<Comm>()>& join_r
                             StatusLine& line, const WorkerBody& body);
 int exit_code(WorkerReport::End end);
 // Ends this process when its parent process `parent` ends.
-void live_as_long_as(int parent);
+void end_with_parent(int parent);
 
-StorePlace store_place(const WorkerPlace& place);
+StoreAddress store_place(const WorkerSpec& place);
 // The run's store as a key-value board, through a new connection; null, with a line in the rank's log, if it
 // cannot be reached.
-std::unique_ptr<Board> open_board(const StorePlace& place);
+std::unique_ptr<Board> open_board(const StoreAddress& place);
 
 }  // namespace optimus

@@ -10,16 +10,16 @@
 
 namespace optimus {
 
-struct EndOfRank {
+struct RankOutcome {
   std::string who;  // "rank 2 (process 71 on node1)"
   std::string log;  // path of its log
   std::optional<WorkerReport> report;
 };
 
 // ends: by rank. At least one rank has failed, lost others or not reported.
-std::string failure_line(const std::vector<EndOfRank>& ends);
+std::string failure_line(const std::vector<RankOutcome>& ends);
 
 // Whether all ranks have reported except those that others have missed: there is nothing to wait for.
-bool is_all_told(const std::vector<EndOfRank>& ends);
+bool have_all_reported(const std::vector<RankOutcome>& ends);
 
 }  // namespace optimus

@@ -24,7 +24,7 @@ std::optional<int> rank_of(const std::string& name) {
   return std::stoi(number);
 }
 
-std::int64_t middle_of(const std::vector<LogLine>& lines) {
+std::int64_t failure_time(const std::vector<LogLine>& lines) {
   for (auto line = lines.rbegin(); line != lines.rend(); ++line)
     if (line->rank == kNoRank && starts_with(line->text, kFailed)) return line->micros;
   return lines.empty() ? 0 : lines.back().micros;
@@ -68,7 +68,7 @@ std::vector<LogLine> merge_logs(const std::vector<std::vector<LogLine>>& files, 
   for (const std::vector<LogLine>& file : files) all.insert(all.end(), file.begin(), file.end());
   std::stable_sort(all.begin(), all.end(),
                    [](const LogLine& a, const LogLine& b) { return a.micros < b.micros; });
-  const std::int64_t middle = middle_of(all);
+  const std::int64_t middle = failure_time(all);
   std::erase_if(all, [&](const LogLine& line) {
     if (query.rank && line.rank != *query.rank) return true;
     return query.around && static_cast<double>(std::max(line.micros, middle) -
@@ -95,7 +95,7 @@ std::vector<LogLine> read_logs(const Path& run, const LogQuery& query, Bytes mos
   return merge_logs(files, query);
 }
 
-void note_failure(const Path& run, const std::string& why) {
+void log_failure(const Path& run, const std::string& why) {
   std::ofstream(run / run_log_path(), std::ios::app) << time_stamp() << kFailed << why << '\n';
 }
 

@@ -37,6 +37,6 @@ std::vector<LogLine> merge_logs(const std::vector<std::vector<LogLine>>& files, 
 std::vector<LogLine> read_logs(const Path& run, const LogQuery& query, Bytes most = Bytes(16 << 20));
 
 // Appends the failure of a run to its own log. A write error is ignored.
-void note_failure(const Path& run, const std::string& why);
+void log_failure(const Path& run, const std::string& why);
 
 }  // namespace optimus

@@ -14,9 +14,9 @@ class ObservationRecord {
  public:
   explicit ObservationRecord(const Path& run) : path_(run / "observations.jsonl") {}
   void operator()(const Observation& seen, const std::vector<Finding>& findings) {
-    constexpr std::chrono::seconds kUsual{10};
+    constexpr std::chrono::seconds kRecordInterval{10};
     const auto now = std::chrono::steady_clock::now();
-    if (findings.size() == num_findings_ && now - written_ < kUsual) return;
+    if (findings.size() == num_findings_ && now - written_ < kRecordInterval) return;
     num_findings_ = findings.size(), written_ = now;
     std::ofstream(path_, std::ios::app) << to_json(seen).dump() << '\n';  // a write error is ignored
   }

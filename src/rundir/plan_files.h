@@ -11,7 +11,7 @@
 namespace optimus {
 
 // Writes both files. Throws UserError if they cannot be written.
-void keep_plan(FileSystem& files, const Path& run, const Plan& plan, std::int64_t epoch);
+void save_plan(FileSystem& files, const Path& run, const Plan& plan, std::int64_t epoch);
 // nullopt if the run has none.
 std::optional<std::int64_t> newest_epoch(const Path& run);
 Path plan_path(const Path& run, std::int64_t epoch);

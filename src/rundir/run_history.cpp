@@ -16,20 +16,20 @@
 namespace optimus {
 namespace {
 
-constexpr int kFirstSteps = 3;  // warm-up
-constexpr Bytes kLargestRecord{std::int64_t{256}
-                               << 20};  // a run with larger records is skipped, to limit memory
+constexpr int kWarmupSteps = 3;  // warm-up
+constexpr Bytes kMaxRecordBytes{std::int64_t{256}
+                                << 20};  // a run with larger records is skipped, to limit memory
 
 Path file_of(const std::string& history) { return history == "here" ? history_path() : Path(history); }
 
 std::vector<StepMetrics> steps_of_last_plan(const Path& run) {
   const Path path = run / "metrics.jsonl";
   std::vector<StepMetrics> steps =
-      parse_metrics(value_or_throw(read_file(path, kLargestRecord)), path.string());
+      parse_metrics(value_or_throw(read_file(path, kMaxRecordBytes)), path.string());
   if (steps.empty()) return steps;
   const std::int64_t last = steps.back().epoch;
   std::erase_if(steps, [&](const StepMetrics& step) { return step.epoch != last; });
-  steps.erase(steps.begin(), steps.begin() + std::min<std::ptrdiff_t>(kFirstSteps, std::ssize(steps)));
+  steps.erase(steps.begin(), steps.begin() + std::min<std::ptrdiff_t>(kWarmupSteps, std::ssize(steps)));
   return steps;
 }
 
@@ -39,7 +39,7 @@ std::vector<Observation> observations_since(const Path& run, std::int64_t step) 
   std::error_code error;
   std::vector<Observation> result;
   if (!std::filesystem::exists(path, error)) return result;
-  for (const std::string& line : split(value_or_throw(read_file(path, kLargestRecord)), '\n')) try {
+  for (const std::string& line : split(value_or_throw(read_file(path, kMaxRecordBytes)), '\n')) try {
       if (trim(line).empty()) continue;
       Observation one = parse_observation(line, path.string());
       if (one.step >= step) result.push_back(std::move(one));
@@ -49,7 +49,7 @@ std::vector<Observation> observations_since(const Path& run, std::int64_t step) 
 }
 
 // The cluster as the run's decisions used it: each host is a node.
-Cluster machines_of(const EndedRun& run) {
+Cluster cluster_of(const FinishedRun& run) {
   const int size = num_device_numbers(run.plan);
   std::vector<std::string> hosts(static_cast<std::size_t>(size));
   for (const WorkerEntry& worker : listed_workers(run.folder))
@@ -57,11 +57,11 @@ Cluster machines_of(const EndedRun& run) {
   return Cluster(profile_of(open_cluster(fmt::format("{}x{}", run.device, size)).profile(), hosts));
 }
 
-std::optional<PastRun> past_run(const EndedRun& run) {
+std::optional<PastRun> past_run(const FinishedRun& run) {
   if (run.model.is_custom()) return std::nullopt;
   const std::vector<StepMetrics> steps = steps_of_last_plan(run.folder);
   if (steps.empty()) return std::nullopt;
-  const Cluster cluster = machines_of(run);
+  const Cluster cluster = cluster_of(run);
   RunMeasurements seen{
       run.plan, run.model, cluster, run.device, observations_since(run.folder, steps.front().step), {}};
   for (const StepMetrics& step : steps) seen.step_seconds.push_back(step.seconds.value);
@@ -79,7 +79,7 @@ std::optional<PastRun> past_run(const EndedRun& run) {
 
 }  // namespace
 
-History known_history(const std::string& history, EventSink& events) {
+History load_history(const std::string& history, EventSink& events) {
   std::error_code error;
   if (history == "none" || !std::filesystem::exists(file_of(history), error)) return {};
   try {
@@ -90,7 +90,7 @@ History known_history(const std::string& history, EventSink& events) {
   }
 }
 
-bool remember_run(const std::string& history, const EndedRun& run, EventSink& events) {
+bool record_run(const std::string& history, const FinishedRun& run, EventSink& events) {
   if (history == "none") return false;
   try {
     std::optional<PastRun> past = past_run(run);

@@ -15,11 +15,11 @@ namespace optimus {
 
 // `history`: a file, "here" (next to the results of `optimus profile`), or "none". A missing file is an empty
 // history; so is a broken one, with a warning.
-History known_history(const std::string& history, EventSink& events);
+History load_history(const std::string& history, EventSink& events);
 
 // Called at the end of a run; uses its own records if they suffice. If two runs end at the same moment, one
 // of them may not be recorded.
-struct EndedRun {
+struct FinishedRun {
   Path folder;
   const Plan& plan;  // the last plan
   const ModelSpec& model;
@@ -27,6 +27,6 @@ struct EndedRun {
   std::int64_t now = 0;  // seconds since 1970
 };
 // Returns whether the run was recorded.
-bool remember_run(const std::string& history, const EndedRun& run, EventSink& events);
+bool record_run(const std::string& history, const FinishedRun& run, EventSink& events);
 
 }  // namespace optimus

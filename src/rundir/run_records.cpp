@@ -31,8 +31,8 @@ std::vector<Decision> read_decisions(const Path& run) {
 
 RunPlans read_run_plans(const Path& run) {
   RunPlans plans;
-  constexpr std::int64_t kMostEpochs = 100'000;
-  const std::int64_t last = std::min(newest_epoch(run).value_or(-1), kMostEpochs);
+  constexpr std::int64_t kMaxEpochs = 100'000;
+  const std::int64_t last = std::min(newest_epoch(run).value_or(-1), kMaxEpochs);
   for (std::int64_t epoch = 0; epoch <= last; ++epoch) try {
       const Plan plan = read_plan(plan_path(run, epoch));
       plans.push_back({epoch, plan_hash(plan), short_text(plan)});

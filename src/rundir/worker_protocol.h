@@ -19,7 +19,7 @@ inline constexpr const char* kWorkerVariable = "OPTIMUS_WORKER";
 // Tells optimus-engine that the program at the other end of its standard input is its host (src/api).
 inline constexpr const char* kHostVariable = "OPTIMUS_HOSTED";
 
-struct WorkerPlace {
+struct WorkerSpec {
   int rank = 0, size = 1;
   std::string host = "127.0.0.1";  // of the store
   int port = 0;
@@ -32,9 +32,9 @@ struct WorkerPlace {
   int report = -1;    // file descriptor for the report
   int terminal = -1;  // file descriptor of the user's terminal, for rank 0; -1: there is none
 };
-std::string text(const WorkerPlace& place);
+std::string text(const WorkerSpec& place);
 // nullopt if this process is not a worker. Throws UserError if the variable is invalid.
-std::optional<WorkerPlace> worker_place(const Environment& environment);
+std::optional<WorkerSpec> worker_spec(const Environment& environment);
 Environment process_environment();
 
 struct WorkerReport {
@@ -51,9 +51,9 @@ WorkerReport parse_worker_report(const std::string& line);
 
 // Serializes every option with its value and origin, and restores them, so that a worker uses exactly the
 // resolved settings.
-Json hand_over(const OptionTable& table);
+Json serialize_options(const OptionTable& table);
 // `source` names the file in errors.
-void take_over(OptionTable& table, const Json& options, const std::string& source);
+void restore_options(OptionTable& table, const Json& options, const std::string& source);
 
 // An element of `workers` in workers.json, which lists all live workers.
 struct WorkerEntry {

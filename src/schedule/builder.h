@@ -10,14 +10,16 @@
 namespace optimus {
 
 // Indices of the instructions that another instruction waits for.
-using Frontier = std::vector<int>;
+using Dependencies = std::vector<int>;
 
 class ProgramBuilder {
  public:
-  explicit ProgramBuilder(int device, const Seat& seat) { program_.device = device, program_.seat = seat; }
+  explicit ProgramBuilder(int device, const PlanLocation& location) {
+    program_.device = device, program_.location = location;
+  }
 
   // Appends the instruction and returns its index. Waits on the same in-order lane are implied and omitted.
-  int add(Instruction instruction, const Frontier& waits);
+  int add(Instruction instruction, const Dependencies& waits);
   void begin_slot(int slot) { slot_ = slot; }  // for the instructions added from here on; -1: no slot
   void use(int buffer, bool is_write);         // by the most recently added instruction
 

@@ -106,7 +106,7 @@ Order order_of(Schedule schedule, const StagePosition& at) {
   return {};
 }
 
-int most_kept(Schedule schedule, const StagePosition& at) {
+int max_saved_microbatches(Schedule schedule, const StagePosition& at) {
   const int m = at.num_microbatches, p = at.num_stages;
   switch (schedule) {
     case Schedule::gpipe:
@@ -120,9 +120,9 @@ int most_kept(Schedule schedule, const StagePosition& at) {
       // the order itself.
       if (m % p == 0)
         return std::min(m * at.num_chunks, (p - at.stage - 1) * 2 + (at.num_chunks - 1) * p + 1);
-      int kept = 0, most = 0;
+      int saved = 0, most = 0;
       for (const Slot& slot : interleaved(at))
-        most = std::max(most, kept += slot.work == Work::forward ? 1 : -1);
+        most = std::max(most, saved += slot.work == Work::forward ? 1 : -1);
       return most;
     }
     case Schedule::zero_bubble:

@@ -56,7 +56,7 @@ Order order_of(Schedule schedule, const StagePosition& at);
 
 // The largest number of micro-batch chunks whose activations a stage saves at the same time, by the formula
 // of the schedule.
-int most_kept(Schedule schedule, const StagePosition& at);
+int max_saved_microbatches(Schedule schedule, const StagePosition& at);
 
 std::string text(const Order& order);
 

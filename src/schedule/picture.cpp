@@ -16,7 +16,7 @@ namespace {
 // gradient.
 using Result = std::tuple<bool, int, int>;
 
-std::optional<Result> needed_by(const Slot& slot, int stage, int num_stages, int num_chunks) {
+std::optional<Result> required_input(const Slot& slot, int stage, int num_stages, int num_chunks) {
   const int place = slot.chunk * num_stages + stage, last = num_stages * num_chunks - 1;
   switch (slot.work) {
     case Work::forward:
@@ -64,7 +64,7 @@ SlotTimes unit_times(Schedule schedule, int num_stages, int num_microbatches, in
       while (times.start[s].size() < times.orders[s].size()) {
         const Slot& slot = times.orders[s][times.start[s].size()];
         double start = now[s];
-        if (const auto needed = needed_by(slot, static_cast<int>(s), num_stages, num_chunks)) {
+        if (const auto needed = required_input(slot, static_cast<int>(s), num_stages, num_chunks)) {
           const auto found = done.find(*needed);
           if (found == done.end()) break;
           start = std::max(start, found->second);
@@ -119,8 +119,8 @@ std::string draw_timeline(const Plan& plan, int columns) {
     const auto num_chunks = static_cast<int>(pipeline.stages.front().chunks.size());
     const auto num_stages = static_cast<int>(pipeline.stages.size()),
                m = static_cast<int>(pipeline.microbatches.size());
-    constexpr std::int64_t kMostSlots = 1'000'000;
-    if (static_cast<std::int64_t>(num_stages) * m * num_chunks > kMostSlots)
+    constexpr std::int64_t kMaxSlots = 1'000'000;
+    if (static_cast<std::int64_t>(num_stages) * m * num_chunks > kMaxSlots)
       throw UserError("pipeline {} has {} stages and {} micro-batches, too many to draw", p, num_stages, m);
     const SlotTimes times = unit_times(plan.schedule, num_stages, m, num_chunks);
     const std::size_t width = label({Work::forward, m - 1, num_chunks - 1}, num_chunks > 1).size() + 1;

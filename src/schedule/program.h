@@ -52,8 +52,8 @@ enum class Op : std::uint8_t {
   // reduce: sums over the owners in other stages or pipelines (tied embeddings, uneven pipelines). Of the
   // tensor parts with equal copies the lowest one contributes, the others add zero; all receive the sum.
   sync_gradients,
-  send_buddy,     // transfer: the reduced gradient shard, to the device that repeats its update
-  receive_buddy,  // transfer
+  send_copy,     // transfer: the reduced gradient shard, to the device that repeats its update
+  receive_copy,  // transfer
   // reduce: gradient norm and finiteness over all devices; asynchronous: loss and norms, after all updates
   step_gate,
   optimizer,  // compute, or host if offloaded: updates the shard of one block
@@ -68,7 +68,7 @@ enum class Part : std::uint8_t {
   attention,
   mlp,
   attention_input,
-  attention_hop,
+  attention_ring_step,
   attention_output,
   router,
   experts
@@ -92,22 +92,22 @@ enum class BufferKind : std::uint8_t {
   stashed_weights,
   gradients,
   optimizer_state,
-  buddy_state,
-  kept_activations,     // from a block's forward to its backward
-  passing_activations,  // during a block's forward, or from its recomputation to the weight gradient
+  copy_state,
+  saved_activations,      // from a block's forward to its backward
+  transient_activations,  // during a block's forward, or from its recomputation to the weight gradient
   // of activations: from the input gradient of the block above to the weight gradient of the block
-  kept_gradients,
-  passing_gradients,  // of activations: while the input gradient of the block is computed
-  logits,             // while the loss is computed
+  saved_gradients,
+  transient_gradients,  // of activations: while the input gradient of the block is computed
+  logits,               // while the loss is computed
   // custom blocks: memory that autograd saves until the backward. Autograd allocates this and graph_work
   // itself
   graph,
   graph_work,       // custom blocks: additional memory of autograd during a forward or backward
   whole_gradients,  // of weights, before they are reduced to shards
-  buddy_gradients,  // reduced gradients of the shard whose update this device repeats
+  copy_gradients,   // reduced gradients of the shard whose update this device repeats
   exchange,         // concatenated shards of all members, input of a gather or reduce-scatter
   // output of a block, or gradient of its input, whose next block is on another stage or split differently
-  leaving,
+  outgoing,
   message,  // the part of it that is sent to, or received from, one device
   joined,   // concatenated parts that the tensor-parallel ranks of a group received
 };
@@ -126,7 +126,7 @@ struct Instruction {
   // Tensor collectives: the compute that they belong to: forward, recompute, backward_input, backward_weight
   // (its operands); receive for data from another stage.
   Op serves = Op::forward;
-  int microbatch = -1, chunk = -1, block = -1, hop = -1;
+  int microbatch = -1, chunk = -1, block = -1, ring_step = -1;
   // index into the stage's order (schedule/order.h); -1: before the first or after the last slot
   int slot = -1;
   int group = -1;          // collectives: index into Program::groups
@@ -146,7 +146,7 @@ struct Use {
 
 struct Program {
   int device = 0;
-  Seat seat;
+  PlanLocation location;
   std::vector<Instruction> instructions;
   std::vector<Group> groups;
   std::vector<Buffer> buffers;
@@ -186,7 +186,7 @@ struct Arena {
 Arena plan_arena(const Program& program);
 
 // The largest number of micro-batch chunks whose activations are saved at the same time.
-int most_kept(const Program& program);
+int max_saved_microbatches(const Program& program);
 
 std::string text(Op op);
 std::string text(Lane lane);

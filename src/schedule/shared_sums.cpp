@@ -11,20 +11,21 @@ namespace optimus {
 namespace {
 
 // In a single pipeline only a tied embedding has owners in two stages, so most devices can skip the search.
-bool has_any(const Plan& plan, const ModelSpec& model, int device) {
+bool has_shared_tensors(const Plan& plan, const ModelSpec& model, int device) {
   if (plan.pipelines.size() > 1) return true;
   if (!model.is_tied) return false;
   const Pipeline& pipeline = plan.pipelines.front();
-  const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat_of(plan, device).stage)];
-  const bool holds_an_end = stage.chunks.front().first() == 0 || stage.chunks.back().end() == plan.num_blocks;
-  if (!holds_an_end) return false;
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(location_of(plan, device).stage)];
+  const bool has_first_or_last_block =
+      stage.chunks.front().first() == 0 || stage.chunks.back().end() == plan.num_blocks;
+  if (!has_first_or_last_block) return false;
   return pipeline.stages.size() > 1 || strategy_of(stage, 0) != strategy_of(stage, plan.num_blocks - 1);
 }
 
 }  // namespace
 
 std::vector<SharedSum> shared_sums(const Plan& plan, const ModelSpec& model, int device) {
-  if (!has_any(plan, model, device)) return {};
+  if (!has_shared_tensors(plan, model, device)) return {};
   const Layout layout = layout_of(plan, model, StateKind::optimizer);
   Layout joint;
   joint.grids = layout.grids;

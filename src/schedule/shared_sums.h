@@ -18,7 +18,7 @@ namespace optimus {
 struct SharedSum {
   int block = 0;
   std::vector<int> members;  // devices, ascending, including this device
-  std::vector<HeldBox> boxes;
+  std::vector<TensorBox> boxes;
   Bytes bytes;
 };
 

@@ -6,15 +6,15 @@
 #include "base/units.h"
 #include "plan/layouts.h"
 #include "plan/plan.h"
+#include "schedule/activation_buffer.h"
 #include "schedule/share.h"
-#include "schedule/slab.h"
 
 namespace optimus {
 
 // The sizes for one device of the plan. Caches values that are the same for all blocks of a pattern.
 class DeviceSizes {
  public:
-  DeviceSizes(const Plan& plan, const ModelSpec& model, const Seat& seat);
+  DeviceSizes(const Plan& plan, const ModelSpec& model, const PlanLocation& location);
 
   // The state of one block on this device, with shards padded to equal size.
   Bytes state(int block, StateKind kind) const;
@@ -32,7 +32,7 @@ class DeviceSizes {
   Bytes shard_buffer(int block, StateKind kind) const;  // of one member
   // Master weights and moments of the shard whose updates this device repeats, unless it stores them anyway;
   // 0 without shard copies.
-  Bytes buddy_state(int block) const;
+  Bytes copy_state(int block) const;
   // Gradients that several tensor parts store but each computes only partially, by the parts that store them:
   // norms under sequence parallelism, and key/value heads that several parts share.
   std::map<std::vector<int>, Bytes> partial(int block) const;
@@ -40,14 +40,14 @@ class DeviceSizes {
   Bytes shared(int block) const;
   // Activations of one block and micro-batch. kept: saved from the forward to the backward. passing: live
   // only while the block is processed (in the forward, and when it is recomputed in the backward).
-  Slab kept(int block, int sequences) const;
-  Slab passing(int block, int sequences) const;
-  // Gradients of activations. gradients: live until the weight gradients are computed. passing_gradients:
+  ActivationBuffer saved(int block, int sequences) const;
+  ActivationBuffer transient(int block, int sequences) const;
+  // Gradients of activations. gradients: live until the weight gradients are computed. transient_gradients:
   // until the input gradient is computed.
-  Slab gradients(int block, int sequences) const;
-  Slab passing_gradients(int block, int sequences) const;
+  ActivationBuffer gradients(int block, int sequences) const;
+  ActivationBuffer transient_gradients(int block, int sequences) const;
   // Logits of one slice of tokens, if the head computes its loss slice by slice.
-  Slab logits(int block, int sequences) const;
+  ActivationBuffer logits(int block, int sequences) const;
   // Custom blocks: memory that autograd saves from the forward to the backward, and additional memory while
   // one of them runs.
   Bytes graph(int block, int sequences) const;
@@ -65,9 +65,10 @@ class DeviceSizes {
   Bytes dispatched(int block, int sequences) const;
 
  private:
-  enum class Flat { whole, shard, exchange };
-  Bytes laid_out(int block, StateKind kind, Flat how) const;
-  void add_whole(SlabBuilder& slab, int block, std::int64_t tokens, bool is_kept) const;
+  enum class BufferLayout { whole, shard, exchange };
+  Bytes aligned_size(int block, StateKind kind, BufferLayout how) const;
+  void add_whole(ActivationBufferBuilder& activation_buffer, int block, std::int64_t tokens,
+                 bool is_saved) const;
   // Rows and columns of the tensor that is passed around the ring; 0 without context parallelism.
   struct RingShape {
     std::int64_t rows = 0, columns = 0;
@@ -75,24 +76,25 @@ class DeviceSizes {
   RingShape ring_shape(int block, int sequences) const;
   std::int64_t elements(int block, int shards, bool with_embedding) const;
   std::int64_t expert_elements(int block, int shards) const;
-  int tensor_part(const LayerStrategy& strategy) const { return seat_.index % strategy.tp; }
+  int tensor_part(const LayerStrategy& strategy) const { return location_.index % strategy.tp; }
   ActivationShare share(int block, int sequences, bool between_blocks) const;
-  Slab activations(int block, int sequences, bool is_kept) const;
-  Slab activation_gradients(int block, int sequences, bool is_for_weights) const;
-  void add(SlabBuilder& slab, int block, std::int64_t tokens, const KeptTensor& tensor) const;
+  ActivationBuffer activations(int block, int sequences, bool is_saved) const;
+  ActivationBuffer activation_gradients(int block, int sequences, bool is_for_weights) const;
+  void add(ActivationBufferBuilder& activation_buffer, int block, std::int64_t tokens,
+           const SavedTensor& tensor) const;
 
   const Plan& plan_;
   const ModelSpec& model_;
-  Seat seat_;
+  PlanLocation location_;
   const Stage& stage_;
   std::vector<std::vector<LogicalTensor>> tensors_;  // [pattern]
   std::vector<std::vector<Operation>> operations_;
-  bool has_one_copy_of_tied_embedding_;
+  bool has_shared_tied_embedding_;
 };
 
 // With full recompute, the number of layers per recomputed group that needs the least memory. For a stage of
 // L layers with one micro-batch in flight, L / g saved inputs and all activations of g layers are live at the
 // same time, so g = √(L x input / all activations of a layer).
-int least_recompute_layers(const Plan& plan, const ModelSpec& model);
+int best_recompute_group_size(const Plan& plan, const ModelSpec& model);
 
 }  // namespace optimus

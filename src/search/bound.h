@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "schedule/order.h"
-#include "search/specimen.h"
+#include "search/sample_cost.h"
 
 namespace optimus {
 
@@ -26,18 +26,18 @@ struct Bound {
 };
 
 // The candidate with its state sharded as far as the constraints allow: the variant with the smallest memory.
-Candidate most_sharded(const Demand& demand, Candidate candidate);
+Candidate max_sharded(const Demand& demand, Candidate candidate);
 // Pseudo ZeRO stages used only for bounds; costs computed with them never exceed those of a real ZeRO stage.
-// kNoTraffic: no communication between replicas. kNothingGathered: all state is sharded and no rank stores a
+// kZeroWithoutTraffic: no communication between replicas. kZeroWithoutGathers: all state is sharded and no rank stores a
 // gathered copy.
-inline constexpr int kNoTraffic = -1, kNothingGathered = 4;
+inline constexpr int kZeroWithoutTraffic = -1, kZeroWithoutGathers = 4;
 // The number of devices that share one copy of the state.
 int num_shards(const Candidate& candidate);
 // The number of devices that share one copy of an expert's state.
 int num_expert_shards(const Candidate& candidate);
 // Lower bound of the number of micro-batches whose activations a stage stores at the same time; a chunk
 // counts as a fraction of a micro-batch.
-double least_in_flight(const Candidate& candidate, int stage, int microbatches);
+double min_in_flight(const Candidate& candidate, int stage, int microbatches);
 // The memory that a device may use: its capacity or --max-memory, whichever is smaller.
 Bytes memory_limit(const Demand& demand, Bytes has);
 // The number of communicators of a process; each takes memory.
@@ -46,24 +46,24 @@ int num_communicators(const Candidate& candidate);
 double process_bytes(const Demand& demand, const DeviceType& type, double live, double moving,
                      int communicators);
 
-class Bounder {
+class BoundModel {
  public:
-  Bounder(const Demand& demand, const Ground& ground);
+  BoundModel(const Demand& demand, const ClusterView& cluster_view);
 
-  // Stops early when the time bound reaches `enough`. For a candidate that does not fit, only the
+  // Stops early when the time bound reaches `cutoff_seconds`. For a candidate that does not fit, only the
   // bytes are meaningful.
-  Bound of(const Candidate& candidate, double enough = 1e300);
+  Bound of(const Candidate& candidate, double cutoff_seconds = 1e300);
   // A higher time bound where it is inexpensive to compute: runs the slots of all stages through the
   // simulator's pipeline model, each slot with its lower bound.
-  double tighter(const Candidate& candidate, const Bound& bound);
+  double tighten_bound(const Candidate& candidate, const Bound& bound);
   // Bound over all schedules, ZeRO stages and placements of the state; the other axes must be set. Memory is
-  // not computed when the time bound reaches `enough`.
-  Bound of_any_schedule(const Candidate& candidate, double enough = 1e300);
+  // not computed when the time bound reaches `cutoff_seconds`.
+  Bound bound_any_schedule(const Candidate& candidate, double cutoff_seconds = 1e300);
   // Bound over all ZeRO stages: communication between replicas takes no time.
-  double of_any_zero(Candidate candidate);
+  double bound_any_zero(Candidate candidate);
   // Bound over all numbers of stages and replicas and all recompute modes; tp, cp, sequence_parallel and
   // microbatch must be set. In the unit of the goal.
-  double of_any_shape(const Candidate& candidate);
+  double bound_any_shape(const Candidate& candidate);
   // The recompute modes of a stage's layers with as little recomputation as memory allows; full recomputation
   // if nothing fits.
   StageLayers fitted(const Candidate& candidate, int stage, int layers);
@@ -75,78 +75,81 @@ class Bounder {
     bool fits = false;
   };
   StageWork work_of(const Candidate& candidate, int stage, const StageLayers& layers);
-  int num_specimens() const { return specimens_.num_made(); }
+  int num_sample_costs() const { return sample_costs_.num_computed(); }
 
  private:
   // Seconds of the collectives among the devices that store the same parameters.
   struct Traffic {
     SlotCost shard, replica;  // gradients: reduce-scatter to shards, and all-reduce over copies of a shard
     SlotCost gather;          // weights: all-gather from shards
-    double reduce(const Held& held) const { return shard.of(held) + replica.of(held); }
+    double reduce(const BlockCounts& block_counts) const {
+      return shard.of(block_counts) + replica.of(block_counts);
+    }
   };
   // Memory of a stage as a function of its layers.
   struct MemoryTerms {
     struct Layer {
       double state = 0, gathered = 0;
-      double kept[3] = {}, brief[3] = {};  // [mode]
+      double saved_activations[3] = {}, transient[3] = {};  // [mode]
     };
     double fixed = 0;
-    Layer layer, dense;                        // bytes of one layer
-    double brief_ends = 0, gathered_ends = 0;  // of the embedding and the head
+    Layer layer, dense;                                  // bytes of one layer
+    double transient_of_ends = 0, gathered_at_ends = 0;  // of the embedding and the head
     // of an end of the model together with neighbouring layers, if the stage has any
-    double gathered_beside = 0;
+    double gathered_with_ends = 0;
     // dense: the layers that are of the second kind.
     double of(const StageLayers& layers, const StageLayers& dense) const;
   };
   // Buffers of a sharded block: its whole weights, its whole gradient, and the exchange buffer with the
   // shards of all members. gathered: weights gathered by software other than ours.
-  struct Moved {
+  struct ExchangeBuffers {
     double weights = 0, gradient = 0, exchange = 0, gathered = 0;
   };
   struct EndTerms {
-    double state = 0, kept = 0, brief = 0;
-    Moved moved;
+    double state = 0, saved_activations = 0, transient = 0;
+    ExchangeBuffers exchange_buffers;
   };
   struct StageTerms {
     MemoryTerms of_layers;  // for one micro-batch in flight
     EndTerms embedding, head;
-    Moved least_layer;
+    ExchangeBuffers min_layer;
   };
   StageTerms terms_of_any_stage(const Candidate& c, int kind, bool all_modes);
-  void see_moved(MemoryTerms& terms, const Candidate& c, int stage, double in_flight) const;
+  void add_exchange_memory(MemoryTerms& terms, const Candidate& c, int stage, double in_flight) const;
   // The number of layers of the second kind among a stage's layers, by recompute mode; zero if the model has
   // one kind of layers.
   StageLayers dense_of(const Candidate& c, int stage, const StageLayers& layers) const;
-  Held held_by(const Candidate& c, int stage, const StageLayers& layers) const;
+  BlockCounts block_counts_of(const Candidate& c, int stage, const StageLayers& layers) const;
   // The smallest and the largest number of such layers in the stage over all permitted numbers of chunks.
-  std::pair<int, int> least_and_most_dense(const Candidate& c, int stage) const;
+  std::pair<int, int> min_and_max_dense(const Candidate& c, int stage) const;
   struct StageCost;
   // The cost samples of one candidate on one kind of device, indexed by recompute mode; computed on demand.
-  const Specimen& specimen(int kind, const Candidate& c, RecomputeMode mode);
-  const Traffic& traffic(int kind, const Candidate& c, const Specimen& specimen);
+  const SampleCost& sample_cost(int kind, const Candidate& c, RecomputeMode mode);
+  const Traffic& traffic(int kind, const Candidate& c, const SampleCost& sample_cost);
   struct ChunkCost;
   ChunkCost chunk_cost(const Candidate& c, int stage, int chunk, const StageLayers& layers);
   StageCost stage_cost(const Candidate& c, int stage, const StageLayers& layers, bool has_message = false);
-  double seconds_of_shape(const Candidate& shape, int stage, double again);
+  double seconds_of_shape(const Candidate& shape, int stage, double recompute_seconds);
   std::vector<StageCost> stage_costs(const Candidate& c, const std::vector<StageLayers>& layers);
-  bool is_as_before(const Candidate& c, const std::vector<StageLayers>& layers, int stage) const;
-  double after_gate(const Candidate& c, const std::vector<StageCost>& stages) const;
-  double unhidden(const Candidate& c, const StageCost& stage) const;
-  double end_of(const Candidate& c, const std::vector<StageCost>& stages) const;
-  double update_of(const Candidate& c, const Specimen& own, const Held& held) const;
+  bool equals_previous_stage(const Candidate& c, const std::vector<StageLayers>& layers, int stage) const;
+  double update_time(const Candidate& c, const std::vector<StageCost>& stages) const;
+  double exposed_reduction(const Candidate& c, const StageCost& stage) const;
+  double last_gradient_time(const Candidate& c, const std::vector<StageCost>& stages) const;
+  double update_of(const Candidate& c, const SampleCost& own, const BlockCounts& block_counts) const;
   double update_seconds(const Candidate& c, const StageCost& stage, double gate) const;
   MemoryTerms memory_terms(const Candidate& c, int stage, double in_flight, bool all_modes);
-  void see_memory(Bound& bound, const Candidate& c, int stage, const StageLayers& layers, double in_flight);
+  void update_memory_bound(Bound& bound, const Candidate& c, int stage, const StageLayers& layers,
+                           double in_flight);
   double limit_of(const Candidate& c, int stage) const;
   int kind_of_stage(const Candidate& c, int stage) const;
-  double message(const Candidate& c, int stage, const Specimen& specimen) const;
+  double message(const Candidate& c, int stage, const SampleCost& sample_cost) const;
 
   const Demand& demand_;
-  const Ground& ground_;
-  Specimens specimens_;
+  const ClusterView& cluster_view_;
+  SampleCosts sample_costs_;
   LinkCost links_;
-  const bool has_two_kinds_;  // the model has two kinds of layers
-  std::vector<int> told_;     // distinct stages of the shape that is being bounded
+  const bool has_two_kinds_;          // the model has two kinds of layers
+  std::vector<int> distinct_stages_;  // distinct stages of the shape that is being bounded
   StageTerms last_terms_;
   Candidate terms_candidate_;
   int terms_kind_ = -1;
@@ -165,7 +168,7 @@ class Bounder {
   // Cache: the most recent request is usually repeated.
   int last_kind_ = -1;
   Candidate last_;
-  const Specimen* last_specimens_[3] = {};
+  const SampleCost* last_sample_costs_[3] = {};
 };
 
 }  // namespace optimus

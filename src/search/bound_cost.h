@@ -7,16 +7,16 @@
 namespace optimus {
 
 // Costs of the slots of one chunk.
-struct Bounder::ChunkCost {
+struct BoundModel::ChunkCost {
   double forward = 0, backward = 0, weight = 0;  // weight: if weight gradients are a separate slot
   double interference = 0;                       // slowdown of the last backward by concurrent reductions
 };
 
 // Costs of one stage.
-struct Bounder::StageCost {
+struct BoundModel::StageCost {
   double forward = 0, backward = 0, weight = 0;  // of one micro-batch, sum over all chunks
   double first_forward = 0, last_backward = 0;   // of the stage's first chunk
-  double longest_forward = 0;                    // largest forward of any chunk
+  double max_chunk_forward = 0;                  // largest forward of any chunk
   double interference = 0;
   double before = 0;                             // host work before the first slot
   double message = 0;                            // transfer to the next stage

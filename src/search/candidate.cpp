@@ -19,7 +19,7 @@ std::vector<int> allowed(const std::set<int>& values, const std::optional<Range>
 
 // Powers of two, plus the ends of the user's range, which are tried even if the default choice would skip
 // them.
-std::set<int> doublings(std::int64_t most, const std::optional<Range>& range) {
+std::set<int> powers_of_two(std::int64_t most, const std::optional<Range>& range) {
   std::set<int> values;
   for (std::int64_t value = 1; value <= most; value *= 2) values.insert(static_cast<int>(value));
   if (range)
@@ -44,7 +44,7 @@ Plan plan_of(const Demand& demand, const Candidate& c) {
   shape.batch = demand.batch, shape.sequence_length = demand.sequence_length;
   shape.schedule = c.schedule, shape.precision = demand.precision;
   Plan plan = uniform_plan(demand.model, shape);
-  plan.buddy = c.buddy;
+  plan.copy_distance = c.copy_distance;
   return plan;
 }
 
@@ -83,22 +83,22 @@ int num_dense(const ModelSpec& model, int begin, int end) {
   return count;
 }
 
-StageLayers dense_among(const ModelSpec& model, int first, const StageLayers& layers) {
+StageLayers count_dense(const ModelSpec& model, int first, const StageLayers& layers) {
   const int selective = first + layers.full, none = selective + layers.selective;
   return {num_dense(model, first, selective), num_dense(model, selective, none),
           num_dense(model, none, none + layers.none)};
 }
 
-StageLayers layers_in(RecomputeMode mode, int count) {
+StageLayers uniform_layers(RecomputeMode mode, int count) {
   return {mode == RecomputeMode::full ? count : 0, mode == RecomputeMode::selective ? count : 0,
           mode == RecomputeMode::none ? count : 0};
 }
 
-int dealt(std::int64_t layers, int parts, int i) {
+int split_layers(std::int64_t layers, int parts, int i) {
   return static_cast<int>(layers / parts + (i < layers % parts ? 1 : 0));
 }
 
-int first_dealt(std::int64_t layers, int parts, int i) {
+int first_split_layer(std::int64_t layers, int parts, int i) {
   return static_cast<int>(layers / parts * i + std::min<std::int64_t>(i, layers % parts));
 }
 
@@ -106,7 +106,8 @@ namespace {
 
 // The blocks of a chunk that begins with block `first`, as runs of equal strategy. The ends of the model join
 // the neighbouring run.
-Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int first, bool embeds, bool heads) {
+Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int first, bool has_embedding,
+               bool heads) {
   Chunk chunk;
   for (const RecomputeMode mode : {RecomputeMode::full, RecomputeMode::selective, RecomputeMode::none}) {
     const int count = layers.of(mode);
@@ -116,7 +117,7 @@ Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int fir
     first += count;
     chunk.runs.push_back(run);
   }
-  if (embeds) {
+  if (has_embedding) {
     for (BlockRun& run : chunk.runs) ++run.first;
     chunk.runs.front().first = first - layers.total(), ++chunk.runs.front().count;
   }
@@ -138,12 +139,12 @@ Plan plan_of(const Demand& demand, const Candidate& c, const std::vector<StageLa
       const int left = all.total() - used[static_cast<std::size_t>(s)];
       const int part = chunk * c.pp + s;
       const int count = c.chunks == 1   ? left
-                        : parts.empty() ? dealt(demand.model.layers, c.pp * c.chunks, part)
+                        : parts.empty() ? split_layers(demand.model.layers, c.pp * c.chunks, part)
                                         : parts[static_cast<std::size_t>(part)];
-      const bool embeds = s == 0 && chunk == 0, heads = s + 1 == c.pp && chunk + 1 == c.chunks;
+      const bool has_embedding = s == 0 && chunk == 0, heads = s + 1 == c.pp && chunk + 1 == c.chunks;
       Chunk& target = pipeline.stages[static_cast<std::size_t>(s)].chunks[static_cast<std::size_t>(chunk)];
-      target =
-          chunk_of(strategy_of(c), all.part(used[static_cast<std::size_t>(s)], count), first, embeds, heads);
+      target = chunk_of(strategy_of(c), all.part(used[static_cast<std::size_t>(s)], count), first,
+                        has_embedding, heads);
       used[static_cast<std::size_t>(s)] += count;
       first = target.end();
     }
@@ -160,7 +161,7 @@ MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp) {
   return count;
 }
 
-std::int64_t most_tensor_parts(const ModelSpec& model) {
+std::int64_t max_tensor_parts(const ModelSpec& model) {
   // Experts are never split by tensor parallelism.
   const bool has_columns = !model.is_mixture() || has_two_kinds_of_layers(model);
   return std::min({model.heads, has_columns ? model.ffn : model.vocab, model.vocab});
@@ -168,10 +169,10 @@ std::int64_t most_tensor_parts(const ModelSpec& model) {
 
 std::vector<int> tensor_choices(const Demand& demand, int num_devices) {
   const std::int64_t most = std::min<std::int64_t>(
-      {most_tensor_parts(demand.model), num_devices,
+      {max_tensor_parts(demand.model), num_devices,
        // Beyond a few domains nothing is gained: replicated work and message sizes stay the same.
        std::max<std::int64_t>(8, 4LL * demand.cluster.profile().groups.front().devices_per_domain)});
-  std::set<int> values = doublings(most, demand.constraints.tp);
+  std::set<int> values = powers_of_two(most, demand.constraints.tp);
   for (int tp = 1; tp <= std::min<std::int64_t>(most, 64); ++tp)
     if (demand.model.heads % tp == 0 && num_devices % tp == 0) values.insert(tp);
   // Devices that share a key/value head cannot use fp8 GEMMs. An explicit --tp is kept, and the error is
@@ -185,7 +186,7 @@ std::vector<int> context_choices(const Demand& demand, int num_devices) {
   // Fewer than 512 positions per device make GEMMs too small for any device.
   const std::int64_t most =
       std::min<std::int64_t>(num_devices, std::max<std::int64_t>(1, demand.sequence_length / 512));
-  std::set<int> values = doublings(std::min<std::int64_t>(most, 64), {});
+  std::set<int> values = powers_of_two(std::min<std::int64_t>(most, 64), {});
   if (demand.constraints.cp)
     for (const int end : {demand.constraints.cp->least, demand.constraints.cp->most})
       if (end >= 1 && end <= std::min<std::int64_t>(num_devices, demand.sequence_length)) values.insert(end);
@@ -208,10 +209,10 @@ std::vector<int> pipeline_choices(const Demand& demand, int num_devices) {
 
 std::vector<int> microbatch_choices(const Demand& demand, int cp) {
   // More tokens per micro-batch do not make any GEMM more efficient.
-  constexpr std::int64_t kMostTokens = 65536;
-  const std::int64_t most = std::max<std::int64_t>(1, kMostTokens * cp / demand.sequence_length);
+  constexpr std::int64_t kMaxTokens = 65536;
+  const std::int64_t most = std::max<std::int64_t>(1, kMaxTokens * cp / demand.sequence_length);
   const std::optional<Range>& range = demand.constraints.microbatch;
-  std::set<int> values = doublings(std::min<std::int64_t>({demand.batch, 64, most}), {});
+  std::set<int> values = powers_of_two(std::min<std::int64_t>({demand.batch, 64, most}), {});
   if (range)
     for (const int end : {range->least, range->most})
       if (end >= 1 && end <= demand.batch) values.insert(end);
@@ -224,14 +225,14 @@ std::vector<RecomputeMode> recompute_choices(const Demand& demand) {
   return {RecomputeMode::none, RecomputeMode::full};  // modes in between are covered by fitted candidates
 }
 
-int replica_step(const Candidate& c) { return c.ep / std::gcd(c.ep, c.tp * c.cp); }
+int replica_multiple(const Candidate& c) { return c.ep / std::gcd(c.ep, c.tp * c.cp); }
 
-std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch, int step) {
+std::vector<int> data_choices(const Demand& demand, int max_dp, int microbatch, int step) {
   const std::optional<Range>& range = demand.constraints.dp;
-  most_dp = most_dp / step * step;
-  const int most = static_cast<int>(std::min<std::int64_t>(
-                       most_dp, std::max<std::int64_t>(1, demand.batch / microbatch))) /
-                   step * step;
+  max_dp = max_dp / step * step;
+  const int most =
+      static_cast<int>(std::min<std::int64_t>(max_dp, std::max<std::int64_t>(1, demand.batch / microbatch))) /
+      step * step;
   if (most < 1) return {};
   // If the batch is not divisible, fewer replicas may suffice for the same number of micro-batches. With more
   // than one sequence per micro-batch, a shorter last micro-batch is the alternative.
@@ -243,7 +244,7 @@ std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch,
   if (demand.goal != Goal::throughput)
     for (int dp = most; dp >= step; dp = dp / 2 / step * step) values.insert(dp);
   if (range) {
-    const int top = std::min(most_dp, range->most) / step * step;
+    const int top = std::min(max_dp, range->most) / step * step;
     if (top >= range->least && top >= 1) values.insert(top);
   }
   return allowed(values, range);

@@ -20,18 +20,18 @@ struct StageLayers {
   StageLayers& operator+=(const StageLayers& other);
   bool operator==(const StageLayers&) const = default;
 };
-StageLayers layers_in(RecomputeMode mode, int count);
+StageLayers uniform_layers(RecomputeMode mode, int count);
 
 struct Candidate {
   int pp = 1, tp = 1, cp = 1, dp = 1, ep = 1;
   int chunks = 1, microbatch = 1;
   int zero = 0, shard_group = 0;
-  int buddy = 0;  // as in Plan
+  int copy_distance = 0;  // as in Plan
   bool sequence_parallel = false, offload = false;
   RecomputeMode recompute = RecomputeMode::none;
   // recompute only as many layers of each stage as memory requires; overrides `recompute`
   bool is_fitted = false;
-  int spare = 2;  // if fitted: thousandths of the memory left free for costs that bounds omit
+  int memory_margin = 2;  // if fitted: thousandths of the memory left free for costs that bounds omit
   Schedule schedule = Schedule::one_f_one_b;
   bool operator==(const Candidate&) const = default;
 
@@ -45,9 +45,9 @@ Plan plan_of(const Demand& demand, const Candidate& candidate);
 Plan plan_of(const Demand& demand, const Candidate& candidate, const std::vector<StageLayers>& layers,
              const std::vector<int>& parts = {});
 // The number of layers of part i in an even split; the first parts get the remainder.
-int dealt(std::int64_t layers, int parts, int i);
+int split_layers(std::int64_t layers, int parts, int i);
 // The index of the first layer of part i.
-int first_dealt(std::int64_t layers, int parts, int i);
+int first_split_layer(std::int64_t layers, int parts, int i);
 LayerStrategy strategy_of(const Candidate& candidate);
 // The number of micro-batches of a pipeline, and the duration of the last one relative to the others.
 struct MicrobatchCount {
@@ -62,7 +62,7 @@ MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp);
 std::vector<int> tensor_choices(const Demand& demand, int num_devices);
 // The largest tensor-parallel size: each rank needs at least one head, one MLP column and one vocabulary
 // entry.
-std::int64_t most_tensor_parts(const ModelSpec& model);
+std::int64_t max_tensor_parts(const ModelSpec& model);
 std::vector<int> context_choices(const Demand& demand, int num_devices);
 // Expert-parallel sizes; 1 for models without experts.
 std::vector<int> expert_choices(const Demand& demand, int num_devices);
@@ -72,10 +72,10 @@ std::vector<int> microbatch_choices(const Demand& demand, int cp);
 std::vector<RecomputeMode> recompute_choices(const Demand& demand);
 // Numbers of replicas. Contains the largest number that batch and devices allow, and smaller ones where they
 // can cost less. All values are multiples of `step`.
-std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch, int step = 1);
+std::vector<int> data_choices(const Demand& demand, int max_dp, int microbatch, int step = 1);
 // The number of replicas must be a multiple of this, so that the devices of a stage can be split into ep
 // parts.
-int replica_step(const Candidate& candidate);
+int replica_multiple(const Candidate& candidate);
 
 struct ScheduleChoice {
   Schedule schedule = Schedule::one_f_one_b;
@@ -84,7 +84,7 @@ struct ScheduleChoice {
 std::vector<ScheduleChoice> schedule_choices(const Demand& demand, int pp);
 
 struct ZeroChoice {
-  int zero = 0, shard_group = 0, buddy = 0;
+  int zero = 0, shard_group = 0, copy_distance = 0;
 };
 // For a candidate with all other axes set. `in_domain`: the number of devices with the same parameters inside
 // one fast domain.
@@ -97,7 +97,7 @@ bool has_copies(const Demand& demand, const Candidate& candidate);
 // kinds; 0 for other models.
 int num_dense(const ModelSpec& model, int begin, int end);
 // The same by recompute mode, for consecutive layers that begin with layer `first`.
-StageLayers dense_among(const ModelSpec& model, int first, const StageLayers& layers);
+StageLayers count_dense(const ModelSpec& model, int first, const StageLayers& layers);
 bool has_two_kinds_of_layers(const ModelSpec& model);
 
 }  // namespace optimus

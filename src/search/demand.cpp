@@ -90,11 +90,11 @@ Demand demand_on(const Demand& demand, const Cluster& cluster, const Constants& 
   copy.batch = demand.batch, copy.sequence_length = demand.sequence_length, copy.precision = demand.precision;
   copy.constraints = demand.constraints, copy.goal = demand.goal, copy.failures = demand.failures;
   copy.price = demand.price, copy.watts = demand.watts;
-  copy.shares_memory = demand.shares_memory, copy.has_offload = demand.has_offload;
+  copy.shares_memory = demand.shares_memory, copy.supports_offload = demand.supports_offload;
   return copy;
 }
 
-double rate_of(const Demand& demand, const DeviceMap& map, int num_devices) {
+double cost_rate(const Demand& demand, const DeviceMap& map, int num_devices) {
   if (demand.goal == Goal::throughput) return 1;
   const auto of_type = [&](const DeviceType& type) {
     if (demand.goal == Goal::energy) return demand.watts.value_or(type.watts);

@@ -66,15 +66,15 @@ struct Demand {
   // per device: price per hour, power under load; unset: the values of its type
   std::optional<double> price{}, watts{};
   Failures failures{};
-  bool shares_memory = false;  // the devices share one memory: more devices do not add memory
-  bool has_offload = true;     // the runtime supports optimizer state in host memory
+  bool shares_memory = false;    // the devices share one memory: more devices do not add memory
+  bool supports_offload = true;  // the runtime supports optimizer state in host memory
 };
 
 // The same demand for another cluster and other constants. Both must outlive the result.
 Demand demand_on(const Demand& demand, const Cluster& cluster, const Constants& constants);
 // What one second of the first `num_devices` present devices costs in the unit of the goal: 1, money, or
 // energy.
-double rate_of(const Demand& demand, const DeviceMap& map, int num_devices);
+double cost_rate(const Demand& demand, const DeviceMap& map, int num_devices);
 // Throws UserError if the goal needs a price or a power that is not specified.
 void check(const Demand& demand);
 

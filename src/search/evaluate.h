@@ -6,7 +6,7 @@
 
 namespace optimus {
 
-struct Fill {
+struct PeakMemory {
   double bytes = 0,
          limit = 0;  // of the process with the least headroom, or with the largest excess
   double host_bytes = 0, host_limit = 0;  // of the node with the most offloaded state, if any
@@ -15,11 +15,12 @@ struct Fill {
 };
 // Considers all stages of all pipelines; of stages with equal contents, only the one with the most
 // micro-batches in flight.
-Fill fill_of(const Demand& demand, const Ground& ground, const Plan& plan);
+PeakMemory peak_memory_of(const Demand& demand, const ClusterView& cluster_view, const Plan& plan);
 
 // The plan must be valid.
-double seconds_of(const Demand& demand, const Ground& ground, const Plan& plan);
+double seconds_of(const Demand& demand, const ClusterView& cluster_view, const Plan& plan);
 // The full prediction: time split, slots, and memory of all stages.
-StepPrediction predict(const Demand& demand, const Ground& ground, const Plan& plan, bool keeps_slots = true);
+StepPrediction predict(const Demand& demand, const ClusterView& cluster_view, const Plan& plan,
+                       bool stores_slots = true);
 
 }  // namespace optimus

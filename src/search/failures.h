@@ -18,16 +18,16 @@
 namespace optimus {
 
 // The factor by which failures lengthen a run.
-double stretch_of(const Failures& failures, int num_devices, bool keeps_state);
+double failure_slowdown(const Failures& failures, int num_devices, bool survives_device_loss);
 
 // Whether no single device stores state that no other device has. For a candidate without a ZeRO stage, as at
 // the start of the grid search: whether this is possible.
-bool keeps_state(const Plan& plan);
-bool keeps_state(const Candidate& candidate);
+bool survives_device_loss(const Plan& plan);
+bool survives_device_loss(const Candidate& candidate);
 
-// The weight of one second of a step in the objective: rate_of times the failure factor.
-double weight_of(const Demand& demand, const DeviceMap& map, const Plan& plan);
-double weight_of(const Demand& demand, const DeviceMap& map, const Candidate& candidate);
+// The weight of one second of a step in the objective: cost_rate times the failure factor.
+double objective_weight(const Demand& demand, const DeviceMap& map, const Plan& plan);
+double objective_weight(const Demand& demand, const DeviceMap& map, const Candidate& candidate);
 
 // The distance between a shard and its copy that places them on different nodes, if there are several nodes;
 // at least 1. Shards are `stride` devices apart; a node has `per_node` devices.

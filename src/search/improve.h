@@ -6,21 +6,22 @@
 
 namespace optimus {
 
-struct Improved {
+struct ImprovedPlan {
   Plan plan;
   double seconds = 0, objective = 0;
-  Fill fill;
+  PeakMemory peak_memory;
 };
 
-class Improver {
+class PlanImprover {
  public:
   // The references must outlive this object. Without an initial plan, the first plan that fits becomes the
   // best.
-  Improver(const Demand& demand, const Ground& ground) : demand_(demand), ground_(ground) {}
+  PlanImprover(const Demand& demand, const ClusterView& cluster_view)
+      : demand_(demand), cluster_view_(cluster_view) {}
 
-  const Improved& best() const { return best_; }
+  const ImprovedPlan& best() const { return best_; }
   bool has_plan() const { return !best_.plan.pipelines.empty(); }
-  void start_with(Improved plan) { best_ = std::move(plan); }
+  void start_with(ImprovedPlan plan) { best_ = std::move(plan); }
 
   // Whether the plan is valid and fits into memory.
   bool fits(const Plan& plan) const;
@@ -29,8 +30,8 @@ class Improver {
 
  private:
   const Demand& demand_;
-  const Ground& ground_;
-  Improved best_;
+  const ClusterView& cluster_view_;
+  ImprovedPlan best_;
 };
 
 }  // namespace optimus

@@ -9,10 +9,11 @@ namespace optimus {
 
 // Starting from the best plan: tries less sharding where memory is left, and another tensor-parallel size for
 // embedding and head.
-void mix_layers(Improver& improver, const Demand& demand, const Ground& ground);
+void mix_layers(PlanImprover& improver, const Demand& demand, const ClusterView& cluster_view);
 
 // Starting from candidates that are faster than the best plan but exceed memory (or from any candidate if no
 // plan fits): shards as few additional layers as needed, or recomputes groups of layers together.
-void make_fit(Improver& improver, const Demand& demand, Bounder& bounder, const GridResult& grid);
+void fit_by_sharding_or_grouping(PlanImprover& improver, const Demand& demand, BoundModel& bound_model,
+                                 const GridResult& grid);
 
 }  // namespace optimus

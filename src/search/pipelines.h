@@ -8,7 +8,7 @@
 namespace optimus {
 
 // Plans that are worth a simulation; memory is not checked yet.
-std::vector<Plan> pipelines_of_parts(const Demand& demand, const Ground& ground, Bounder& bounder,
-                                     const GridResult& grid);
+std::vector<Plan> multi_pipeline_plans(const Demand& demand, const ClusterView& cluster_view,
+                                       BoundModel& bound_model, const GridResult& grid);
 
 }  // namespace optimus

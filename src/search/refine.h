@@ -11,18 +11,19 @@ namespace optimus {
 // Returns the best plan found, or the best candidate of the grid if nothing is better. The plan has no
 // pipelines if neither the grid nor the refinement found one. is_uniform: all layers have one strategy and
 // the plan has one pipeline, as other trainers require.
-Improved refine(const Demand& demand, const Ground& ground, Bounder& bounder, const GridResult& grid,
-                bool is_uniform);
+ImprovedPlan refine(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
+                    const GridResult& grid, bool is_uniform);
 
-// The plan of a candidate. For a fitted candidate, `spare` is the smallest value with which the plan fits.
-struct Settled {
+// The plan of a candidate. For a fitted candidate, `memory_margin` is the smallest value with which the plan fits.
+struct FittedPlan {
   Candidate candidate;
   Plan plan;
-  Fill fill;
+  PeakMemory peak_memory;
 };
-Settled settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate candidate);
+FittedPlan fit_memory_margin(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
+                             Candidate candidate);
 
 // The plan that the grid search assigns to a candidate.
-Plan grid_plan(const Demand& demand, Bounder& bounder, const Candidate& candidate);
+Plan grid_plan(const Demand& demand, BoundModel& bound_model, const Candidate& candidate);
 
 }  // namespace optimus

@@ -13,16 +13,16 @@ struct RunEstimate {
   std::optional<double> cost;            // in the unit of --price
   std::optional<double> megawatt_hours;  // of the devices only
 };
-RunEstimate estimate_run(const Demand& demand, const Ground& ground, const SearchResult& result,
+RunEstimate estimate_run(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result,
                          double tokens);
 
-std::string search_text(const Demand& demand, const Ground& ground, const SearchResult& result);
+std::string search_text(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result);
 std::string estimate_text(const RunEstimate& estimate);
 // Does not include search.seconds, which the caller adds.
-OrderedJson search_json(const Demand& demand, const Ground& ground, const SearchResult& result);
+OrderedJson search_json(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result);
 OrderedJson estimate_json(const RunEstimate& estimate);
 
 // One self-contained SVG: devices and layers of each stage, its memory by category, and its slots over time.
-std::string search_svg(const Demand& demand, const Ground& ground, const SearchResult& result);
+std::string search_svg(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result);
 
 }  // namespace optimus

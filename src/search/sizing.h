@@ -9,7 +9,7 @@ namespace optimus {
 Cluster with_devices(const Cluster& cluster, int num_devices);
 
 // Whether any plan meets the demand.
-bool is_possible(const Demand& demand, const Ground& ground);
+bool is_possible(const Demand& demand, const ClusterView& cluster_view);
 
 // The smallest number of devices, in whole nodes and larger than the cluster, on which the demand can be met;
 // 0 if more devices do not help.

@@ -6,16 +6,17 @@
 
 namespace optimus {
 
-inline constexpr double kNever = 1e300;  // time of a stage that does not fit into memory
+inline constexpr double kInfeasible = 1e300;  // time of a stage that does not fit into memory
 
 // times[s][n]: seconds of one micro-batch on stage s with n layers, non-decreasing in n; kNever if that is
 // impossible (as n = 0 is). Returns the number of layers of each stage, `layers` in total, that minimises
 // sum(t) + (microbatches - 1) * max(t): the duration of a pipeline in which only the slowest stage limits the
 // others. Empty if no distribution is possible.
-std::vector<int> deal_layers(const std::vector<std::vector<double>>& times, int layers, double microbatches);
+std::vector<int> distribute_layers(const std::vector<std::vector<double>>& times, int layers,
+                                   double microbatches);
 
 // The minimised value for a given distribution.
-double dealt_seconds(const std::vector<std::vector<double>>& times, const std::vector<int>& layers,
-                     double microbatches);
+double pipeline_seconds(const std::vector<std::vector<double>>& times, const std::vector<int>& layers,
+                        double microbatches);
 
 }  // namespace optimus

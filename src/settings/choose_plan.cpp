@@ -43,7 +43,7 @@ Constraints runnable(const TrainOptions& options) {
   };
   fix(constraints.ep, 1);
   if (options.microbatch) fix(constraints.microbatch, static_cast<int>(*options.microbatch));
-  if (options.is_recompute_given) constraints.recompute = options.recompute;
+  if (options.is_recompute_explicit) constraints.recompute = options.recompute;
   check(constraints);
   return constraints;
 }
@@ -54,29 +54,30 @@ Demand demand_of(const TrainOptions& options, const ModelSpec& model, const Devi
                  const Constants& constants = fitted_constants()) {
   Demand demand{.model = model,
                 .cluster = cluster,
-                .software = our_software(),
+                .software = optimus_software(),
                 .constants = constants,
                 .batch = *options.batch,
                 .sequence_length = *options.sequence_length,
                 .precision = parse_precision(options.precision, "--precision"),
                 .constraints = constraints};
   demand.failures = options.failures;
-  demand.shares_memory = !device.is_gpu, demand.has_offload = false;
+  demand.shares_memory = !device.is_gpu, demand.supports_offload = false;
   if (const SaveRule rule = parse_save_rule(options.save_every, "--save-every"); rule.period.value > 0)
     demand.failures.checkpoint_every = rule.period;
-  const std::optional<Bytes> memory = device.memory_of_each(cluster.num_devices());
+  const std::optional<Bytes> memory = device.memory_per_worker(cluster.num_devices());
   if (memory && (!constraints.max_memory || *memory < *constraints.max_memory))
     demand.constraints.max_memory = memory;
   return demand;
 }
 
 // Data-parallel replicas, each on its share of the batch.
-Plan copies_on(int size, const Demand& demand, const TrainOptions& options) {
+Plan replicas_on(int size, const Demand& demand, const TrainOptions& options) {
   UniformPlan all{.dp = size, .batch = demand.batch, .sequence_length = demand.sequence_length};
   all.microbatch =
       static_cast<int>(options.microbatch.value_or(std::max<std::int64_t>(1, demand.batch / size)));
   all.precision = demand.precision;
-  if (options.is_recompute_given) all.strategy.recompute = parse_recompute(options.recompute, "--recompute");
+  if (options.is_recompute_explicit)
+    all.strategy.recompute = parse_recompute(options.recompute, "--recompute");
   if (demand.constraints.zero) all.strategy.zero = demand.constraints.zero->least;
   return uniform_plan(demand.model, all);
 }
@@ -86,16 +87,17 @@ std::string note_of(const SearchResult& found) {
                                  with_commas(found.num_candidates));
   if (found.alternatives.empty()) return note + ")";
   const Alternative& next = found.alternatives.front();
-  constexpr double kAsQuick = 5e-4;
+  constexpr double kEqualTime = 5e-4;
   const double slower = next.seconds / found.step.seconds - 1;
-  if (!next.fill.fits()) return fmt::format("{}; {}: {})", note, short_text(next.plan), next.why);
-  if (std::abs(slower) < kAsQuick) return fmt::format("{}; {} is equally fast)", note, short_text(next.plan));
+  if (!next.peak_memory.fits()) return fmt::format("{}; {}: {})", note, short_text(next.plan), next.why);
+  if (std::abs(slower) < kEqualTime)
+    return fmt::format("{}; {} is equally fast)", note, short_text(next.plan));
   return fmt::format("{}; {} is {:.1f} % {}: {})", note, short_text(next.plan), 100 * std::abs(slower),
                      slower > 0 ? "slower" : "faster", next.why);
 }
 
 // Collects a warning about the run history, for the line about the plan.
-class Complaint final : public EventSink {
+class WarningCollector final : public EventSink {
  public:
   void report(const Event& event) override {
     if (const Warning* warning = std::get_if<Warning>(&event)) words = "; " + warning->text;
@@ -105,25 +107,25 @@ class Complaint final : public EventSink {
 
 // The machines that the planner assumes: corrected by past runs, else as measured on this machine, else as
 // usual for the device type.
-struct KnownMachines {
-  Corrected by_history;
+struct AssumedMachines {
+  Corrected corrections;
   Cluster cluster;
   std::string note;
-  const Constants& constants() const { return by_history.constants; }
+  const Constants& constants() const { return corrections.constants; }
 };
 
-KnownMachines machines_known(const TrainOptions& options, const DeviceFacts& device, int size,
-                             Precision precision) {
-  Complaint complaint;
-  const std::vector<Residual> found = residuals(known_history(options.history, complaint));
+AssumedMachines assumed_machines(const TrainOptions& options, const DeviceFacts& device, int size,
+                                 Precision precision) {
+  WarningCollector warnings;
+  const std::vector<Residual> found = residuals(load_history(options.history, warnings));
   if (found.empty() && size <= device.count)
-    if (auto here = measured_machine(device.type, device.is_gpu, size, size, precision, complaint))
+    if (auto here = measured_machine(device.type, device.is_gpu, size, size, precision, warnings))
       return {{here->cluster.profile(), here->constants, {}},
               here->cluster,
-              complaint.words + "; costs as measured on this machine"};
-  Corrected machines = corrected(usual_machines(device, size), fitted_constants(), found);
+              warnings.words + "; costs as measured on this machine"};
+  Corrected machines = corrected(default_machines(device, size), fitted_constants(), found);
   Cluster cluster(machines.profile, fmt::format("cluster {}x{}", device.type, size));
-  std::string note = complaint.words;
+  std::string note = warnings.words;
   if (!machines.used.empty()) note += "; " + text(machines);
   return {std::move(machines), std::move(cluster), std::move(note)};
 }
@@ -131,15 +133,15 @@ KnownMachines machines_known(const TrainOptions& options, const DeviceFacts& dev
 // The planner's best plan. It may leave devices unused, because a small model can be faster on fewer devices.
 // If all devices have to be used, `may_copy` is set and the constraints allow it, the result is a replica of
 // the model on every device.
-ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                   bool may_copy) {
-  const KnownMachines known =
-      machines_known(options, device, size, parse_precision(options.precision, "--precision"));
+ChosenPlan best_plan_on(int size, const TrainOptions& options, const ModelSpec& model,
+                        const DeviceFacts& device, bool may_copy) {
+  const AssumedMachines known =
+      assumed_machines(options, device, size, parse_precision(options.precision, "--precision"));
   const Constraints constraints = runnable(options);
   Demand demand = demand_of(options, model, device, known.cluster, constraints, known.constants());
   // Asynchronous schedules have no redundant copy of the state.
   if (asynchronous_schedule(options.layout)) demand.failures.mtbf = Seconds(0);
-  SearchResult found = search(demand, Ground(known.cluster), {.refines = false, .is_uniform = true});
+  SearchResult found = search(demand, ClusterView(known.cluster), {.refines = false, .is_uniform = true});
   if (const auto schedule = asynchronous_schedule(options.layout)) {
     found.plan.schedule = *schedule;
     validate(found.plan, model, "--schedule " + options.layout.schedule);
@@ -148,7 +150,7 @@ ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model
                        constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
   if (num_devices(found.plan) == size || !is_free || !may_copy)
     return {found.plan, note_of(found) + known.note};
-  return {copies_on(size, demand, options),
+  return {replicas_on(size, demand, options),
           fmt::format(
               "replicas of the model on all {} devices; fewer are predicted to be faster: try --devices {}",
               size, num_devices(found.plan))};
@@ -156,17 +158,18 @@ ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model
 
 // The best plan. A run that continues after the loss of a worker gets one with redundant copies of its state,
 // if such a plan exists.
-ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& model,
-                        const DeviceFacts& device, bool may_copy) {
-  const ChosenPlan best = best_on(size, options, model, device, may_copy);
-  if (options.is_static || num_devices(best.plan) == 1 || can_lose(best.plan) > 0 ||
+ChosenPlan survivable_plan_on(int size, const TrainOptions& options, const ModelSpec& model,
+                              const DeviceFacts& device, bool may_copy) {
+  const ChosenPlan best = best_plan_on(size, options, model, device, may_copy);
+  if (options.is_static || num_devices(best.plan) == 1 || num_tolerated_losses(best.plan) > 0 ||
       is_asynchronous(best.plan.schedule))
     return best;
   TrainOptions copies = options;
-  copies.failures.mtbf = kSoon;
+  copies.failures.mtbf = kShortMtbf;
   try {
-    ChosenPlan chosen = best_on(size, copies, model, device, may_copy);
-    if (can_lose(chosen.plan) == 0 || num_devices(chosen.plan) < num_devices(best.plan)) return best;
+    ChosenPlan chosen = best_plan_on(size, copies, model, device, may_copy);
+    if (num_tolerated_losses(chosen.plan) == 0 || num_devices(chosen.plan) < num_devices(best.plan))
+      return best;
     chosen.note +=
         fmt::format("; {} has no redundant copy: losing a device would lose steps", short_text(best.plan));
     return chosen;
@@ -177,14 +180,14 @@ ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& 
 
 }  // namespace
 
-HardwareProfile usual_machines(const DeviceFacts& device, int size) {
+HardwareProfile default_machines(const DeviceFacts& device, int size) {
   HardwareProfile machines = open_cluster(fmt::format("{}x{}", device.type, size)).profile();
-  if (const auto each = device.memory_of_each(size); each && !device.is_gpu)
+  if (const auto each = device.memory_per_worker(size); each && !device.is_gpu)
     machines.types.front().memory = *each;
   return machines;
 }
 
-DeviceFacts with_room_of(DeviceFacts device, Bytes held, int num_sharing) {
+DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int num_sharing) {
   if (!device.is_gpu) device.num_sharing = num_sharing;
   if (device.memory) *device.memory += Bytes(held.value * device.num_sharing.value_or(1));
   return device;
@@ -192,7 +195,7 @@ DeviceFacts with_room_of(DeviceFacts device, Bytes held, int num_sharing) {
 
 ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device) {
   const int size = static_cast<int>(options.devices.value_or(1));
-  ChosenPlan chosen = surviving_on(size, options, model, device, true);
+  ChosenPlan chosen = survivable_plan_on(size, options, model, device, true);
   if (num_devices(chosen.plan) < size)
     throw UserError("no plan for {} devices meets the constraints; at most {} of them can be used", size,
                     num_devices(chosen.plan));
@@ -203,7 +206,7 @@ namespace {
 
 // The constraints that hold even when nothing else of the request can be met: an asynchronous schedule learns
 // differently from the others.
-Constraints unasked(const Constraints& asked) {
+Constraints mandatory_constraints(const Constraints& asked) {
   Constraints left;
   left.max_memory = asked.max_memory;
   if (asynchronous_schedule(asked)) left.schedule = asked.schedule;
@@ -212,15 +215,16 @@ Constraints unasked(const Constraints& asked) {
 
 }  // namespace
 
-Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size) {
+Plan plan_for_size(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size) {
   std::optional<UserError> last;
   for (int used = size; used > 0; --used)
-    for (const bool is_asked : {true, false}) {
-      TrainOptions wish = options;
-      wish.plan.clear(), wish.devices = used;
-      if (!is_asked) wish.layout = unasked(options.layout), wish.is_recompute_given = false;
+    for (const bool keeps_constraints : {true, false}) {
+      TrainOptions proposal = options;
+      proposal.plan.clear(), proposal.devices = used;
+      if (!keeps_constraints)
+        proposal.layout = mandatory_constraints(options.layout), proposal.is_recompute_explicit = false;
       try {
-        const Plan plan = surviving_on(used, wish, model, device, true).plan;
+        const Plan plan = survivable_plan_on(used, proposal, model, device, true).plan;
         if (num_devices(plan) == used || used == 1) return plan;
       } catch (const UserError& error) {
         last = error;
@@ -234,7 +238,8 @@ std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const
   std::optional<UserError> first;
   for (int size = device.count; size > 1; size /= 2) {
     try {
-      ChosenPlan chosen = surviving_on(size, options, model, device, /*may_copy=*/*options.batch >= size);
+      ChosenPlan chosen =
+          survivable_plan_on(size, options, model, device, /*may_copy=*/*options.batch >= size);
       if (num_devices(chosen.plan) > 1) return chosen;
     } catch (const UserError& error) {
       if (!first) first = error;
@@ -254,28 +259,28 @@ namespace {
 double seconds_of_step(const Plan& plan, const ModelSpec& model, const DeviceFacts& device) {
   validate(plan, model, "the next plan");
   const int size = num_device_numbers(plan);
-  const Cluster cluster(usual_machines(device, size));
+  const Cluster cluster(default_machines(device, size));
   const DeviceMap map = DeviceMap::identity(size);
-  return StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})
+  return StepSimulator({plan, model, cluster, map, optimus_software(), format_of(plan.precision)})
       .seconds(fitted_constants());
 }
 
 }  // namespace
 
-FirstAnswers::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
-                                  const DeviceFacts& device, int most_devices) {
+InterimPlanner::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
+                                    const DeviceFacts& device, int most_devices) {
   return {
-      .choose = [=](int size) { return plan_for_any(options, model, device, size); },
+      .choose = [=](int size) { return plan_for_size(options, model, device, size); },
       .make_templates =
           [=] {
-            const Cluster cluster(usual_machines(device, most_devices));
+            const Cluster cluster(default_machines(device, most_devices));
             return PipelineTemplates::build(demand_of(options, model, device, cluster, runnable(options)),
-                                            {.most_nodes = most_devices});
+                                            {.max_nodes = most_devices});
           },
       .step_seconds = [=](const Plan& plan) { return seconds_of_step(plan, model, device); },
       .move_seconds =
-          [=](const WhereStateIs& from, const Plan& to) {
-            const PlanChange change = change_plan(from.plan, to, model, ranks_there(from));
+          [=](const StateLocation& from, const Plan& to) {
+            const PlanChange change = change_plan(from.plan, to, model, present_ranks(from));
             return RecoveryCosts{}.move_seconds(static_cast<double>(change.moved.value));
           },
   };

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cluster/hardware.h"
-#include "elastic/first_answer.h"
+#include "elastic/interim_plan.h"
 #include "plan/plan.h"
 #include "search/demand.h"
 #include "settings/options.h"
@@ -16,7 +16,7 @@ namespace optimus {
 
 // A mean time between failures so short that the planner always pays for redundant copies of the state: for
 // runs that must tolerate losses.
-inline constexpr Seconds kSoon{600};
+inline constexpr Seconds kShortMtbf{600};
 
 struct ChosenPlan {
   Plan plan;
@@ -35,22 +35,22 @@ std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const
 // A plan for `size` devices after their number has changed: one that meets the user's constraints if
 // possible, else the best plan; some devices stay idle if not all can be used. Prefers plans with redundant
 // copies of the state. Throws UserError if nothing fits.
-Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size);
+Plan plan_for_size(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size);
 
 // `size` devices with the usual properties of their type. Workers on a processor share its memory.
-HardwareProfile usual_machines(const DeviceFacts& device, int size);
+HardwareProfile default_machines(const DeviceFacts& device, int size);
 
 // The memory that later plans may use while a running plan owns `held` bytes on each of `num_sharing` workers
 // of this machine: the free memory plus what the running plan owns.
-DeviceFacts with_room_of(DeviceFacts device, Bytes held, int num_sharing);
+DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int num_sharing);
 
 // The planner's demand for this training on a cluster. Options, model and cluster must outlive it.
 Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                  const Cluster& cluster);
 
-// The callbacks that `FirstAnswers` uses when ranks are lost or join (first_answer.h), in a run of at most
+// The callbacks that `InterimPlanner` uses when ranks are lost or join (first_answer.h), in a run of at most
 // `most_devices` devices.
-FirstAnswers::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
-                                  const DeviceFacts& device, int most_devices);
+InterimPlanner::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
+                                    const DeviceFacts& device, int most_devices);
 
 }  // namespace optimus

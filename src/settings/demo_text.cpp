@@ -26,7 +26,7 @@ Path header_folder() {
   return newest;
 }
 
-bool names_licence(std::string_view text) {
+bool names_license(std::string_view text) {
   return text.find("icense") != std::string_view::npos || text.find("Copyright") != std::string_view::npos;
 }
 
@@ -47,12 +47,12 @@ std::size_t comment_end(std::string_view text) {
 
 }  // namespace
 
-std::string_view without_licence(std::string_view text) {
+std::string_view without_license(std::string_view text) {
   while (true) {
     while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())) != 0)
       text.remove_prefix(1);
     const std::size_t end = comment_end(text);
-    if (end == 0 || !names_licence(text.substr(0, end))) return text;
+    if (end == 0 || !names_license(text.substr(0, end))) return text;
     text.remove_prefix(end);
   }
 }
@@ -73,7 +73,7 @@ std::shared_ptr<const TokenSet> demo_text(const Tokenizer& tokenizer) {
     const Outcome<std::string> text = read_file(file, Bytes(1 << 20));
     if (!text || text->find('\0') != std::string::npos) continue;
     starts.push_back(std::ssize(tokens));
-    tokenizer.encode(without_licence(*text), tokens);
+    tokenizer.encode(without_license(*text), tokens);
     if (const auto end = tokenizer.end_of_document()) tokens.push_back(*end);
   }
   if (tokens.empty()) throw UserError("{} contains no text; pass your own with --data FILE", folder.string());

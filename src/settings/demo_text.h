@@ -12,6 +12,6 @@ namespace optimus {
 // Throws UserError if this machine has no such headers.
 std::shared_ptr<const TokenSet> demo_text(const Tokenizer& tokenizer);
 // The text without its leading comment if that comment names a license.
-std::string_view without_licence(std::string_view text);
+std::string_view without_license(std::string_view text);
 
 }  // namespace optimus

@@ -13,7 +13,7 @@ namespace optimus {
 int num_devices(const EvalLayout& layout);
 
 struct EvalWork {
-  std::int64_t windows = 1, sequence_length = 1, tokens_at_once = 2048;
+  std::int64_t windows = 1, sequence_length = 1, tokens_per_pass = 2048;
   std::optional<std::int64_t> batch{};  // windows computed at a time, over all devices
   std::optional<Precision> precision{};
 };

@@ -11,7 +11,7 @@ namespace optimus {
 namespace {
 
 bool has_measured(const DeviceType& type, Precision precision) {
-  return DeviceCost(type, 1, our_software(), fitted_constants()).measured(format_of(precision).format) !=
+  return DeviceCost(type, 1, optimus_software(), fitted_constants()).measured(format_of(precision).format) !=
          nullptr;
 }
 
@@ -35,7 +35,7 @@ std::optional<MeasuredMachine> measured_machine(const std::string& name, bool is
   const std::optional<DeviceType> type = measured_type(name, events);
   if (!type || !has_measured(*type, precision)) return std::nullopt;
   return MeasuredMachine{
-      Cluster(several_of(open_cluster("here").profile(), *type, num_devices, is_gpu ? 1 : num_sharing)),
+      Cluster(replicate_device(open_cluster("here").profile(), *type, num_devices, is_gpu ? 1 : num_sharing)),
       with_measured_links(fitted_constants())};
 }
 
@@ -51,7 +51,7 @@ std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& 
   const Cluster cluster(profile);
   const DeviceMap map = DeviceMap::identity(1);
   if (!has_measured(type, plan.precision)) return std::nullopt;
-  return StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})
+  return StepSimulator({plan, model, cluster, map, optimus_software(), format_of(plan.precision)})
       .seconds(fitted_constants());
 }
 
@@ -63,13 +63,13 @@ std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, 
   const auto measured = measured_machine(name, is_gpu, numbers, num_devices(plan), plan.precision, events);
   const Cluster cluster = measured ? measured->cluster : open_cluster(fmt::format("{}x{}", name, numbers));
   const DeviceMap map = DeviceMap::identity(numbers);
-  const StepSimulator simulator({plan, model, cluster, map, our_software(), format_of(plan.precision)});
+  const StepSimulator simulator({plan, model, cluster, map, optimus_software(), format_of(plan.precision)});
   const Constants constants = measured ? measured->constants : fitted_constants();
   return ExpectedStep{
       measured
           ? "the measurements of this machine"
           : fmt::format("typical figures for {} (optimus profile --hardware measures this machine)", name),
-      simulator.run(constants), simulator.instructions(constants, kMostTraced)};
+      simulator.run(constants), simulator.instructions(constants, kMaxTracedInstructions)};
 }
 
 std::vector<double> predicted_seconds(const std::string& type, const Plan& plan, const ModelSpec& model,
@@ -78,7 +78,7 @@ std::vector<double> predicted_seconds(const std::string& type, const Plan& plan,
   const int size = num_device_numbers(plan);
   const Cluster cluster = open_cluster(fmt::format("{}x{}", type, size));
   const DeviceMap map = DeviceMap::identity(size);
-  const Software software = our_software();
+  const Software software = optimus_software();
   const Setup setup{plan, model, cluster, map, software, format_of(plan.precision)};
   const ModelWork work = work_of(model, plan.sequence_length);
   return PricedProgram(setup, work, program, Device{0}).price(fitted_constants());

@@ -43,7 +43,7 @@ void declare(OptionTable& table, TrainOptions& o) {
                                        {"wsd", LearningRateShape::wsd},
                                        {"constant", LearningRateShape::constant}},
                                       "learning rate decay after the warm-up");
-  table.add("min-lr", o.least_learning_rate, "F", "final learning rate, as a fraction of --lr");
+  table.add("min-lr", o.min_learning_rate_fraction, "F", "final learning rate, as a fraction of --lr");
   table.add("weight-decay", o.weight_decay, "X", "AdamW weight decay of matrices and embeddings");
   table.add("beta1", o.beta1, "X", "AdamW beta1");
   table.add("beta2", o.beta2, "X", "AdamW beta2");
@@ -62,9 +62,9 @@ void declare(OptionTable& table, TrainOptions& o) {
   table.add("devices", o.devices, "N",
             "number of workers, one process and one device each (default: all GPUs, else as many as there "
             "are cores)");
-  table.add("timeout", o.patience, "T", "how long to wait for a worker that does not answer").old_names = {
+  table.add("timeout", o.timeout, "T", "how long to wait for a worker that does not answer").old_names = {
       "patience"};
-  table.add("start-timeout", o.start_patience, "T", "how long to wait for all ranks of a launcher to start")
+  table.add("start-timeout", o.start_timeout, "T", "how long to wait for all ranks of a launcher to start")
       .old_names = {"start-patience"};
   table.add("notice", o.notice, "FILE|URL",
             "file that appears, or http URL that answers, before this machine is preempted: its workers then "
@@ -84,15 +84,15 @@ void declare(OptionTable& table, TrainOptions& o) {
             "number of CPU threads per worker (default: all cores, shared evenly)");
   table.add("plan", o.plan, "FILE", "use this plan");
   table.add("switch-at", o.switch_at, "STEP:PLAN,…", "switch to these plans, each after its step");
-  table.add_choice<WhenEarly>(
+  table.add_choice<PrecopyMode>(
       "precopy", o.precopy,
-      {{"auto", WhenEarly::automatic}, {"always", WhenEarly::always}, {"never", WhenEarly::never}},
+      {{"auto", PrecopyMode::automatic}, {"always", PrecopyMode::always}, {"never", PrecopyMode::never}},
       "whether to send state ahead while training continues, to shorten the pause of a plan switch");
   table
-      .add_choice<Dealing>("sample-assignment", o.dealing,
-                           {{"by-cost", Dealing::by_cost}, {"in-order", Dealing::in_order}},
-                           "how to assign the samples of a step to replicas: balanced by cost where "
-                           "document lengths differ, or in order")
+      .add_choice<SampleOrder>("sample-assignment", o.dealing,
+                               {{"by-cost", SampleOrder::by_cost}, {"in-order", SampleOrder::in_order}},
+                               "how to assign the samples of a step to replicas: balanced by cost where "
+                               "document lengths differ, or in order")
       .old_names = {"deal"};
   declare_layout(table, o.layout);
   for (const char* planned : {"ep", "offload"})

@@ -10,7 +10,7 @@
 #include "data/samples.h"
 #include "model/options.h"
 #include "reshard/plan_change.h"
-#include "schedule/deal.h"
+#include "schedule/sample_assignment.h"
 #include "search/demand.h"
 
 namespace optimus {
@@ -33,12 +33,12 @@ struct TrainOptions {
   std::optional<double> learning_rate;
   std::optional<std::int64_t> warmup;
   LearningRateShape shape = LearningRateShape::cosine;
-  double least_learning_rate = 0.1;  // final rate as a fraction of the highest
+  double min_learning_rate_fraction = 0.1;  // final rate as a fraction of the highest
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 1;
   std::int64_t seed = 1;
   std::string precision, recompute = "none";
   // whether the user specified it, so that no plan uses another; set by `resolve`
-  bool is_recompute_given = false;
+  bool is_recompute_explicit = false;
   std::optional<std::int64_t> recompute_layers;
   std::optional<double> dropout;
   SampleOptions samples;
@@ -48,17 +48,17 @@ struct TrainOptions {
   std::optional<std::int64_t> devices;
   std::string device;  // cpu, cuda, cuda:N; empty: cuda if a GPU is available
   std::int64_t threads = 0;
-  Seconds patience{300};        // timeout for workers that do not answer
-  Seconds start_patience{600};  // timeout for ranks of a launcher that have not joined yet
-  std::string notice;           // source of the preemption notice (notice.h); empty: none
-  std::string store;            // rendezvous store: etcd://host:port; empty: a store hosted by the run
-  Path token_file;              // file with the run's token, for runs over several hosts
+  Seconds timeout{300};        // timeout for workers that do not answer
+  Seconds start_timeout{600};  // timeout for ranks of a launcher that have not joined yet
+  std::string notice;          // source of the preemption notice (notice.h); empty: none
+  std::string store;           // rendezvous store: etcd://host:port; empty: a store hosted by the run
+  Path token_file;             // file with the run's token, for runs over several hosts
   Path plan;
-  std::string switch_at;                 // STEP:PLAN,…: the plans to switch to (switch_script.h)
-  Dealing dealing = Dealing::by_cost;    // how a step's samples are assigned to replicas
-  WhenEarly precopy = WhenEarly::never;  // whether state is sent before the pause of a plan change
-  Constraints layout;                    // constraints on the chosen plan
-  Failures failures;                     // failure rates that the planner assumes
+  std::string switch_at;                       // STEP:PLAN,…: the plans to switch to (switch_script.h)
+  SampleOrder dealing = SampleOrder::by_cost;  // how a step's samples are assigned to replicas
+  PrecopyMode precopy = PrecopyMode::never;    // whether state is sent before the pause of a plan change
+  Constraints layout;                          // constraints on the chosen plan
+  Failures failures;                           // failure rates that the planner assumes
   bool is_static = false;
   // Whether redundant state copies are always kept; otherwise the policy may drop or add them, depending on
   // the failure rate.

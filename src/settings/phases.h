@@ -16,7 +16,7 @@ namespace optimus {
 // a phase has no valid plan.
 std::vector<Plan> plan_phases(const TrainOptions& options, const TrainSettings& settings,
                               const DeviceFacts& device);
-void keep_phase_plans(FileSystem& files, const Path& run, const TrainSettings& settings);
+void write_phase_plans(FileSystem& files, const Path& run, const TrainSettings& settings);
 // Throws UserError.
 std::vector<Plan> read_phase_plans(const Path& run, const TrainSettings& settings);
 
@@ -24,7 +24,8 @@ std::vector<Plan> read_phase_plans(const Path& run, const TrainSettings& setting
 // plan that --switch-at names for a phase's step replaces that phase's plan. Throws UsageError and UserError.
 std::vector<ScriptedSwitch> script_of(const TrainOptions& options, const TrainSettings& settings);
 // The script with the steps of the phases that have been decided so far.
-std::vector<ScriptedSwitch> with_begins(std::vector<ScriptedSwitch> script, const TrainSettings& settings,
-                                        const std::vector<std::int64_t>& begins);
+std::vector<ScriptedSwitch> with_decided_starts(std::vector<ScriptedSwitch> script,
+                                                const TrainSettings& settings,
+                                                const std::vector<std::int64_t>& begins);
 
 }  // namespace optimus

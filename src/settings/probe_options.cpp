@@ -6,8 +6,9 @@
 namespace optimus {
 
 void declare(OptionTable& table, ProbeOptions& options) {
-  table.add("hardware", options.is_wanted, "measure this machine, for --cluster here (takes about a minute)");
-  table.add("links", options.has_links,
+  table.add("hardware", options.measures_devices,
+            "measure this machine, for --cluster here (takes about a minute)");
+  table.add("links", options.measures_links,
             "measure the network between the hosts of a launcher's ranks (5 s) and write a cluster file; "
             "with --hardware also measure their devices");
   table.add("device", options.device, "cpu|cuda",

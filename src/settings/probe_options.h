@@ -8,10 +8,10 @@
 namespace optimus {
 
 struct ProbeOptions {
-  bool is_wanted = false;
-  bool has_links = false;  // also measure the network between the hosts of a launcher's ranks
-  std::string device;      // cpu, cuda; empty: cuda if a GPU is available
-  std::string precision;   // of the measured kernels; empty: fp32 and bf16
+  bool measures_devices = false;
+  bool measures_links = false;  // also measure the network between the hosts of a launcher's ranks
+  std::string device;           // cpu, cuda; empty: cuda if a GPU is available
+  std::string precision;        // of the measured kernels; empty: fp32 and bf16
   std::int64_t threads = 0;
   std::string store;  // rendezvous store, as in a training
   Path token_file;

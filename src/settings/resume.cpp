@@ -38,22 +38,22 @@ const std::vector<Dropped>& dropped_options() {
   return all;
 }
 
-bool is_given(const Option& option) { return option.origin > Origin::run; }
+bool is_explicit(const Option& option) { return option.origin > Origin::run; }
 
 // The options whose values in the resumed run have to be ignored.
 std::vector<Option*> options_to_drop(OptionTable& table) {
   std::vector<Option*> result;
   for (const Dropped& rule : dropped_options()) {
     if (std::none_of(rule.given.begin(), rule.given.end(),
-                     [&](const char* name) { return is_given(*table.find(name)); }))
+                     [&](const char* name) { return is_explicit(*table.find(name)); }))
       continue;
     for (const char* name : rule.dropped)
-      if (Option* option = table.find(name); !is_given(*option)) result.push_back(option);
+      if (Option* option = table.find(name); !is_explicit(*option)) result.push_back(option);
   }
   return result;
 }
 
-void take_settings(OptionTable& table, const Path& run) {
+void load_run_settings(OptionTable& table, const Path& run) {
   const std::vector<Option*> dropped = options_to_drop(table);
   Option* const folder = table.find("run");
   const Origin folder_origin = folder->origin;
@@ -69,13 +69,13 @@ void take_settings(OptionTable& table, const Path& run) {
   const bool is_dropped = std::find(dropped.begin(), dropped.end(), plan) != dropped.end();
   std::error_code error;
   const bool has_plan = std::filesystem::exists(run / "plan.json", error);
-  if (plan->origin == Origin::run || (!is_given(*plan) && !is_dropped && has_plan))
+  if (plan->origin == Origin::run || (!is_explicit(*plan) && !is_dropped && has_plan))
     table.set(*plan, {(run / "plan.json").string()}, Origin::run);
 }
 
 }  // namespace
 
-void mark_given(OptionTable& table) {
+void mark_explicit_options(OptionTable& table) {
   TrainOptions defaults;
   OptionTable usual;
   declare(usual, defaults);
@@ -87,7 +87,8 @@ namespace {
 
 // The newest valid checkpoint. Interrupted saves have been removed already, so an incomplete folder is a
 // damaged one.
-std::optional<Path> sound_checkpoint(const Path& run, const std::optional<Path>& memory, EventSink& events) {
+std::optional<Path> newest_valid_checkpoint(const Path& run, const std::optional<Path>& memory,
+                                            EventSink& events) {
   std::vector<CheckpointEntry> all = list_checkpoints(run);
   if (memory) {
     const std::vector<CheckpointEntry> more = list_checkpoints(*memory);
@@ -95,7 +96,7 @@ std::optional<Path> sound_checkpoint(const Path& run, const std::optional<Path>&
   }
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   std::reverse(all.begin(), all.end());  // newest first; for the same step, the one on disk comes first
-  bool has_damaged = false;
+  bool found_damaged = false;
   for (const CheckpointEntry& entry : all) {
     try {
       const Checkpoint checkpoint = Checkpoint::open(entry.folder);
@@ -103,11 +104,11 @@ std::optional<Path> sound_checkpoint(const Path& run, const std::optional<Path>&
       if (entry.is_whole) return entry.folder;
       throw UserError("{} contains step {}", entry.folder.string(), checkpoint.step());
     } catch (const UserError& error) {
-      has_damaged = true;
+      found_damaged = true;
       events.report(Warning{fmt::format("{}; trying an older checkpoint", error.what())});
     }
   }
-  if (has_damaged) throw UserError("{}: the run has no valid checkpoint; all are damaged", run.string());
+  if (found_damaged) throw UserError("{}: the run has no valid checkpoint; all are damaged", run.string());
   return std::nullopt;
 }
 
@@ -128,15 +129,15 @@ ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, 
                      options.run.string(), run.string());
   ResumedRun resumed;
   resumed.lock = FolderLock::take(run);
-  take_settings(table, run);
+  load_run_settings(table, run);
   options.run = run, options.resume = run;
   value_or_throw(clear_leftovers(files, run));
-  bring_host_memory(run);
-  if (const auto step = take_host_memory(files, run))
+  export_host_memory(run);
+  if (const auto step = commit_host_memory(files, run))
     events.report(Warning{fmt::format("restored the checkpoint of step {} from host memory", *step)});
   const std::optional<Path> memory = find_memory_level(run);
   if (memory) value_or_throw(clear_leftovers(files, *memory));
-  resumed.checkpoint = sound_checkpoint(run, memory, events);
+  resumed.checkpoint = newest_valid_checkpoint(run, memory, events);
   if (resumed.checkpoint) {
     const Checkpoint checkpoint = Checkpoint::open(*resumed.checkpoint);
     resumed.state = parse_training_state(checkpoint.small_file(kTrainingStateFile),

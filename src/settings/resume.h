@@ -23,6 +23,6 @@ struct ResumedRun {
 ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, EventSink& events);
 
 // For options set by a program: those that differ from their defaults count as given.
-void mark_given(OptionTable& table);
+void mark_explicit_options(OptionTable& table);
 
 }  // namespace optimus

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "data/open.h"
-#include "elastic/notice.h"
+#include "elastic/preemption_notice.h"
 #include "model/open.h"
 #include "model/presets.h"
 #include "plan/plan_json.h"
@@ -28,7 +28,7 @@ constexpr double kDemoRate = 5e-3;
 
 bool is_demo(const TrainOptions& options) { return options.model.model.empty(); }
 
-void refuse_nonsense(const TrainOptions& o) {
+void check_option_ranges(const TrainOptions& o) {
   const auto at_least = [](const char* name, const std::optional<std::int64_t>& value, std::int64_t least) {
     if (value && (*value < least || *value > 1'000'000'000))
       throw UsageError("--{}: {} is out of range, expected {} to 1,000,000,000", name, *value, least);
@@ -44,7 +44,7 @@ void refuse_nonsense(const TrainOptions& o) {
     if (!(value >= least && value <= most))
       throw UsageError("--{}: {} is out of range, expected {} to {}", name, value, least, most);
   };
-  within("lr", o.learning_rate.value_or(0), 0, 1e3), within("min-lr", o.least_learning_rate, 0, 1);
+  within("lr", o.learning_rate.value_or(0), 0, 1e3), within("min-lr", o.min_learning_rate_fraction, 0, 1);
   within("dropout", o.dropout.value_or(0), 0, 0.99), within("validation", o.validation, 0, 0.9);
   within("weight-decay", o.weight_decay, 0, 10), within("clip", o.clip, 0, 1e9),
       within("epsilon", o.epsilon, 0, 1);
@@ -64,7 +64,7 @@ T choose(OptionTable* table, const char* name, std::optional<T>& target, T value
 }
 
 // Whether the model, its tokenizer or a dimension was given for this call rather than by the resumed run.
-bool is_model_given(OptionTable* table) {
+bool is_model_explicit(OptionTable* table) {
   if (table == nullptr) return false;
   ModelOptions model;
   OptionTable names;
@@ -79,7 +79,7 @@ bool is_model_given(OptionTable* table) {
 
 ModelSpec resolve_model(TrainOptions& options, const Tokenizer& tokenizer, bool is_tokenized_data) {
   ModelOptions model = options.model;
-  model.model = model_place(model.model);
+  model.model = model_path_of(model.model);
   if (is_demo(options)) {
     model.model = kDemoModel;
     const auto fill = [](auto& target, const auto& value) {
@@ -155,13 +155,13 @@ std::optional<MaskingOptions> masking(const ModelSpec& model, const Tokenizer& t
 }
 
 // The published fit of the best learning rate to the number of parameters (Kaplan et al. 2020, appendix D.6).
-double usual_learning_rate(const ModelSpec& model) {
+double default_learning_rate(const ModelSpec& model) {
   const double layer = static_cast<double>(num_parameters(model) - model.vocab * model.hidden);
   return std::clamp(0.003239 - 0.0001395 * std::log(std::max(1.0, layer)), 5e-5, 3e-3);
 }
 
 // A resumed run keeps all of its settings, including those that the user did not give.
-bool is_recompute_given(const TrainOptions& options, OptionTable* table) {
+bool is_recompute_explicit(const TrainOptions& options, OptionTable* table) {
   const Option* recompute = table == nullptr ? nullptr : table->find("recompute");
   const bool is_usual = options.recompute == TrainOptions{}.recompute;
   if (recompute == nullptr || recompute->origin == Origin::run) return !is_usual;
@@ -211,7 +211,7 @@ ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const Dev
     shape.schedule = parse_schedule(options.layout.schedule, "--schedule");
   shape.strategy.recompute = parse_recompute(options.recompute, "--recompute");
   if (shape.strategy.recompute == RecomputeMode::full && !model.is_custom()) {
-    const std::int64_t best = least_recompute_layers(uniform_plan(model, shape), model);
+    const std::int64_t best = best_recompute_group_size(uniform_plan(model, shape), model);
     const std::int64_t layers = choose(table, "recompute-layers", options.recompute_layers, best);
     shape.strategy.recompute_layers = static_cast<int>(std::clamp<std::int64_t>(layers, 0, model.layers));
   } else if (options.recompute_layers.value_or(1) != 1) {
@@ -236,7 +236,7 @@ ChosenPlan resolve_first_phase(TrainOptions& options, TrainSettings& settings, c
   const std::int64_t length =
       choose(table, "seq", options.sequence_length, given ? given->sequence_length : 0);
   settings.phases = phases_of(options.batch_ramp, batch, options.sequence_ramp, length);
-  const std::vector<Phase> known = with_begins(settings.phases, state.phase_begins);
+  const std::vector<Phase> known = with_decided_starts(settings.phases, state.phase_begins);
   const Phase& now = phase_at(known, state.step);
   settings.first_phase = static_cast<std::size_t>(&now - known.data());
   if (given) {
@@ -256,14 +256,14 @@ ChosenPlan resolve_first_phase(TrainOptions& options, TrainSettings& settings, c
 
 // The noise scale is measured from the norm of all gradients, which asynchronous updates do not have.
 void refuse_noise(const TrainOptions& options, const Plan& plan) {
-  if (follows_noise(options.batch_ramp) && is_asynchronous(plan.schedule))
+  if (is_noise_ramp(options.batch_ramp) && is_asynchronous(plan.schedule))
     throw UserError(
         "--batch-ramp {}: schedule {} updates stages at different times and measures no noise; pass a number "
         "of steps instead",
         options.batch_ramp, text(plan.schedule));
 }
 
-Path usual_run_folder(const ModelSpec& model) {
+Path default_run_folder(const ModelSpec& model) {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
   ::localtime_r(&now, &parts);
@@ -283,11 +283,11 @@ LearningRate resolve_learning_rate(TrainOptions& options, double usual, std::int
   const double rate = choose(table, "lr", options.learning_rate, usual);
   const std::int64_t warmup =
       choose(table, "warmup", options.warmup, std::min<std::int64_t>(2000, steps / 10));
-  return {options.shape, rate, rate * options.least_learning_rate, warmup, steps};
+  return {options.shape, rate, rate * options.min_learning_rate_fraction, warmup, steps};
 }
 
 // Asynchronous schedules have no norm of all gradients to clip by.
-void leave_unclipped(TrainOptions& options, const Plan& plan, OptionTable* table, EventSink& events) {
+void disable_clipping(TrainOptions& options, const Plan& plan, OptionTable* table, EventSink& events) {
   if (!is_asynchronous(plan.schedule) || options.clip == 0) return;
   Option* const option = table == nullptr ? nullptr : table->find("clip");
   if (option != nullptr && (option->origin == Origin::file || option->origin == Origin::flag))
@@ -324,7 +324,7 @@ Precision resolve_precision(TrainOptions& options, const DeviceFacts& device, Op
 }
 
 TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_t num_samples) {
-  refuse_nonsense(options);
+  check_option_ranges(options);
   if (!options.model.model.empty() || !options.data.empty() || !options.tokenizer.empty() ||
       options.dropout || options.sequence_length.value_or(1) != 1 ||
       options.export_format != ExportFormat::none)
@@ -348,19 +348,19 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
   settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
   settings.steps = choose(nullptr, "steps", options.steps, std::int64_t{1000});
   settings.learning_rate = resolve_learning_rate(options, 1e-3, settings.steps, nullptr);
-  settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
+  settings.run = options.run.empty() ? default_run_folder(settings.model) : options.run;
   return settings;
 }
 
 TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table, EventSink& events,
                       const std::optional<Path>& checkpoint, const TrainingState& state) {
-  refuse_nonsense(options);
-  if (!options.notice.empty()) (void)Notice::parse(options.notice);
+  check_option_ranges(options);
+  if (!options.notice.empty()) (void)PreemptionNotice::parse(options.notice);
   TrainSettings settings;
-  const bool is_model_saved = checkpoint && !is_model_given(table);
-  const std::string place = is_model_saved ? checkpoint->string() : model_place(options.model.model);
+  const bool is_model_saved = checkpoint && !is_model_explicit(table);
+  const std::string place = is_model_saved ? checkpoint->string() : model_path_of(options.model.model);
   settings.tokenizer_name =
-      is_model_saved || options.tokenizer.empty() ? usual_tokenizer(place) : options.tokenizer;
+      is_model_saved || options.tokenizer.empty() ? default_tokenizer(place) : options.tokenizer;
   settings.tokenizer = open_tokenizer(settings.tokenizer_name);
   const bool is_tokens = !options.data.empty() && is_tokenized(options.data.back());
   settings.model =
@@ -383,15 +383,15 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
     choose(table, "batch", options.batch, is_demo(options) ? kDemoBatch : std::int64_t{8});
   }
   const bool is_default = !options.devices && options.plan.empty();
-  options.is_recompute_given = is_recompute_given(options, table);
+  options.is_recompute_explicit = is_recompute_explicit(options, table);
   ChosenPlan chosen = has_ramp(options) ? resolve_first_phase(options, settings, device, table, state)
                                         : resolve_plan(options, settings.model, device, table);
   settings.plan = std::move(chosen.plan), settings.plan_note = std::move(chosen.note);
   if (settings.phases.empty()) settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
   const std::int64_t longest_phase = settings.phases.back().sequence_length;
-  settings.are_devices_free = is_default;
+  settings.is_device_count_automatic = is_default;
   refuse_noise(options, settings.plan);
-  leave_unclipped(options, settings.plan, table, events);
+  disable_clipping(options, settings.plan, table, events);
   if (is_default && *options.devices < device.count && settings.phases.size() == 1)
     settings.devices_note =
         fmt::format("{} of {} devices used: no plan splits batch {} of {} over more", *options.devices,
@@ -405,9 +405,9 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
                                                masking(settings.model, *settings.tokenizer));
   // Fine-tuning changes pretrained weights only a little.
   const double share = settings.weights != nullptr ? 0.1 : 1;
-  const double usual_rate = is_demo(options) ? kDemoRate : share * usual_learning_rate(settings.model);
-  settings.learning_rate = resolve_learning_rate(options, usual_rate, settings.steps, table);
-  settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
+  const double default_rate = is_demo(options) ? kDemoRate : share * default_learning_rate(settings.model);
+  settings.learning_rate = resolve_learning_rate(options, default_rate, settings.steps, table);
+  settings.run = options.run.empty() ? default_run_folder(settings.model) : options.run;
   return settings;
 }
 

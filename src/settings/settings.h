@@ -33,10 +33,10 @@ struct TrainSettings {
       phases;  // one phase unless a ramp is given; the begins decided at run time are in TrainingState
   std::size_t first_phase = 0;      // the phase in which the run starts or resumes
   std::vector<Plan> phase_plans{};  // indexed by phase; filled for the phases after first_phase (phases.h)
-  bool are_devices_free = false;    // the number of devices was not given
-  Plan plan;                        // of phase `first_phase`
-  std::string plan_note;            // why this plan, if the planner chose it
-  std::string devices_note;         // one line, why fewer devices are used than are available; mostly empty
+  bool is_device_count_automatic = false;  // the number of devices was not given
+  Plan plan;                               // of phase `first_phase`
+  std::string plan_note;                   // why this plan, if the planner chose it
+  std::string devices_note;  // one line, why fewer devices are used than are available; mostly empty
   std::int64_t steps = 0;
   LearningRate learning_rate;
   Path run;
@@ -49,7 +49,7 @@ struct DeviceFacts {
   int count = 1;                     // devices used if no number is given
   std::optional<Bytes> memory{};     // of one GPU; for a processor, the memory that its workers share
   std::optional<int> num_sharing{};  // workers on this processor; empty: all
-  std::optional<Bytes> memory_of_each(int num_devices) const {
+  std::optional<Bytes> memory_per_worker(int num_devices) const {
     return memory && !is_gpu ? Bytes(memory->value / std::max(1, num_sharing.value_or(num_devices))) : memory;
   }
 };

@@ -11,8 +11,9 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kSmallestSweep = 4;  // minimum rows of a sweep for judging its order
-constexpr double kTelling = 0.05;  // measurements with a smaller relative difference may be in either order
+constexpr std::size_t kMinSweepRows = 4;  // minimum rows of a sweep for judging its order
+constexpr double kMinRelativeDifference =
+    0.05;  // measurements with a smaller relative difference may be in either order
 
 void add(ErrorSummary& summary, double error) {
   summary.mape += std::abs(error);
@@ -58,7 +59,7 @@ void judge_sweeps(std::span<const RunOutcome> outcomes, AccuracySummary& summary
   std::vector<double> correlations;
   int rightly = 0;
   for (const auto& [name, rows] : sweeps) {
-    if (rows.size() < kSmallestSweep) continue;
+    if (rows.size() < kMinSweepRows) continue;
     std::vector<double> measured, predicted;
     for (const RunOutcome* row : rows) {
       const auto batch = static_cast<double>(row->run->run->plan.batch);
@@ -67,7 +68,9 @@ void judge_sweeps(std::span<const RunOutcome> outcomes, AccuracySummary& summary
     correlations.push_back(rank_correlation(measured, predicted));
     for (std::size_t i = 0; i < rows.size(); ++i)
       for (std::size_t k = i + 1; k < rows.size(); ++k) {
-        if (std::abs(measured[i] - measured[k]) <= kTelling * std::min(measured[i], measured[k])) continue;
+        if (std::abs(measured[i] - measured[k]) <=
+            kMinRelativeDifference * std::min(measured[i], measured[k]))
+          continue;
         ++summary.pairs;
         rightly += (measured[i] < measured[k]) == (predicted[i] < predicted[k]);
       }
@@ -94,7 +97,7 @@ std::vector<RunOutcome> predict_runs(std::span<const Run> runs, const Constants&
     const RunCase& one = *outcome.run->run;
     const MeasuredRun& measured = outcome.run->measured;
     outcome.seconds = one.simulator->seconds(constants);
-    outcome.seconds_left_out = one.simulator->seconds(constants_without(measured.source));
+    outcome.seconds_left_out = one.simulator->seconds(constants_fitted_without(measured.source));
     if (measured.bytes)
       outcome.bytes = static_cast<double>(one.memory(measured.memory_kind, constants).value);
   }

@@ -19,7 +19,7 @@ class TraceBuilder {
   void remove(double seconds, const std::string& name, const std::string& where);
   void count(double seconds, double nodes, const std::string& where);
   void end(double seconds);  // extends the trace to this time
-  bool is_there(const std::string& name) const;
+  bool is_present(const std::string& name) const;
 
   // Throws UserError if no node is ever available.
   AvailabilityTrace take(const std::string& form, const std::string& source);
@@ -29,7 +29,7 @@ class TraceBuilder {
 
   std::vector<NodeEvent> events_;
   std::map<std::string, int> numbers_;
-  std::vector<bool> is_there_;
+  std::vector<bool> is_present_;
   int counted_ = 0;
   double latest_ = 0, length_ = 0;
 };

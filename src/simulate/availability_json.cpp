@@ -70,9 +70,9 @@ AvailabilityTrace read_faults(const std::vector<JsonView>& events, const std::st
   for (const Fault& fault : faults) {
     int& number = open[fault.node];
     number = std::max(0, number + (fault.is_start ? 1 : -1));
-    if (number == 1 && fault.is_start && builder.is_there(fault.node))
+    if (number == 1 && fault.is_start && builder.is_present(fault.node))
       builder.remove(fault.seconds, fault.node, fault.where);
-    if (number == 0 && !builder.is_there(fault.node)) builder.add(fault.seconds, fault.node, fault.where);
+    if (number == 0 && !builder.is_present(fault.node)) builder.add(fault.seconds, fault.node, fault.where);
     builder.end(fault.seconds);
   }
   return builder.take("faults of nodes, in days; nodes without faults are not listed (JSON)", source);

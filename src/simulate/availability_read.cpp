@@ -11,26 +11,27 @@
 namespace optimus {
 
 void TraceBuilder::add(double seconds, const std::string& name, const std::string& where) {
-  constexpr int kMostNodes = 1'000'000;
+  constexpr int kMaxNodes = 1'000'000;
   const auto [at, is_new] = numbers_.try_emplace(name, static_cast<int>(numbers_.size()));
-  if (is_new) is_there_.push_back(false);
-  if (numbers_.size() > kMostNodes) throw UserError("{}: more than {} nodes", where, kMostNodes);
-  if (is_there_[static_cast<std::size_t>(at->second)])
+  if (is_new) is_present_.push_back(false);
+  if (numbers_.size() > kMaxNodes) throw UserError("{}: more than {} nodes", where, kMaxNodes);
+  if (is_present_[static_cast<std::size_t>(at->second)])
     throw UserError("{}: node {} is added twice", where, in_quotes(name));
   put(seconds, true, at->second, where);
 }
 
 void TraceBuilder::remove(double seconds, const std::string& name, const std::string& where) {
-  if (!is_there(name)) throw UserError("{}: node {} is removed but was not present", where, in_quotes(name));
+  if (!is_present(name))
+    throw UserError("{}: node {} is removed but was not present", where, in_quotes(name));
   put(seconds, false, numbers_.find(name)->second, where);
 }
 
 void TraceBuilder::count(double seconds, double nodes, const std::string& where) {
-  constexpr double kMost = 1e6, kMostEvents = 3e6;
-  if (!(nodes >= 0 && nodes <= kMost))
-    throw UserError("{}: {} nodes, must be from 0 to {:.0f}", where, nodes, kMost);
-  if (static_cast<double>(events_.size()) + nodes > kMostEvents)
-    throw UserError("{}: more than {:.0f} nodes are added and removed", where, kMostEvents);
+  constexpr double kMaxValue = 1e6, kMaxEvents = 3e6;
+  if (!(nodes >= 0 && nodes <= kMaxValue))
+    throw UserError("{}: {} nodes, must be from 0 to {:.0f}", where, nodes, kMaxValue);
+  if (static_cast<double>(events_.size()) + nodes > kMaxEvents)
+    throw UserError("{}: more than {:.0f} nodes are added and removed", where, kMaxEvents);
   const int wanted = static_cast<int>(nodes);
   while (counted_ < wanted) add(seconds, std::to_string(counted_), where), ++counted_;
   while (counted_ > wanted) --counted_, remove(seconds, std::to_string(counted_), where);
@@ -40,9 +41,9 @@ void TraceBuilder::count(double seconds, double nodes, const std::string& where)
 
 void TraceBuilder::end(double seconds) { length_ = std::max(length_, seconds); }
 
-bool TraceBuilder::is_there(const std::string& name) const {
+bool TraceBuilder::is_present(const std::string& name) const {
   const auto at = numbers_.find(name);
-  return at != numbers_.end() && is_there_[static_cast<std::size_t>(at->second)];
+  return at != numbers_.end() && is_present_[static_cast<std::size_t>(at->second)];
 }
 
 AvailabilityTrace TraceBuilder::take(const std::string& form, const std::string& source) {
@@ -53,7 +54,7 @@ AvailabilityTrace TraceBuilder::take(const std::string& form, const std::string&
 void TraceBuilder::put(double seconds, bool is_add, int node, const std::string& where) {
   if (seconds < latest_) throw UserError("{}: time decreases: {} s after {} s", where, seconds, latest_);
   events_.push_back({seconds, is_add, node});
-  is_there_[static_cast<std::size_t>(node)] = is_add;
+  is_present_[static_cast<std::size_t>(node)] = is_add;
   latest_ = seconds;
   end(seconds);
 }
@@ -134,7 +135,7 @@ struct Count {
 
 // Whether the lines draw a step function: each change has a line with the old number before the line with the
 // new number.
-bool draws_stairs(const std::vector<Count>& counts) {
+bool is_step_function(const std::vector<Count>& counts) {
   bool has_step = false;
   for (std::size_t i = 1; i < counts.size(); ++i) {
     if (counts[i].nodes == counts[i - 1].nodes) continue;
@@ -157,7 +158,7 @@ AvailabilityTrace read_counts(const std::vector<Line>& lines, const std::string&
         {trace_number(cells[0], where, "the time"), trace_number(cells[1], where, "the number of nodes")});
     has_point = has_point || cells[0].find('.') != std::string::npos;
   }
-  const double unit = has_point ? 3600 : draws_stairs(counts) ? 1 : 1e-3;
+  const double unit = has_point ? 3600 : is_step_function(counts) ? 1 : 1e-3;
   TraceBuilder builder;
   for (std::size_t i = 0; i < counts.size(); ++i)
     builder.count(counts[i].time * unit, counts[i].nodes, lines[i].where);
@@ -173,8 +174,8 @@ AvailabilityTrace parse_trace(std::string_view text, const std::string& source) 
   const std::string_view body = trim(text);
   if (starts_with(body, "[")) {
     const std::string_view inside = trim(body.substr(1));
-    const bool is_a_list_a_line = !inside.empty() && inside[0] >= '0' && inside[0] <= '9';
-    return is_a_list_a_line ? parse_json_lines_trace(text, source) : parse_json_trace(text, source);
+    const bool is_json_lines = !inside.empty() && inside[0] >= '0' && inside[0] <= '9';
+    return is_json_lines ? parse_json_lines_trace(text, source) : parse_json_trace(text, source);
   }
   const std::vector<Line> lines = lines_of(text, source);
   if (lines.empty()) throw UserError("{}: the trace never has an available node", source);
@@ -182,12 +183,12 @@ AvailabilityTrace parse_trace(std::string_view text, const std::string& source) 
   if (first.size() == 2) return read_counts(lines, source);
   if (first.size() == 3 && (first[1] == "add" || first[1] == "remove")) return read_events(lines, source);
   if (first.size() == 3) return read_clock(lines, source);
-  const bool is_of_batches = std::find(first.begin(), first.end(), "batch_time_norm") != first.end();
+  const bool is_minibatch_table = std::find(first.begin(), first.end(), "batch_time_norm") != first.end();
   throw UserError(
       "{}: {}; supported formats: milliseconds,add|remove,node; time,count; date,time,count; JSON",
       lines.front().where,
-      is_of_batches ? "a table of mini-batch times does not contain the availability of nodes"
-                    : in_quotes(join(first, ","), 60) + " is not a line of a trace");
+      is_minibatch_table ? "a table of mini-batch times does not contain the availability of nodes"
+                         : in_quotes(join(first, ","), 60) + " is not a line of a trace");
 }
 
 }  // namespace optimus

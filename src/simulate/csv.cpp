@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMostColumns = 1'000;
+constexpr std::size_t kMaxColumns = 1'000;
 
 class CsvReader {
  public:
@@ -23,8 +23,8 @@ class CsvReader {
     row_line_ = line_;
     for (;;) {
       cells.push_back(at_ < text_.size() && text_[at_] == '"' ? quoted() : plain());
-      if (cells.size() > kMostColumns)
-        throw UserError("{}:{}: more than {} columns", source_, row_line_, kMostColumns);
+      if (cells.size() > kMaxColumns)
+        throw UserError("{}:{}: more than {} columns", source_, row_line_, kMaxColumns);
       if (at_ < text_.size() && text_[at_] == ',') {
         ++at_;
         continue;

@@ -23,7 +23,7 @@ std::string instruction_name(const Instruction& at, const ModelSpec& model, int 
                                         : " " + text(kind);
   }
   name += part_of(at);
-  if (at.hop >= 0) name += fmt::format(" {}", at.hop);
+  if (at.ring_step >= 0) name += fmt::format(" {}", at.ring_step);
   if (microbatch >= 0) name += fmt::format(", micro-batch {}", microbatch);
   return name;
 }

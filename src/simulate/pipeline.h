@@ -25,8 +25,8 @@ struct PipelineTimes {
   std::vector<TimeSplit> splits;             // [stage]: of all slots, with bubbles
 };
 
-// sizes: of each micro-batch, relative to the usual one. keeps_slots: false if only the ends are needed.
+// sizes: of each micro-batch, relative to the usual one. stores_slots: false if only the ends are needed.
 PipelineTimes run_pipeline(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
-                           StageMessages messages, bool keeps_slots = true);
+                           StageMessaging messages, bool stores_slots = true);
 
 }  // namespace optimus

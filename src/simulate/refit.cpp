@@ -32,7 +32,7 @@ std::vector<double> step_seconds_of(std::string_view metrics, const std::string&
   return seconds;
 }
 
-double usual_seconds(std::vector<double> steps) {
+double typical_seconds(std::vector<double> steps) {
   ensure(!steps.empty(), "no steps");
   constexpr std::size_t kWarmUp = 3;
   if (steps.size() > 2 * kWarmUp) steps.erase(steps.begin(), steps.begin() + kWarmUp);

@@ -18,7 +18,7 @@ namespace optimus {
 std::vector<double> step_seconds_of(std::string_view metrics, const std::string& source);
 
 // The typical step: the median without the first steps, which warm up caches.
-double usual_seconds(std::vector<double> steps);
+double typical_seconds(std::vector<double> steps);
 
 struct MeasuredPlan {
   std::string name;  // display name of the run

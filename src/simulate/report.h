@@ -20,6 +20,6 @@ std::string draw_step(const StepPrediction& step, int columns);
 std::string perfetto_text(const StepPrediction& step, const std::vector<TracedInstruction>& instructions);
 
 // A trace with more instructions than this contains only slots, because viewers are slow with larger files.
-inline constexpr std::size_t kMostTraced = 300'000;
+inline constexpr std::size_t kMaxTracedInstructions = 300'000;
 
 }  // namespace optimus

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "layout/layout.h"
 #include "plan/validate.h"
-#include "simulate/known.h"
+#include "simulate/run_vocabulary.h"
 
 namespace optimus {
 namespace {
@@ -62,7 +62,7 @@ class RowReader {
 
 // A number of heads that divides the hidden size, with head width near 128: a multiple of 32 if possible,
 // otherwise of tp.
-std::int64_t usual_heads(std::int64_t hidden, std::int64_t tp) {
+std::int64_t guess_num_heads(std::int64_t hidden, std::int64_t tp) {
   std::int64_t best = 0;
   for (const std::int64_t multiple : {std::int64_t{32}, tp})
     for (std::int64_t width = 64; width <= 256 && (multiple == 32 || best == 0); ++width) {
@@ -78,9 +78,9 @@ std::int64_t usual_heads(std::int64_t hidden, std::int64_t tp) {
 ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bool is_mixture) {
   const std::string name = lower(row.text("model_name"));
   // All MoE models have the structure of Llama.
-  ModelSpec model =
-      blank_model(is_mixture ? "llama" : name, row.count("ffn").value_or(0), row.count("hidden").value_or(0));
-  const std::optional<ModelSpec> known = known_model(name);
+  ModelSpec model = model_without_dimensions(is_mixture ? "llama" : name, row.count("ffn").value_or(0),
+                                             row.count("hidden").value_or(0));
+  const std::optional<ModelSpec> known = model_by_name(name);
   const auto dimension = [&](std::string_view column, std::int64_t ModelSpec::*member) -> std::int64_t {
     if (const auto value = row.count(column)) return *value;
     if (!known) return 0;
@@ -96,7 +96,7 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
   if (model.hidden == 0) throw UserError("the model's shape is missing, and its name is unknown");
   if (model.ffn == 0) row.filled("ffn", std::to_string(model.ffn = 4 * model.hidden));
   if (model.vocab == 0) row.filled("vocab", std::to_string(model.vocab = 50257));
-  if (model.heads == 0) row.filled("heads", std::to_string(model.heads = usual_heads(model.hidden, tp)));
+  if (model.heads == 0) row.filled("heads", std::to_string(model.heads = guess_num_heads(model.hidden, tp)));
   if (model.kv_heads == 0) row.filled("kv_heads", std::to_string(model.kv_heads = model.heads));
   if (model.hidden > 1'000'000 || model.ffn > 10'000'000 || model.vocab > 10'000'000 || model.heads > 100'000)
     throw UserError("the model is implausibly large");
@@ -124,8 +124,8 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
 }
 
 // Reads the experts of a row; missing properties come from the table of known MoE models.
-void add_mixture(RowReader& row, ModelSpec& model) {
-  const KnownMixture known = known_mixture(lower(row.text("model_name")));
+void read_experts(RowReader& row, ModelSpec& model) {
+  const KnownMoe known = moe_by_name(lower(row.text("model_name")));
   model.latent = known.latent;
   Mixture& m = model.mixture;
   m.experts = row.count_needed("experts"), m.experts_per_token = row.count_needed("experts_per_token");
@@ -149,8 +149,8 @@ Split split_of(RowReader& row, bool is_mixture) {
   split.devices = row.count_needed("n_gpus");
   split.tp = row.count_or("tp", 1), split.pp = row.count_or("pp", 1), split.cp = row.count_or("cp", 1);
   if (row.has("vpp")) split.vpp = *row.count("vpp");
-  if (split.devices > kMostDevices)
-    throw UserError("n_gpus is {}, must be at most {}", split.devices, kMostDevices);
+  if (split.devices > kMaxDevices)
+    throw UserError("n_gpus is {}, must be at most {}", split.devices, kMaxDevices);
   if (split.tp > split.devices || split.pp > split.devices || split.cp > split.devices)
     throw UserError("tp {}, pp {} or cp {} is more than all {} devices", split.tp, split.pp, split.cp,
                     split.devices);
@@ -165,24 +165,24 @@ Split split_of(RowReader& row, bool is_mixture) {
   return split;
 }
 
-LayerStrategy strategy_of_row(RowReader& row, const Split& split, const Software& software,
-                              std::int64_t sequence_length) {
+LayerStrategy read_strategy(RowReader& row, const Split& split, const Software& software,
+                            std::int64_t sequence_length) {
   LayerStrategy strategy;
   strategy.tp = static_cast<int>(split.tp), strategy.cp = static_cast<int>(split.cp);
   strategy.ep = static_cast<int>(split.ep);
   const Sharding sharding = sharding_of(row.text("zero_stage_or_fsdp"), software);
   strategy.zero = sharding.zero;
-  if (sharding.is_filled) row.filled("zero_stage_or_fsdp", fmt::format("zero{}", sharding.zero));
+  if (sharding.is_default) row.filled("zero_stage_or_fsdp", fmt::format("zero{}", sharding.zero));
   const std::int64_t sharers = split.dp * split.cp;
   if (sharding.group > 0 && strategy.zero > 0 && sharers % sharding.group == 0 && sharding.group < sharers)
     strategy.shard_group = sharding.group;
   const std::string& parallel = row.text("seq_parallel");
   strategy.sequence_parallel =
-      split.tp > 1 && (parallel.empty() ? software.usual_sequence_parallel : parallel == "yes");
+      split.tp > 1 && (parallel.empty() ? software.default_sequence_parallel : parallel == "yes");
   if (parallel.empty() && split.tp > 1) row.filled("seq_parallel", strategy.sequence_parallel ? "yes" : "no");
   const std::string recompute = lower(row.text("recompute"));
   if (recompute.empty()) {
-    strategy.recompute = usual_recompute(software, sequence_length);
+    strategy.recompute = default_recompute(software, sequence_length);
     row.filled("recompute", optimus::text(strategy.recompute));
   } else {
     strategy.recompute = parse_recompute(recompute, "recompute");
@@ -205,7 +205,7 @@ std::int64_t microbatch_of(RowReader& row, const Split& split, std::optional<std
 }
 
 // Distributes blocks evenly over chunks; embedding and head count as layers.
-void deal_all_blocks(Plan& plan) {
+void distribute_all_blocks(Plan& plan) {
   std::vector<Stage>& stages = plan.pipelines.front().stages;
   const auto chunks = static_cast<int>(stages.front().chunks.size());
   const auto num_stages = static_cast<int>(stages.size());
@@ -219,12 +219,12 @@ void deal_all_blocks(Plan& plan) {
 }
 
 Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const Software& software,
-             const Numbers& numbers) {
+             const NumberFormats& numbers) {
   std::int64_t sequence_length = 0;
   if (const auto given = row.count("seq_len")) {
     sequence_length = *given;
   } else {
-    const std::optional<ModelSpec> known = known_model(lower(row.text("model_name")));
+    const std::optional<ModelSpec> known = model_by_name(lower(row.text("model_name")));
     if (!known) throw UserError("seq_len is missing");
     sequence_length = known->max_positions;
     row.filled("seq_len", std::to_string(sequence_length));
@@ -239,12 +239,12 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
   if (microbatch * split.dp > batch)
     throw UserError("micro_batch {} x dp {} is more than the batch of {}", microbatch, split.dp, batch);
   UniformPlan shape{.pp = static_cast<int>(split.pp), .dp = static_cast<int>(split.dp)};
-  shape.strategy = strategy_of_row(row, split, software, sequence_length);
+  shape.strategy = read_strategy(row, split, software, sequence_length);
   shape.microbatch = static_cast<int>(microbatch);
   shape.batch = batch, shape.sequence_length = sequence_length;
   shape.chunks = static_cast<int>(split.pp > 1 ? split.vpp : 1);
   if (split.pp > 1 && !row.has("vpp")) {
-    shape.chunks = usual_chunks(software, model.layers, split.pp);
+    shape.chunks = default_chunks(software, model.layers, split.pp);
     row.filled("vpp", std::to_string(shape.chunks));
   }
   if (static_cast<std::int64_t>(shape.pp) * shape.chunks > model.layers + 2)
@@ -253,7 +253,7 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
   shape.precision = numbers.precision;
   if (batch / (microbatch * split.dp) > 1'000'000) throw UserError("more than a million micro-batches");
   Plan plan = uniform_plan(model, shape);
-  if (shape.pp * shape.chunks > model.layers) deal_all_blocks(plan);
+  if (shape.pp * shape.chunks > model.layers) distribute_all_blocks(plan);
   plan.accumulators = software.gradient_bytes == 4          ? Precision::fp32
                       : numbers.precision == Precision::fp8 ? Precision::fp32
                                                             : numbers.precision;
@@ -287,10 +287,11 @@ void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
   if (!is_timed(row))
     throw UserError("has neither step time nor tokens per second, only operations per second");
   const Software* software = find_software(row.text("software"));
-  if (software == nullptr || software == &our_software()) software = &guessed_software(row.text("software"));
+  if (software == nullptr || software == &optimus_software())
+    software = &guess_software(row.text("software"));
   if (row.text("software") != software->name) row.filled("software", std::string(software->name));
   run.software = *software;
-  const Numbers numbers = numbers_of(row.text("precision"), run.software);
+  const NumberFormats numbers = number_formats_of(row.text("precision"), run.software);
   if (row.text("precision").empty()) row.filled("precision", optimus::text(numbers.precision));
   if (numbers.gradient_bytes > run.software.gradient_bytes) {
     // Accumulated separately from the gradients that GEMMs write.
@@ -301,7 +302,7 @@ void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
   const Split split = split_of(row, measured.is_mixture);
   run.model = model_of(row, split.tp, run.software, measured.is_mixture);
   if (measured.is_mixture) {
-    add_mixture(row, run.model);
+    read_experts(row, run.model);
     run.software.balances_experts = lower(row.text("notes")).find("balanced") != std::string::npos;
     if (run.software.balances_experts) row.filled("experts' load", "even");
   }
@@ -310,12 +311,12 @@ void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
     for (Stage& stage : run.plan.pipelines.front().stages)
       for (Chunk& chunk : stage.chunks)
         for (BlockRun& run_of_blocks : chunk.runs) run_of_blocks.strategy.sequence_parallel = true;
-  if (const auto problem = problem_in(run.plan)) throw UserError("{}", *problem);
+  if (const auto problem = find_problem(run.plan)) throw UserError("{}", *problem);
   const int per_node =
       static_cast<int>(std::min<std::int64_t>(row.count_or("gpus_per_node", 8), split.devices));
-  run.cluster.emplace(known_cluster(row.text("gpu"), row.text("network"), per_node,
-                                    static_cast<int>(split.devices),
-                                    measured.is_mixture ? static_cast<int>(split.ep) : 1));
+  run.cluster.emplace(cluster_by_gpu_name(row.text("gpu"), row.text("network"), per_node,
+                                          static_cast<int>(split.devices),
+                                          measured.is_mixture ? static_cast<int>(split.ep) : 1));
   run.map = DeviceMap::identity(static_cast<int>(split.devices));
   measure(row, measured, run.plan, split.devices);
   if (measured.seconds <= 0) throw UserError("the measured time is 0");
@@ -333,7 +334,7 @@ Bytes RunCase::memory(MemoryKind kind, const Constants& constants) const {
   // The first, second or last stage is the fullest one.
   for (int stage = 0; stage < std::ssize(pipeline.stages); ++stage)
     if (stage < 2 || stage + 1 == std::ssize(pipeline.stages))
-      most = std::max(most, shown_as(kind, stage_memory(setup(), 0, stage, constants), groups, constants));
+      most = std::max(most, measured_as(kind, stage_memory(setup(), 0, stage, constants), groups, constants));
   return most;
 }
 

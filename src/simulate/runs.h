@@ -34,7 +34,7 @@ struct RunCase {
   std::optional<Cluster> cluster;
   DeviceMap map;
   Software software;
-  ProductFormat format;
+  GemmFormat format;
   std::optional<StepSimulator> simulator;
 
   Setup setup() const { return {plan, model, *cluster, map, software, format}; }

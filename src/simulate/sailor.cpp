@@ -41,11 +41,11 @@ ModelSpec model_with(int blocks, const JsonView& where) {
 struct SailorCard {
   const char *name, *type;
 };
-constexpr SailorCard kSailorCards[] = {
+constexpr SailorCard kSailorGpus[] = {
     {"GH-96", "gh200"}, {"RTX-2080", "rtx2080ti"}, {"Titan-RTX", "titan-rtx"}, {"RTX-3090", "rtx3090"}};
 
-const char* type_of_card(const JsonView& card) {
-  for (const SailorCard& row : kSailorCards)
+const char* type_of_gpu(const JsonView& card) {
+  for (const SailorCard& row : kSailorGpus)
     if (card.text() == row.name) return row.type;
   card.refuse("GH-96, RTX-2080, Titan-RTX or RTX-3090");
 }
@@ -99,7 +99,7 @@ class PlanFileReader {
       strategy.tp = tp;
       const std::vector<JsonView> nodes = pair[0].elements();
       if (nodes.size() != 1 || nodes[0].elements().size() < 2) replica.refuse("one node: GPU, number, zone");
-      add_node(type_of_card(nodes[0].elements()[0]), tp);
+      add_node(type_of_gpu(nodes[0].elements()[0]), tp);
       for (int i = 0; i < tp; ++i) stage.devices.push_back(num_devices_++);
     }
     stage.chunks.push_back({{{first, count, strategy}}});
@@ -156,7 +156,7 @@ MeasuredPlanFile parse_measured_plan(std::string_view text, const std::string& s
   run.software.has_fused_softmax = false;  // supported only in 16 bits
   run.software.gradient_bytes = 4;
   run.format = format_of(Precision::fp32);
-  if (const auto problem = problem_in(run.plan, run.model)) throw UserError("{}: {}", source, *problem);
+  if (const auto problem = find_problem(run.plan, run.model)) throw UserError("{}: {}", source, *problem);
   run.simulator.emplace(run.setup());
   return result;
 }

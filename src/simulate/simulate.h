@@ -1,7 +1,7 @@
 // Simulates the step of a plan on a modelled cluster: its duration, the breakdown of time, and the memory of
 // each stage.
 //
-//   StepSimulator simulator({.plan = plan, .model = model, .cluster = cluster, .map = map, .software = our_software()});
+//   StepSimulator simulator({.plan = plan, .model = model, .cluster = cluster, .map = map, .software = optimus_software()});
 //   const StepPrediction step = simulator.run(fitted_constants());
 //
 // It runs the same programs as the engine. Equal devices are simulated once: one device per stage, and one
@@ -49,8 +49,8 @@ class StepSimulator {
   // The plan must be valid for the model, and the map must contain its devices. Values that setup refers to
   // must outlive this object. Throws UserError for a plan with too many slots.
   explicit StepSimulator(const Setup& setup);
-  // keeps_slots: false to omit slots and orders from the result, which may be large.
-  StepPrediction run(const Constants& constants, bool keeps_slots = true) const;
+  // stores_slots: false to omit slots and orders from the result, which may be large.
+  StepPrediction run(const Constants& constants, bool stores_slots = true) const;
   // Only the seconds of the step.
   double seconds(const Constants& constants) const;
   // Every instruction of one device of each stage with its times. At most `most` instructions; whole stages
@@ -71,7 +71,7 @@ class StepSimulator {
     std::vector<std::unique_ptr<PricedProgram>> others;  // programs of replicas on other device types
     double forward_bytes = 0, backward_bytes = 0;        // per micro-batch, to the neighbours
   };
-  struct Seen {                // one pipeline
+  struct SimulatedPipeline {   // one pipeline
     std::vector<int> classes;  // [stage]
     std::vector<Order> orders;
     std::vector<double> sizes;         // [micro-batch], relative to the usual one
@@ -79,9 +79,9 @@ class StepSimulator {
   };
   struct Clock;
 
-  void see_pipeline(int number);
+  void add_pipeline(int number);
   int class_of(int pipeline, int stage);
-  Clock time(const Constants& constants, bool keeps_slots) const;
+  Clock time(const Constants& constants, bool stores_slots) const;
   void trace_stage(const Clock& clock, int pipeline, int stage, const LaneTrace& lanes,
                    const Constants& constants, std::vector<TracedInstruction>& result) const;
 
@@ -89,7 +89,7 @@ class StepSimulator {
   std::shared_ptr<const ModelWork> work_;
   Plan short_plan_;  // at most two micro-batches in each pipeline
   std::vector<StageClass> classes_;
-  std::vector<Seen> pipelines_;
+  std::vector<SimulatedPipeline> pipelines_;
   double num_nodes_ = 1;
 };
 

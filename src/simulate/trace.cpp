@@ -30,7 +30,7 @@ int example_of(const Slot& slot, int last_microbatch, const Order& order) {
 
 void StepSimulator::trace_stage(const Clock& clock, int p, int s, const LaneTrace& lanes,
                                 const Constants& constants, std::vector<TracedInstruction>& result) const {
-  const Seen& seen = pipelines_[static_cast<std::size_t>(p)];
+  const SimulatedPipeline& seen = pipelines_[static_cast<std::size_t>(p)];
   const StageClass& one = classes_[static_cast<std::size_t>(seen.classes[static_cast<std::size_t>(s)])];
   const PipelineTimes& times = clock.pipelines[static_cast<std::size_t>(p)];
   const Program& program = one.program->program();
@@ -87,7 +87,7 @@ std::vector<TracedInstruction> StepSimulator::instructions(const Constants& cons
   std::map<int, LaneTrace> lanes;  // [class]
   std::vector<TracedInstruction> result;
   for (int p = 0; p < std::ssize(pipelines_); ++p) {
-    const Seen& seen = pipelines_[static_cast<std::size_t>(p)];
+    const SimulatedPipeline& seen = pipelines_[static_cast<std::size_t>(p)];
     for (int s = 0; s < std::ssize(seen.classes); ++s) {
       const int c = seen.classes[static_cast<std::size_t>(s)];
       const StageClass& one = classes_[static_cast<std::size_t>(c)];

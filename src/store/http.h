@@ -8,13 +8,13 @@
 
 namespace optimus {
 
-struct HttpAnswer {
+struct HttpResponse {
   int status = 0;
   std::string body;
 };
 
 // Reads one response. Its size is limited; anything that is not valid HTTP is a failure.
-Outcome<HttpAnswer> read_http_answer(Socket& socket, const Deadline& deadline);
+Outcome<HttpResponse> read_http_response(Socket& socket, const Deadline& deadline);
 
 // The bytes of a request. A GET includes the headers that the metadata services of cloud machines require.
 std::string http_get(const std::string& host, const std::string& path);

@@ -22,19 +22,19 @@ class KeyStore {
   virtual Outcome<void> set(const std::string& key, const std::string& value) = 0;
   // Returns nullopt if the key does not exist.
   virtual Outcome<std::optional<std::string>> find(const std::string& key) = 0;
-  // Sets the keys of `says`, then finds the keys of `asks`, in this order; in a single round trip if the
+  // Sets the keys of `sets`, then finds the keys of `gets`, in this order; in a single round trip if the
   // store supports that.
-  struct Look {
-    std::vector<std::pair<std::string, std::string>> says{};
-    std::vector<std::string> asks{};
+  struct Query {
+    std::vector<std::pair<std::string, std::string>> sets{};
+    std::vector<std::string> gets{};
   };
-  virtual Outcome<std::vector<std::optional<std::string>>> look(const Look& look);
+  virtual Outcome<std::vector<std::optional<std::string>>> query(const Query& query);
   // Increments the counter under this key and returns its new value.
   virtual Outcome<std::int64_t> count(const std::string& key) = 0;
   // Registers a last will: when this process ends for any reason, the store sets the key to the value, unless
   // the key exists. A new will replaces the previous one; an empty key removes it. Only a StoreServer
   // supports this; etcd ignores it, because it does not notice the end of a process.
-  virtual Outcome<void> set_will(const std::string& key, const std::string& value) = 0;
+  virtual Outcome<void> set_last_will(const std::string& key, const std::string& value) = 0;
   // Removes all keys of the run. A StoreServer ends with the run, so only etcd needs this.
   virtual Outcome<void> clear() = 0;
   // Numeric addresses of the connection: of this machine, as used to reach the store, and of the store.
@@ -42,42 +42,42 @@ class KeyStore {
   virtual std::string store_address() const = 0;
 };
 
-struct StorePlace {
+struct StoreAddress {
   std::string host = "127.0.0.1";
   int port = 0;
   std::string token{};   // token of the run
   bool is_etcd = false;  // false: a StoreServer
 };
 // Parses "etcd://host:port". Throws UserError.
-StorePlace parse_store(const std::string& text, const std::string& token);
+StoreAddress parse_store(const std::string& text, const std::string& token);
 
 // Retries until the deadline.
-Outcome<std::unique_ptr<KeyStore>> open_store(const StorePlace& place, const Deadline& deadline);
+Outcome<std::unique_ptr<KeyStore>> open_store(const StoreAddress& place, const Deadline& deadline);
 // A single attempt.
-Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& deadline);
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& place, const Deadline& deadline);
 // A single attempt with separate deadlines: connecting fails fast if the host is lost, while a busy store may
 // answer late.
-Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& connects,
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& place, const Deadline& connect_deadline,
                                                   const Deadline& answers);
-Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StorePlace& place, const Deadline& deadline);
+Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StoreAddress& place, const Deadline& deadline);
 
 // Waits for a key that another process is about to set. Polls often at first, then every 50 ms. Calls
-// `goes_on` between polls; it may throw to stop waiting.
-template <typename GoesOn>
+// `on_poll` between polls; it may throw to stop waiting.
+template <typename OnPoll>
 Outcome<std::string> wait_for_key(KeyStore& store, const std::string& key, const Deadline& deadline,
-                                  GoesOn&& goes_on);
-void pause_before_look(int num_looks);
+                                  OnPoll&& on_poll);
+void pause_before_query(int num_queries);
 
-template <typename GoesOn>
+template <typename OnPoll>
 Outcome<std::string> wait_for_key(KeyStore& store, const std::string& key, const Deadline& deadline,
-                                  GoesOn&& goes_on) {
-  for (int look = 0;; ++look) {
+                                  OnPoll&& on_poll) {
+  for (int query = 0;; ++query) {
     Outcome<std::optional<std::string>> found = store.find(key);
     if (!found) return tl::unexpected(found.error());
     if (*found) return std::move(**found);
     if (deadline.has_passed()) return failure("key {} was not set in time ({})", key, deadline.name());
-    goes_on();
-    pause_before_look(look);
+    on_poll();
+    pause_before_query(query);
   }
 }
 

@@ -23,12 +23,12 @@ namespace {
 
 constexpr int kBacklog = 1024;
 
-struct AddressesFreed {
+struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
 };
-using Addresses = std::unique_ptr<addrinfo, AddressesFreed>;
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-Outcome<Addresses> look_up(const std::string& host, int port) {
+Outcome<Addresses> resolve(const std::string& host, int port) {
   addrinfo wanted{};
   wanted.ai_family = AF_UNSPEC, wanted.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
@@ -62,11 +62,11 @@ Outcome<Socket> connect_to(const addrinfo& address, const Deadline& deadline) {
     ::getsockopt(socket.handle(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return failure("{}", std::strerror(error));
   }
-  socket.be_prompt();
+  socket.optimize_latency();
   return socket;
 }
 
-std::string digits_of(const sockaddr_storage& address, socklen_t size) {
+std::string numeric_address(const sockaddr_storage& address, socklen_t size) {
   char host[NI_MAXHOST] = {};
   if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof host, nullptr, 0,
                     NI_NUMERICHOST) != 0)
@@ -76,7 +76,7 @@ std::string digits_of(const sockaddr_storage& address, socklen_t size) {
 }
 
 // Returns a closed socket if the system does not support this address family or the port is not available.
-Socket listener_of(int family, Listening where, int port) {
+Socket open_listener(int family, Listening where, int port) {
   Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.is_open()) return socket;
   const int yes = 1, no = 0;
@@ -108,7 +108,7 @@ Socket::~Socket() {
 }
 
 Outcome<Socket> Socket::connect(const std::string& host, int port, const Deadline& deadline) {
-  const Outcome<Addresses> addresses = look_up(host, port);
+  const Outcome<Addresses> addresses = resolve(host, port);
   if (!addresses) return tl::unexpected(addresses.error());
   Outcome<Socket> last = failure("host {} has no address", in_quotes(host));
   for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
@@ -118,7 +118,7 @@ Outcome<Socket> Socket::connect(const std::string& host, int port, const Deadlin
   return last;
 }
 
-void Socket::be_prompt() const {
+void Socket::optimize_latency() const {
   const int yes = 1;
   ::setsockopt(handle_, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
   for (const int option : {TCP_NODELAY, TCP_THIN_LINEAR_TIMEOUTS})
@@ -166,21 +166,23 @@ Outcome<std::string> Socket::receive(std::size_t size, const Deadline& deadline)
 std::string Socket::own_address() const {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  return ::getsockname(handle_, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? digits_of(address, size)
-                                                                                   : "";
+  return ::getsockname(handle_, reinterpret_cast<sockaddr*>(&address), &size) == 0
+             ? numeric_address(address, size)
+             : "";
 }
 
 std::string Socket::peer_address() const {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  return ::getpeername(handle_, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? digits_of(address, size)
-                                                                                   : "";
+  return ::getpeername(handle_, reinterpret_cast<sockaddr*>(&address), &size) == 0
+             ? numeric_address(address, size)
+             : "";
 }
 
 Socket listen_at(Listening where, int port) {
   Socket socket;
-  if (where == Listening::everywhere) socket = listener_of(AF_INET6, where, port);
-  if (!socket.is_open()) socket = listener_of(AF_INET, where, port);
+  if (where == Listening::everywhere) socket = open_listener(AF_INET6, where, port);
+  if (!socket.is_open()) socket = open_listener(AF_INET, where, port);
   if (!socket.is_open())
     throw UserError("port {} of {} is not available: {}; set MASTER_PORT to another port", port,
                     where == Listening::on_loopback ? "the loopback interface" : "this machine",

@@ -41,7 +41,7 @@ class Socket {
 
   // Optimizes for short requests and responses: sends without delay, and retransmits at constant intervals on
   // lossy networks. To be called for accepted connections; connect() does it itself.
-  void be_prompt() const;
+  void optimize_latency() const;
 
  private:
   int handle_ = -1;

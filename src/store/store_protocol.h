@@ -16,14 +16,14 @@
 namespace optimus::store_protocol {
 
 inline constexpr std::string_view kGreeting = "optimus-store 1 ";  // followed by the token and a newline
-inline constexpr std::string_view kWelcome = "ok\n";
-inline constexpr std::size_t kLongestGreeting = 512;
+inline constexpr std::string_view kAccepted = "ok\n";
+inline constexpr std::size_t kMaxGreetingBytes = 512;
 // kWill: the key and value that the server sets when this connection ends, unless the key exists; an empty
 // key removes the will.
 inline constexpr char kSet = 's', kFind = 'f', kCount = 'c', kWill = 'w';
-inline constexpr char kValue = 'v', kNothing = 'n', kRefused = 'e';
+inline constexpr char kValue = 'v', kNothing = 'n', kRejected = 'e';
 inline constexpr std::size_t kRequestHeader = 9, kAnswerHeader = 5;
-inline constexpr std::size_t kLongestKey = 4096, kLongestValue = std::size_t{64} << 20;
+inline constexpr std::size_t kMaxKeyBytes = 4096, kMaxValueBytes = std::size_t{64} << 20;
 
 inline void put_size(std::string& bytes, std::size_t size) {
   for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(size >> shift & 0xff);

@@ -31,8 +31,8 @@ class StoreServer {
   int port() const;
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 // Compares in constant time for strings of equal length.

@@ -15,25 +15,25 @@ namespace {
 
 using namespace store_protocol;
 
-constexpr Seconds kAnswerPatience{5};
-constexpr Seconds kSecondPatience{
+constexpr Seconds kAnswerTimeout{5};
+constexpr Seconds kRetryTimeout{
     1};  // timeout after the store did not answer before: a process that ends calls the store several times
 
 // Two deadlines: the kernel accepts connections even if the store's process is busy, but only the process
 // answers.
-Outcome<Socket> greet(const StorePlace& place, const Deadline& connects, const Deadline& deadline) {
-  Outcome<Socket> socket = Socket::connect(place.host, place.port, connects);
+Outcome<Socket> greet(const StoreAddress& place, const Deadline& connect_deadline, const Deadline& deadline) {
+  Outcome<Socket> socket = Socket::connect(place.host, place.port, connect_deadline);
   if (!socket) return socket;
   const std::string greeting = std::string(kGreeting) + place.token + "\n";
   if (const auto sent = socket->send(greeting, deadline); !sent) return tl::unexpected(sent.error());
-  const Outcome<std::string> answer = socket->receive(kWelcome.size(), deadline);
+  const Outcome<std::string> answer = socket->receive(kAccepted.size(), deadline);
   if (!answer) return failure("{}; check the token", answer.error().why);
-  if (*answer != kWelcome) return failure("the process that listens there is not an Optimus store");
+  if (*answer != kAccepted) return failure("the process that listens there is not an Optimus store");
   return socket;
 }
 
-Deadline soon(const Deadline& deadline) {
-  return Deadline::after(Seconds(std::min(kAnswerPatience.value, deadline.remaining().value)),
+Deadline attempt_deadline(const Deadline& deadline) {
+  return Deadline::after(Seconds(std::min(kAnswerTimeout.value, deadline.remaining().value)),
                          deadline.name());
 }
 
@@ -59,7 +59,7 @@ struct Incoming {
 
 class TcpStore final : public KeyStore {
  public:
-  TcpStore(StorePlace place, Socket socket)
+  TcpStore(StoreAddress place, Socket socket)
       : place_(std::move(place)),
         own_address_(socket.own_address()),
         store_address_(socket.peer_address()),
@@ -71,12 +71,12 @@ class TcpStore final : public KeyStore {
     return {};
   }
   Outcome<std::optional<std::string>> find(const std::string& key) override { return ask(kFind, key, ""); }
-  Outcome<std::vector<std::optional<std::string>>> look(const Look& look) override {
+  Outcome<std::vector<std::optional<std::string>>> query(const Query& query) override {
     std::vector<Request> requests;
-    for (const auto& [key, value] : look.says) requests.push_back({kSet, key, value});
-    for (const std::string& key : look.asks) requests.push_back({kFind, key, ""});
+    for (const auto& [key, value] : query.sets) requests.push_back({kSet, key, value});
+    for (const std::string& key : query.gets) requests.push_back({kFind, key, ""});
     auto answers = ask(requests);
-    if (answers) answers->erase(answers->begin(), answers->begin() + std::ssize(look.says));
+    if (answers) answers->erase(answers->begin(), answers->begin() + std::ssize(query.sets));
     return answers;
   }
   Outcome<std::int64_t> count(const std::string& key) override {
@@ -90,16 +90,16 @@ class TcpStore final : public KeyStore {
   }
   // Uses a separate connection: the main connection is closed after a timeout of the store, which must not
   // trigger the will.
-  Outcome<void> set_will(const std::string& key, const std::string& value) override {
+  Outcome<void> set_last_will(const std::string& key, const std::string& value) override {
     const std::lock_guard lock(mutex_);
-    const Deadline deadline = Deadline::after(patience(), "the store");
-    if (!will_.is_open()) {
+    const Deadline deadline = Deadline::after(timeout(), "the store");
+    if (!will_socket_.is_open()) {
       if (key.empty()) return {};
       Outcome<Socket> connected = greet(place_, deadline, deadline);
       if (!connected) return failure("the store: {}", connected.error().why);
-      will_ = std::move(*connected);
+      will_socket_ = std::move(*connected);
     }
-    const auto answer = exchange(will_, std::vector<Request>{{kWill, key, value}}, deadline);
+    const auto answer = exchange(will_socket_, std::vector<Request>{{kWill, key, value}}, deadline);
     if (!answer) return failure("the store: {}", answer.error().why);
     return {};
   }
@@ -115,9 +115,9 @@ class TcpStore final : public KeyStore {
   using Answers = std::vector<std::optional<std::string>>;
   // Maximum number of requests per round trip: the store stops reading while its answers are not read. This
   // number of short requests fits into the network buffers.
-  static constexpr std::size_t kMostRequests = 256;
+  static constexpr std::size_t kMaxRequestsPerRoundTrip = 256;
 
-  Seconds patience() const { return was_silent_ ? kSecondPatience : kAnswerPatience; }
+  Seconds timeout() const { return timed_out_before_ ? kRetryTimeout : kAnswerTimeout; }
 
   Outcome<std::optional<std::string>> ask(char what, const std::string& key, const std::string& value) {
     auto answers = ask({{what, key, value}});
@@ -129,29 +129,30 @@ class TcpStore final : public KeyStore {
   // another request.
   Outcome<Answers> ask(const std::vector<Request>& requests) {
     for (const auto& [what, key, value] : requests)
-      if (key.size() > kLongestKey || value.size() > kLongestValue)
+      if (key.size() > kMaxKeyBytes || value.size() > kMaxValueBytes)
         return failure("the store: a value of {} bytes for key {} is too large", value.size(),
                        key.substr(0, 60));
     const std::lock_guard lock(mutex_);
-    const Deadline deadline = Deadline::after(patience(), "the store");
-    was_silent_ = true;
+    const Deadline deadline = Deadline::after(timeout(), "the store");
+    timed_out_before_ = true;
     if (!socket_.is_open()) {
-      Outcome<Socket> again = greet(place_, deadline, deadline);
-      if (!again) return failure("the store: {}", again.error().why);
-      socket_ = std::move(*again);
+      Outcome<Socket> reconnected = greet(place_, deadline, deadline);
+      if (!reconnected) return failure("the store: {}", reconnected.error().why);
+      socket_ = std::move(*reconnected);
     }
     Answers all;
-    for (std::size_t first = 0; first < requests.size(); first += kMostRequests) {
-      auto some = exchange(
-          socket_, std::span(requests).subspan(first).first(std::min(kMostRequests, requests.size() - first)),
-          deadline);
+    for (std::size_t first = 0; first < requests.size(); first += kMaxRequestsPerRoundTrip) {
+      auto some = exchange(socket_,
+                           std::span(requests).subspan(first).first(
+                               std::min(kMaxRequestsPerRoundTrip, requests.size() - first)),
+                           deadline);
       if (!some) {
         socket_ = Socket();
         return failure("the store: {}", some.error().why);
       }
       std::move(some->begin(), some->end(), std::back_inserter(all));
     }
-    was_silent_ = false;
+    timed_out_before_ = false;
     return all;
   }
 
@@ -179,7 +180,7 @@ class TcpStore final : public KeyStore {
     const auto header = incoming.take(kAnswerHeader);
     if (!header) return tl::unexpected(header.error());
     const std::size_t size = size_at(*header, 1);
-    if (size > kLongestValue) return failure("the answer is too large: {} bytes", size);
+    if (size > kMaxValueBytes) return failure("the answer is too large: {} bytes", size);
     auto bytes = incoming.take(size);
     if (!bytes) return tl::unexpected(bytes.error());
     if ((*header)[0] == kNothing) return std::optional<std::string>();
@@ -187,22 +188,22 @@ class TcpStore final : public KeyStore {
     return failure("the store rejected {}: {}", key, *bytes);
   }
 
-  const StorePlace place_;
+  const StoreAddress place_;
   const std::string own_address_, store_address_;
   std::mutex mutex_;
-  Socket socket_, will_;
-  bool was_silent_ = false;
+  Socket socket_, will_socket_;
+  bool timed_out_before_ = false;
 };
 
 }  // namespace
 
-Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& deadline) {
-  return open_tcp_store(place, soon(deadline), soon(deadline));
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& place, const Deadline& deadline) {
+  return open_tcp_store(place, attempt_deadline(deadline), attempt_deadline(deadline));
 }
 
-Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& connects,
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& place, const Deadline& connect_deadline,
                                                   const Deadline& answers) {
-  Outcome<Socket> socket = greet(place, connects, answers);
+  Outcome<Socket> socket = greet(place, connect_deadline, answers);
   if (!socket)
     return failure("the store at {}:{} cannot be reached: {}", place.host, place.port, socket.error().why);
   return std::make_unique<TcpStore>(place, std::move(*socket));

@@ -22,7 +22,7 @@ namespace optimus {
 
 namespace {
 
-constexpr Bytes kMovingRoom{std::int64_t{256} << 20};  // for copies of moving state
+constexpr Bytes kMoveHeadroom{std::int64_t{256} << 20};  // for copies of moving state
 
 // Memory that libraries allocate on CUDA. Fused attention accumulates the gradients of queries in fp32 and,
 // if heads share keys and values, has those of every head before it sums them; through PyTorch
@@ -31,28 +31,28 @@ constexpr Bytes kMovingRoom{std::int64_t{256} << 20};  // for copies of moving s
 // an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB; docs/testing.md), without it within 0.5
 // % of five (22 to 68 GiB; docs/performance.md).
 Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device) {
-  const bool is_narrow = bytes_of(plan.precision) == 2;
-  if (!device.is_cuda() || !is_narrow || model.heads == 0) return Bytes(0);
+  const bool is_16_bit = bytes_of(plan.precision) == 2;
+  if (!device.is_cuda() || !is_16_bit || model.heads == 0) return Bytes(0);
   const std::vector<int>& microbatches = plan.pipelines[0].microbatches;
   const std::int64_t tokens =
       *std::max_element(microbatches.begin(), microbatches.end()) * plan.sequence_length;
   const std::int64_t element = bytes_of(plan.precision);
-  std::int64_t a_token = model.query_width() * 4;
+  std::int64_t bytes_per_token = model.query_width() * 4;
   if (CudnnAttention::is_built())
-    a_token += model.kv_heads < model.heads ? 2 * model.query_width() * element : 0;
+    bytes_per_token += model.kv_heads < model.heads ? 2 * model.query_width() * element : 0;
   else
-    a_token += (model.query_width() + 2 * model.kv_width()) * element;
-  return Bytes(tokens * a_token + (std::int64_t{64} << 20));
+    bytes_per_token += (model.query_width() + 2 * model.kv_width()) * element;
+  return Bytes(tokens * bytes_per_token + (std::int64_t{64} << 20));
 }
 
 // On CUDA, fp8 GEMMs keep the matrices of their layers in both orientations, one byte per element each. With
 // it the sum is within 1 % of the allocator's peaks of five runs on an H200 (22 to 68 GiB;
 // docs/performance.md).
-Bytes copies_in_8_bits(const Plan& plan, const ModelSpec& model, int rank, at::Device device) {
+Bytes fp8_copies(const Plan& plan, const ModelSpec& model, int rank, at::Device device) {
   if (!device.is_cuda()) return Bytes(0);
-  const Seat seat = seat_of(plan, rank);
-  const Stage& stage =
-      plan.pipelines[static_cast<std::size_t>(seat.pipeline)].stages[static_cast<std::size_t>(seat.stage)];
+  const PlanLocation location = location_of(plan, rank);
+  const Stage& stage = plan.pipelines[static_cast<std::size_t>(location.pipeline)]
+                           .stages[static_cast<std::size_t>(location.stage)];
   const std::int64_t matrices =
       model.hidden * (2 * model.query_width() + 2 * model.kv_width() + (model.is_gated ? 3 : 2) * model.ffn);
   Bytes total(0);
@@ -70,12 +70,12 @@ Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::D
   const MemoryUse use = memory_use(program);
   const Arena arena = plan_arena(program);
   return use.weights + use.gradients + use.optimizer + arena.bytes + arena.outside +
-         library_memory(plan, model, device) + copies_in_8_bits(plan, model, rank, device);
+         library_memory(plan, model, device) + fp8_copies(plan, model, rank, device);
 }
 
 namespace {
 
-std::optional<Bytes> processor_memory(const std::string& line) {
+std::optional<Bytes> meminfo_value(const std::string& line) {
   std::ifstream info("/proc/meminfo");
   for (std::string name, rest; info >> name; std::getline(info, rest))
     if (std::int64_t kibibytes = 0; name == line && info >> kibibytes) return Bytes(kibibytes * 1024);
@@ -96,28 +96,28 @@ std::optional<CudaMemory> cuda_memory() {
 }  // namespace
 
 std::optional<Bytes> free_memory(at::Device device) {
-  if (!device.is_cuda()) return processor_memory("MemAvailable:");
+  if (!device.is_cuda()) return meminfo_value("MemAvailable:");
   const std::optional<CudaMemory> memory = cuda_memory();
   return memory ? std::optional(Bytes(static_cast<std::int64_t>(memory->free))) : std::nullopt;
 }
 
-std::optional<HeldMemory> held_memory(at::Device device) {
+std::optional<ResidentMemory> resident_memory(at::Device device) {
   if (device.is_cuda()) {
     const std::optional<CudaMemory> memory = cuda_memory();
     if (!memory) return std::nullopt;
     const auto total = static_cast<std::int64_t>(memory->total);
-    return HeldMemory{Bytes(total - static_cast<std::int64_t>(memory->free)), Bytes(total)};
+    return ResidentMemory{Bytes(total - static_cast<std::int64_t>(memory->free)), Bytes(total)};
   }
   const std::optional<Bytes> free = free_memory(device);
   std::ifstream file("/proc/self/statm");  // in pages: virtual size, then resident size
   std::int64_t asked = 0, held = 0;
   if (!free || !(file >> asked >> held)) return std::nullopt;
   held *= sysconf(_SC_PAGESIZE);
-  return HeldMemory{Bytes(held), Bytes(held) + *free};
+  return ResidentMemory{Bytes(held), Bytes(held) + *free};
 }
 
 Bytes total_memory(at::Device device) {
-  if (!device.is_cuda()) return processor_memory("MemTotal:").value_or(Bytes(0));
+  if (!device.is_cuda()) return meminfo_value("MemTotal:").value_or(Bytes(0));
   return Bytes(static_cast<std::int64_t>(cuda_memory().value_or(CudaMemory{}).total));
 }
 
@@ -136,7 +136,7 @@ Bytes spare_memory(at::Device device, int num_ranks) {
   return Bytes(free_memory(device).value_or(Bytes(0)).value / (2 * sharing));
 }
 
-void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held) {
+void check_fits(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held) {
   // Workers on CPUs share the memory of their machine.
   const int sharing = device.is_cuda() ? 1 : num_devices(plan);
   const Bytes needed =
@@ -150,15 +150,15 @@ void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device devic
         text(needed), device.str(), text(*free));
 }
 
-void refuse_too_large(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device) {
+void check_fits(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device) {
   Bytes held(0), most(0);
   for (const Plan* plan : {&next.change().from, &next.plan()})
     if (has_device(*plan, rank)) most = std::max(most, predicted_memory(*plan, model, rank, device));
   if (has_device(next.change().from, rank)) held = predicted_memory(next.change().from, model, rank, device);
-  refuse_too_large(next.plan(), model, device, held);
-  if (next.most_held() > most + kMovingRoom)
+  check_fits(next.plan(), model, device, held);
+  if (next.peak_bytes() > most + kMoveHeadroom)
     throw UserError("the switch needs {} on this device while state moves, the plans need {}",
-                    text(next.most_held()), text(most));
+                    text(next.peak_bytes()), text(most));
 }
 
 }  // namespace optimus

@@ -16,10 +16,10 @@ Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::D
 std::optional<Bytes> free_memory(at::Device device);
 // On CPUs the resident memory of this process, on GPUs all memory in use on the device; and the most that
 // this could become at present.
-struct HeldMemory {
+struct ResidentMemory {
   Bytes held{}, most{};
 };
-std::optional<HeldMemory> held_memory(at::Device device);
+std::optional<ResidentMemory> resident_memory(at::Device device);
 // The whole memory of the device.
 Bytes total_memory(at::Device device);
 // PCI address of a GPU: "0000:3b:00.0".
@@ -28,9 +28,9 @@ std::optional<std::string> bus_id(at::Device device);
 // some.
 Bytes spare_memory(at::Device device, int num_ranks);
 // Throws UserError with both figures and a suggestion.
-void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held = Bytes(0));
+void check_fits(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held = Bytes(0));
 // A switch may need no more than the larger of both plans: throws UserError if it does, or if the new plan
 // does not fit.
-void refuse_too_large(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device);
+void check_fits(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device);
 
 }  // namespace optimus

@@ -4,7 +4,7 @@
 // exist. As many blocks move concurrently as memory allows. Every rank of the run calls this, including ranks
 // that are in only one of the plans or in none.
 //
-//   Parameters next(change.to, model, rank, device, Keeping::nothing);
+//   Parameters next(change.to, model, rank, device, StorageMode::nothing);
 //   StateMover mover(change, rank, {&old, &next}, comm, {});   // nothing is changed yet
 //   mover.run();       // between two steps; comm is connected for the new plan
 //   next.complete();
@@ -27,20 +27,20 @@
 namespace optimus {
 
 struct MoveOptions {
-  Seconds patience{600};    // for any one message
-  bool is_checked = false;  // checksums of everything that arrives
-  bool keeps_old = false;   // the old layout stays complete until the caller releases it: twice the memory
+  Seconds timeout{600};      // for any one message
+  bool is_checked = false;   // checksums of everything that arrives
+  bool retains_old = false;  // the old layout stays complete until the caller releases it: twice the memory
   // larger boxes are sent one by one: no copies, and their links are busy from the start
   Bytes alone{1 << 17};
-  Bytes under_way{1 << 26};  // maximum size of copies for messages in flight; less if memory is short
-  WhenEarly early = WhenEarly::never;
+  Bytes max_in_flight{1 << 26};  // maximum size of copies for messages in flight; less if memory is short
+  PrecopyMode early = PrecopyMode::never;
   Bytes spare{};  // memory beyond what either plan needs that may be used before the pause
-  Bytes early_message{1 << 18};
+  Bytes precopy_message{1 << 18};
 };
 
 struct MoveReport {
-  Bytes sent, received;  // each element once, whenever it arrived
-  Bytes early, again;    // of what was received: before the pause; gradients that this required
+  Bytes sent, received;           // each element once, whenever it arrived
+  Bytes early, gradients_resent;  // of what was received: before the pause; gradients that this required
   std::int64_t num_messages = 0;
 };
 
@@ -51,23 +51,25 @@ class StateMover {
   ~StateMover();
 
   // Peak of masters and moments, old and new, and of copies for messages.
-  Bytes most_held() const { return most_held_; }
+  Bytes peak_bytes() const { return peak_bytes_; }
   // Overrides the option; before the move begins.
-  void set_keeps_old(bool keeps_old);
+  void set_retains_old(bool retains_old);
 
   // How many of the change's first waves can be sent early within this memory; all of them for a rank without
-  // a part in the change. saved_early(): how many bytes fewer the rank then receives in the pause.
-  std::size_t num_early_waves(Bytes room) const;
-  Bytes saved_early(std::size_t num_waves) const { return saved_by_precopy(change_, share_, num_waves); }
-  // Before the pause. `ends` must not change until run(), except by updates, before which close_early() must
+  // a part in the change. bytes_saved_by_precopy(): how many bytes fewer the rank then receives in the pause.
+  std::size_t num_precopy_waves(Bytes room) const;
+  Bytes bytes_saved_by_precopy(std::size_t num_waves) const {
+    return saved_by_precopy(change_, share_, num_waves);
+  }
+  // Before the pause. `ends` must not change until run(), except by updates, before which close_precopy() must
   // be called.
-  void begin_early(const PrecopyTerms& terms);
-  void close_early();
+  void begin_precopy(const PrecopyTerms& terms);
+  void close_precopy();
   // Returns why it failed, in which case run() must not be called; empty: it succeeded.
-  std::string end_early();
+  std::string end_precopy();
   // In the pause, while the old plan's gradients still exist: brings state that was sent early up to this
   // update. Throws PeersLost.
-  void repeat_update(const UpdateFacts& update, std::int64_t num_updates);
+  void repeat_update(const UpdateRecord& update, std::int64_t num_updates);
 
   // Called once; separate weights and gradients of the old plan must be released before. Throws PeersLost.
   MoveReport run();
@@ -77,7 +79,7 @@ class StateMover {
   struct Turn {
     std::vector<int> tensors{};             // indices in the layout
     const RankShare::Wave* wave = nullptr;  // null: none of them moves between ranks
-    std::vector<int> held{}, kept{},
+    std::vector<int> allocated{}, reused{},
         released{};  // blocks: new ones to allocate, ones whose memory is reused, old ones to release
     std::size_t waits_for = 0;  // this many turns must have ended before it: otherwise memory is too short
   };
@@ -85,15 +87,15 @@ class StateMover {
   void plan_turns();
   void plan_memory();
   void begin(std::size_t turn);
-  void end_oldest();
-  void take_blocks(const Turn& turn);
-  void copy_own(const Turn& turn);
+  void finish_oldest_turn();
+  void allocate_blocks(const Turn& turn);
+  void copy_local(const Turn& turn);
   void exchange(const RankShare::Wave& wave);
   void post(const RankShare::Operation& operation);
   void post_box(const RankShare::Operation& operation, const Box& box);
-  void post_joint();
+  void post_combined();
   void start(Message message, int peer, bool is_send);
-  void end_first();
+  void finish_first_message();
   const std::string& name_of(int tensor) const { return views_.name_of(tensor); }
 
   const PlanChange& change_;
@@ -103,14 +105,14 @@ class StateMover {
   Comm& comm_;
   MoveOptions options_;
   const StateViews views_;
-  const Bytes most_copied_;  // for messages in flight, in addition to one larger message
+  const Bytes max_staged_;  // for messages in flight, in addition to one larger message
   std::vector<Turn> turns_;
   std::size_t num_begun_ = 0, num_ended_ = 0;  // turns
-  Bytes most_held_;
-  std::set<int> early_blocks_;        // new blocks that were allocated before the pause
+  Bytes peak_bytes_;
+  std::set<int> precopy_blocks_;      // new blocks that were allocated before the pause
   std::unique_ptr<Precopy> precopy_;  // null: nothing is sent early
-  std::vector<Message> under_way_;
-  std::vector<std::pair<std::pair<int, bool>, std::vector<at::Tensor>>> joint_;  // by peer and direction
+  std::vector<Message> in_flight_;
+  std::vector<std::pair<std::pair<int, bool>, std::vector<at::Tensor>>> combined_;  // by peer and direction
   Bytes staged_;
   MoveReport report_;
 };

@@ -22,7 +22,7 @@ namespace optimus {
 
 class ObservationTree {
  public:
-  ObservationTree(Comm& comm, Seconds patience);
+  ObservationTree(Comm& comm, Seconds timeout);
   ~ObservationTree();
 
   void receive();
@@ -32,23 +32,23 @@ class ObservationTree {
  private:
   // The first message of a child: the size of its text, and as much of the text as fits. A second message
   // carries the rest.
-  struct Expected {
+  struct PostedReceive {
     int child = 0;
     at::Tensor first;
     std::unique_ptr<Pending> receive;
   };
   std::vector<int> children() const;
-  void expect();
-  Observation read(const Expected& from, const Deadline& deadline);
+  void post_receives();
+  Observation read(const PostedReceive& from, const Deadline& deadline);
   void send_up(const Observation& all);
 
   Comm& comm_;
-  const Seconds patience_;
+  const Seconds timeout_;
   const int depth_, own_depth_;  // of the tree; of this rank (0: the root)
   std::deque<Observation> own_;  // waiting for observations of the children
-  Observation below_;            // merged observations of the children
+  Observation from_children_;    // merged observations of the children
   std::int64_t num_sent_ = 0;    // calls of send(), the same on all ranks
-  std::vector<Expected> expected_;
+  std::vector<PostedReceive> posted_receives_;
   std::vector<std::unique_ptr<Pending>> sends_;
 };
 

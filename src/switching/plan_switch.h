@@ -2,7 +2,7 @@
 //
 //   PlanSwitch next({model, comm, engine_options}, part, plan, epoch);   // on a thread; may refuse
 //   next.prepare(deadline);                              // same thread: connects while steps continue
-//   next.begin_early(agree_on_early(…), part);           // between two steps; the next step computes
+//   next.begin_precopy(agree_on_precopy(…), part);           // between two steps; the next step computes
 //   const SwitchReport report = next.run(part);          // between two steps, by all ranks
 //
 // A plan may not use a rank: its part is then empty, and the rank participates in switches all the same. Read
@@ -19,7 +19,7 @@
 namespace optimus {
 
 // Counters of an engine that are not part of the state.
-struct EngineNumbers {
+struct EngineCounters {
   std::int64_t num_updates = 0;
   LossScale loss_scale{};
   NoiseScale noise{};
@@ -31,21 +31,21 @@ struct PlanPart {
   Plan plan;  // its devices are ranks
   std::unique_ptr<Parameters> parameters{};
   std::unique_ptr<Engine> engine{};
-  std::optional<EngineNumbers> numbers{};  // while a plan change has removed the engine
+  std::optional<EngineCounters> numbers{};  // while a plan change has removed the engine
   bool is_empty() const { return engine == nullptr; }
 };
 
 // What a plan change did, over all ranks.
 struct SwitchReport {
-  Bytes moved;      // received, each element once
-  Bytes early;      // of that, before the pause
-  Bytes precopied;  // resent because of that: gradients
-  Bytes minimum;    // as in PlanChange
-  Seconds paused;   // on this rank
-  Bytes most_held;  // peak of masters and moments, old and new, on any one rank
+  Bytes moved;       // received, each element once
+  Bytes early;       // of that, before the pause
+  Bytes precopied;   // resent because of that: gradients
+  Bytes minimum;     // as in PlanChange
+  Seconds paused;    // on this rank
+  Bytes peak_bytes;  // peak of masters and moments, old and new, on any one rank
 };
 
-struct SwitchFacts {
+struct SwitchContext {
   const ModelSpec& model;
   Comm& comm;
   EngineOptions engine;  // rank and comm are set by PlanSwitch
@@ -57,35 +57,36 @@ class PlanSwitch {
   // Computes the change and modifies nothing. Throws UserError if the switch is impossible. `part` must stay
   // the rank's part until run(). is_placed: the devices of `to` are ranks. is_phase: another batch or
   // sequence length.
-  PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, int epoch,
+  PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to, int epoch,
              bool is_placed = false, bool is_phase = false);
   // For a membership change: `part.plan` uses the new rank numbers, and lost ranks are numbered after them.
-  // Leaving ranks participate and are no longer in the Comm's world afterwards. facts.move.keeps_old should
+  // Leaving ranks participate and are no longer in the Comm's world afterwards. facts.move.retains_old should
   // be set.
-  PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, const RanksThere& there);
+  PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to,
+             const AvailableRanks& present_ranks);
   ~PlanSwitch();
 
   const PlanChange& change() const { return change_; }
   const Plan& plan() const { return change_.to; }
   int epoch() const { return epoch_; }
-  Bytes most_held() const { return mover_->most_held(); }
-  // Before run(): retains the old state until all ranks have the new one, as facts.move.keeps_old specifies,
+  Bytes peak_bytes() const { return mover_->peak_bytes(); }
+  // Before run(): retains the old state until all ranks have the new one, as facts.move.retains_old specifies,
   // if that needs at most this much extra memory.
-  void keep_old_within(Bytes spare);
-  bool keeps_old() const { return facts_.move.keeps_old; }
+  void retain_old_within(Bytes spare);
+  bool retains_old() const { return facts_.move.retains_old; }
   // In advance, from another thread.
   CommOutcome<void> prepare(const Deadline& deadline);
 
   // This rank's contribution to the decision to send state early (switching/precopy.h), after prepare().
-  struct EarlyWord {
+  struct PrecopyVote {
     bool is_worth_it = false;
     std::size_t num_waves = 0;
   };
-  EarlyWord early_word(const PlanPart& part) const;
-  // While the next step computes, with the agreed terms. The part's engine must exist until end_early().
-  void begin_early(const PrecopyTerms& terms, PlanPart& part);
+  PrecopyVote precopy_vote(const PlanPart& part) const;
+  // While the next step computes, with the agreed terms. The part's engine must exist until end_precopy().
+  void begin_precopy(const PrecopyTerms& terms, PlanPart& part);
   // Before run(). Returns why it failed, in which case run() must not be called; empty: it succeeded.
-  std::string end_early(PlanPart& part);
+  std::string end_precopy(PlanPart& part);
   // Throws PeersLost and whatever the construction of an engine throws; the part is then torn (matches
   // neither plan). Leaves the Comm in the new epoch; groups of earlier epochs can be dropped. If the old
   // state is retained, a failure leaves either the old part, without its engine, or the new part, with the
@@ -95,21 +96,21 @@ class PlanSwitch {
 
  private:
   // Engine counters; ranks without an engine receive them from the others.
-  void agree_on_numbers(const PlanPart& part);
+  void agree_on_counters(const PlanPart& part);
   void add_history(const PlanPart& part, std::vector<double>& numbers) const;
   Fp8History history_in(std::span<const double> numbers) const;
   void make_engine(PlanPart& part) const;
-  SwitchReport sum_up(const MoveReport& own) const;
+  SwitchReport summarize(const MoveReport& own) const;
   CommOutcome<void> measure_links(const Deadline& deadline);
   // The inputs of the last update, as part of the counters.
   void add_update(const PlanPart& part, std::vector<double>& numbers) const;
   void take_update(std::span<const double> numbers);
 
-  PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, const RanksThere& there,
-             int epoch);
+  PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to,
+             const AvailableRanks& present_ranks, int epoch);
 
-  SwitchFacts facts_;
-  const RanksThere there_;
+  SwitchContext facts_;
+  const AvailableRanks present_ranks_;
   const PlanChange change_;
   const int epoch_, rank_;
   PlanPart earlier_;
@@ -120,14 +121,14 @@ class PlanSwitch {
   NoiseScale noise_;
   LossScale loss_scale_;
   Fp8History fp8_history_;
-  bool is_early_ = false;
-  UpdateFacts update_;     // inputs of the last update, if state was sent early
+  bool has_precopy_ = false;
+  UpdateRecord update_;    // inputs of the last update, if state was sent early
   double link_speed_ = 0;  // measured, bytes per second; 0: not measured
-  Bytes needed_;           // by the new plan
+  Bytes needed_bytes_;     // by the new plan
 };
 
 // Called by all ranks after the same step: whether state is sent early, and how much. `own` is null if the
 // rank has refused the plan; nothing is sent early then. Throws PeersLost.
-PrecopyTerms agree_on_early(Comm& comm, const PlanSwitch* own, const PlanPart& part, Seconds patience);
+PrecopyTerms agree_on_precopy(Comm& comm, const PlanSwitch* own, const PlanPart& part, Seconds timeout);
 
 }  // namespace optimus

@@ -25,13 +25,13 @@
 
 #include "comm/comm.h"
 #include "engine/engine.h"
-#include "switching/early_rows.h"
+#include "switching/precopy_rows.h"
 #include "switching/state_views.h"
 
 namespace optimus {
 
 struct PrecopyOptions {
-  Seconds patience{600};   // for any one message
+  Seconds timeout{600};    // for any one message
   Bytes message{1 << 18};  // approximate; the same on all ranks
   // Maximum share of the time in which messages are in flight. The step also needs the link and the CPU:
   // measurements showed that it loses about half of that time, and more if CPUs are busy.
@@ -45,7 +45,7 @@ struct PrecopyTerms {
   std::int64_t num_updates = 0;  // of the state that is sent
 };
 
-struct PrecopyFacts {
+struct PrecopyContext {
   const PlanChange& change;
   const RankShare& share;
   MoveEnds ends;
@@ -56,7 +56,7 @@ struct PrecopyFacts {
 class Precopy {
  public:
   // Starts the thread. All arguments must outlive this.
-  Precopy(const PrecopyFacts& facts, const PrecopyTerms& terms, const PrecopyOptions& options);
+  Precopy(const PrecopyContext& facts, const PrecopyTerms& terms, const PrecopyOptions& options);
   // Calls close() and joins the thread.
   ~Precopy();
 
@@ -67,15 +67,15 @@ class Precopy {
   std::string end();
 
   // The rows of an operation's box that were sent early; StateMover must move the others. Empty: none.
-  Box gone(const RankShare::Operation& operation) const;
+  Box sent_rows(const RankShare::Operation& operation) const;
   // In the pause, by all ranks; the gradients must be as the step left them. `num_updates` is the present
   // count: one more than in the terms, or equal if the step had no update. Throws PeersLost.
-  void repeat_update(const UpdateFacts& update, std::int64_t num_updates);
+  void repeat_update(const UpdateRecord& update, std::int64_t num_updates);
   // Called when the new plan's moments are complete.
   void repeat_masters();
 
-  Bytes received() const { return received_; }              // early
-  Bytes received_again() const { return received_again_; }  // in the pause, because of it
+  Bytes received() const { return received_; }                      // early
+  Bytes gradients_received() const { return gradients_received_; }  // in the pause, because of it
 
  private:
   struct Slice {
@@ -87,8 +87,8 @@ class Precopy {
     int peer = 0;
     bool is_send = false;
     std::vector<Message> messages{};
-    std::size_t num_gone = 0;
-    bool is_over = false;
+    std::size_t num_sent = 0;
+    bool has_ended = false;
   };
   struct Turn;
   struct Exchange;
@@ -98,24 +98,24 @@ class Precopy {
   std::unique_ptr<Pending> start(const Stream& stream, const at::Tensor& values, int tag);
   void wait(Pending& pending) const;
   at::Tensor staged(const Message& message);
-  void put(const Message& message, const at::Tensor& values);
+  void store_received(const Message& message, const at::Tensor& values);
   void pause_after(Seconds round);
-  void note_gone();
+  void record_sent_rows();
   std::vector<Exchange> begin_gradients(std::size_t round);
   void end_gradients(std::vector<Exchange> exchanges);
   void repeat(const Slice& slice, const at::Tensor& gradient);
   void update(const std::string& name, AdamOptions options, const at::Tensor& gradient,
               const std::vector<at::Tensor>& state);
 
-  const PrecopyFacts facts_;
+  const PrecopyContext facts_;
   const PrecopyTerms terms_;
   const PrecopyOptions options_;
   const StateViews views_;
   const ElementTypes types_;
   const std::unique_ptr<Kernels> kernels_;
   std::vector<Stream> streams_;
-  std::map<const RankShare::Operation*, Box> gone_;
-  Bytes received_, received_again_;
+  std::map<const RankShare::Operation*, Box> sent_rows_;
+  Bytes received_, gradients_received_;
   bool has_update_ = false;  // whether there is an update to repeat
   UpdateOptions update_;
   at::Tensor numbers_;

@@ -11,10 +11,10 @@
 namespace optimus {
 namespace {
 
-constexpr int kMeetTag = 0x7fb3, kMessageTag = 0x7fb4;  // not used by other messages
+constexpr int kSyncTag = 0x7fb3, kMessageTag = 0x7fb4;  // not used by other messages
 // Larger messages reduce the effect of what a link carries in a short burst.
 constexpr std::int64_t kSmallest = 1 << 17, kLargest = 1 << 25, kGrowth = 4;
-constexpr double kLongEnough = 8e-3;  // seconds
+constexpr double kMinMessageSeconds = 8e-3;  // seconds
 
 // Sends and receives at the same time; the peer's data is written to `there`.
 void exchange(Comm& comm, int peer, const at::Tensor& here, const at::Tensor& there, int tag,
@@ -29,11 +29,11 @@ void exchange(Comm& comm, int peer, const at::Tensor& here, const at::Tensor& th
 double message_seconds(Comm& comm, int peer, std::int64_t bytes, const Deadline& deadline) {
   at::Tensor own = at::zeros({1}, at::kDouble), others = at::zeros({1}, at::kDouble);
   const at::Tensor here = at::zeros({bytes}, at::kByte), there = at::zeros({bytes}, at::kByte);
-  exchange(comm, peer, own, others, kMeetTag, deadline);  // both are ready
+  exchange(comm, peer, own, others, kSyncTag, deadline);  // both are ready
   const auto began = Deadline::Clock::now();
   exchange(comm, peer, here, there, kMessageTag, deadline);
   *own.data_ptr<double>() = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-  exchange(comm, peer, own, others, kMeetTag, deadline);
+  exchange(comm, peer, own, others, kSyncTag, deadline);
   return std::max(*own.const_data_ptr<double>(), *others.const_data_ptr<double>());
 }
 
@@ -44,7 +44,7 @@ struct PairTime {
 PairTime probe_pair(Comm& comm, int peer, const Deadline& deadline) {
   std::int64_t bytes = kSmallest;
   double seconds = message_seconds(comm, peer, bytes, deadline);
-  while (seconds < kLongEnough && bytes < kLargest) {
+  while (seconds < kMinMessageSeconds && bytes < kLargest) {
     bytes *= kGrowth;
     seconds = message_seconds(comm, peer, bytes, deadline);
   }
@@ -53,13 +53,14 @@ PairTime probe_pair(Comm& comm, int peer, const Deadline& deadline) {
 }
 
 // The first rank of each node.
-std::vector<int> speakers_of(const std::vector<int>& node_of_rank) {
-  std::vector<int> speakers(
+std::vector<int> representatives_of(const std::vector<int>& node_of_rank) {
+  std::vector<int> representatives(
       static_cast<std::size_t>(*std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1), -1);
   for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank)
-    if (int& speaker = speakers[static_cast<std::size_t>(node_of_rank[rank])]; speaker < 0)
-      speaker = static_cast<int>(rank);
-  return speakers;
+    if (int& representative = representatives[static_cast<std::size_t>(node_of_rank[rank])];
+        representative < 0)
+      representative = static_cast<int>(rank);
+  return representatives;
 }
 
 }  // namespace
@@ -88,26 +89,27 @@ namespace {
 
 void probe_networks(Comm& comm, const std::vector<int>& nodes, int most_rounds, const Deadline& deadline,
                     ProbeResult& seen) {
-  const std::vector<int> speakers = speakers_of(nodes);
-  const int num_nodes = static_cast<int>(speakers.size()), own = nodes[static_cast<std::size_t>(comm.rank())];
+  const std::vector<int> representatives = representatives_of(nodes);
+  const int num_nodes = static_cast<int>(representatives.size()),
+            own = nodes[static_cast<std::size_t>(comm.rank())];
   PairTime best;
-  if (speakers[static_cast<std::size_t>(own)] == comm.rank())
+  if (representatives[static_cast<std::size_t>(own)] == comm.rank())
     for (int round = 0; round < std::min(most_rounds, num_probe_rounds(num_nodes)); ++round)
       if (const auto partner = probe_partner(own, round, num_nodes)) {
-        const PairTime one = probe_pair(comm, speakers[static_cast<std::size_t>(*partner)], deadline);
+        const PairTime one = probe_pair(comm, representatives[static_cast<std::size_t>(*partner)], deadline);
         if (best.bytes == 0 || one.per_byte() < best.per_byte()) best = one;
       }
-  at::Tensor quickest = at::zeros({2, num_nodes}, at::kDouble);
-  auto* const all = quickest.data_ptr<double>();
+  at::Tensor fastest = at::zeros({2, num_nodes}, at::kDouble);
+  auto* const all = fastest.data_ptr<double>();
   if (best.bytes > 0) all[own] = best.per_byte(), all[num_nodes + own] = best.bytes;
-  done_or_throw(comm.all_reduce({Role::world, {}}, quickest, Sum::sum, "network times")->wait(deadline));
+  done_or_throw(comm.all_reduce({Role::world, {}}, fastest, ReduceOp::sum, "network times")->wait(deadline));
   seen.network.assign(all, all + num_nodes), seen.bytes.assign(all + num_nodes, all + 2 * num_nodes);
 }
 
 // Seconds of a GEMM that is the same on all devices; repeated until the total is long enough that a slow
 // device cannot keep up by chance.
-double product_seconds(at::Device device) {
-  constexpr double kProductsLongEnough = 30e-3;  // seconds
+double gemm_seconds(at::Device device) {
+  constexpr double kMinGemmSeconds = 30e-3;  // seconds
   const std::int64_t size = device.is_cuda() ? 2048 : 256;
   const int times = device.is_cuda() ? 64 : 8;
   const auto one =
@@ -121,7 +123,7 @@ double product_seconds(at::Device device) {
   const auto began = Deadline::Clock::now();
   double seconds = 0;
   int count = 0;
-  for (; seconds < kProductsLongEnough; count += times) {
+  for (; seconds < kMinGemmSeconds; count += times) {
     (void)compute(times);
     seconds = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
   }
@@ -130,43 +132,43 @@ double product_seconds(at::Device device) {
 
 std::vector<double> probe_devices(Comm& comm, at::Device device, const Deadline& deadline) {
   at::Tensor seconds = at::zeros({comm.size()}, at::kDouble);
-  seconds.data_ptr<double>()[comm.rank()] = product_seconds(device);
-  done_or_throw(comm.all_reduce({Role::world, {}}, seconds, Sum::sum, "device times")->wait(deadline));
+  seconds.data_ptr<double>()[comm.rank()] = gemm_seconds(device);
+  done_or_throw(comm.all_reduce({Role::world, {}}, seconds, ReduceOp::sum, "device times")->wait(deadline));
   const auto* const all = seconds.const_data_ptr<double>();
   return {all, all + comm.size()};
 }
 
 // The time of the slowest rank, the faster of two runs: the same on all ranks.
 void probe_ring(Comm& comm, const Deadline& deadline, ProbeResult& seen) {
-  constexpr double kRingLongEnough = 20e-3;  // seconds
+  constexpr double kMinRingSeconds = 20e-3;  // seconds
   const auto sum = [&](std::int64_t bytes) {
     at::Tensor tensor = at::zeros({bytes / 8}, at::kDouble), seconds = at::zeros({1}, at::kDouble);
-    done_or_throw(comm.all_reduce({Role::world, {}}, seconds, Sum::sum, "a barrier")->wait(deadline));
+    done_or_throw(comm.all_reduce({Role::world, {}}, seconds, ReduceOp::sum, "a barrier")->wait(deadline));
     const auto began = Deadline::Clock::now();
-    done_or_throw(comm.all_reduce({Role::world, {}}, tensor, Sum::sum, "a ring probe")->wait(deadline));
+    done_or_throw(comm.all_reduce({Role::world, {}}, tensor, ReduceOp::sum, "a ring probe")->wait(deadline));
     *seconds.data_ptr<double>() = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
     done_or_throw(
-        comm.all_reduce({Role::world, {}}, seconds, Sum::maximum, "the ring's time")->wait(deadline));
+        comm.all_reduce({Role::world, {}}, seconds, ReduceOp::maximum, "the ring's time")->wait(deadline));
     return *seconds.const_data_ptr<double>();
   };
   std::int64_t bytes = 2 * kSmallest;
   double seconds = sum(bytes);
-  while (seconds < kRingLongEnough && bytes < kLargest / kGrowth) seconds = sum(bytes *= kGrowth);
+  while (seconds < kMinRingSeconds && bytes < kLargest / kGrowth) seconds = sum(bytes *= kGrowth);
   seen.ring_bytes = static_cast<double>(bytes), seen.ring_seconds = std::min(seconds, sum(bytes));
 }
 
 }  // namespace
 
-ProbeResult probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience) {
-  const Deadline deadline = Deadline::after(patience, "probing all machines");
-  at::Tensor told = at::zeros({comm.size() + 3}, at::kLong);
-  auto *const nodes = told.data_ptr<std::int64_t>(), *const look = nodes + comm.size();
+ProbeResult probe(Comm& comm, const ProbeSettings& settings, at::Device device, Seconds timeout) {
+  const Deadline deadline = Deadline::after(timeout, "probing all machines");
+  at::Tensor settings_tensor = at::zeros({comm.size() + 3}, at::kLong);
+  auto *const nodes = settings_tensor.data_ptr<std::int64_t>(), *const look = nodes + comm.size();
   if (comm.rank() == 0) {
-    ensure(std::ssize(wish.node_of_rank) == comm.size(), "one node for each rank");
-    std::copy(wish.node_of_rank.begin(), wish.node_of_rank.end(), nodes);
-    look[0] = wish.look.speeds, look[1] = wish.look.messages, look[2] = wish.look.ring;
+    ensure(std::ssize(settings.node_of_rank) == comm.size(), "one node for each rank");
+    std::copy(settings.node_of_rank.begin(), settings.node_of_rank.end(), nodes);
+    look[0] = settings.look.speeds, look[1] = settings.look.messages, look[2] = settings.look.ring;
   }
-  done_or_throw(comm.broadcast({Role::world, {}}, told, 0, "the probe settings")->wait(deadline));
+  done_or_throw(comm.broadcast({Role::world, {}}, settings_tensor, 0, "the probe settings")->wait(deadline));
   ProbeResult seen;
   if (look[0] != 0 || look[1] != 0)
     probe_networks(comm, {nodes, nodes + comm.size()}, look[0] != 0 ? comm.size() : 1, deadline, seen);

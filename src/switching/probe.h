@@ -22,12 +22,12 @@ int num_probe_rounds(int num_nodes);
 std::optional<int> probe_partner(int node, int round, int num_nodes);
 
 // Set by rank 0; ignored on other ranks.
-struct ProbeWish {
+struct ProbeSettings {
   std::vector<int> node_of_rank{};  // 0, 1, …
   ProbeRequest look{};
 };
 // Called by all ranks at the same time after a step; other traffic (small messages, state that is sent early)
 // makes links appear slower. Returns the same on all ranks. Throws PeersLost.
-ProbeResult probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience);
+ProbeResult probe(Comm& comm, const ProbeSettings& settings, at::Device device, Seconds timeout);
 
 }  // namespace optimus

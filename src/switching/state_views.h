@@ -26,8 +26,8 @@ class StateViews {
     return change_.before.tensors[static_cast<std::size_t>(tensor)].name;
   }
   int block_of(int tensor) const { return change_.before.tensors[static_cast<std::size_t>(tensor)].block; }
-  bool has_masters(int tensor) const { return are_together_ || tensor < num_tensors_; }
-  bool has_moments(int tensor) const { return are_together_ || tensor >= num_tensors_; }
+  bool has_masters(int tensor) const { return have_shared_index_ || tensor < num_tensors_; }
+  bool has_moments(int tensor) const { return have_shared_index_ || tensor >= num_tensors_; }
   // The index under which a tensor's moments move.
   int moments_of(int tensor) const { return has_moments(tensor) ? tensor : tensor + num_tensors_; }
   // The fields that move under this index.
@@ -40,11 +40,11 @@ class StateViews {
 
  private:
   const PlanChange& change_;
-  const bool are_together_;  // masters and moments share one index
-  const int num_tensors_;    // of the model
+  const bool have_shared_index_;  // masters and moments share one index
+  const int num_tensors_;         // of the model
 };
 
 // The part of a view that covers `box`; the view covers `own`.
-at::Tensor part_of(at::Tensor view, const Box& own, const Box& box);
+at::Tensor sub_view(at::Tensor view, const Box& own, const Box& box);
 
 }  // namespace optimus

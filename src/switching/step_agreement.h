@@ -1,5 +1,5 @@
 // The agreement of all ranks after every step: whether to continue, whether a plan was requested, whether all
-// are prepared for it. Each rank contributes a StepWord; the combined result is available one step later, so
+// are prepared for it. Each rank contributes a StepVote; the combined result is available one step later, so
 // no rank waits for it, and all ranks act after the same step.
 #pragma once
 
@@ -11,13 +11,14 @@
 
 namespace optimus {
 
-struct StepWord {
+struct StepVote {
   bool ends = false;          // asked to end
   std::int64_t asked = 0;     // number of plans requested, as far as this rank knows
   std::int64_t prepared = 0;  // number of plans that it has prepared or refused
-  bool meets = false;  // a worker joins or leaves: all ranks stop for a membership change (elastic/regroup.h)
-  int drained = -1;    // a rank that must leave
-  bool stays = true;   // it does not leave; combined: some rank stays that is not drained
+  bool changes_membership =
+      false;  // a worker joins or leaves: all ranks stop for a membership change (elastic/membership_change.h)
+  int drained = -1;        // a rank that must leave
+  bool stays = true;       // it does not leave; combined: some rank stays that is not drained
   bool collects = false;   // the ranks' observations are collected (observation_tree.h)
   bool probes = false;     // all ranks probe for slow machines (probe.h)
   std::int64_t phase = 0;  // the step after which the newest decided phase begins (plan/phase.h)
@@ -27,21 +28,21 @@ struct StepWord {
 class StepAgreement {
  public:
   // The world group must be connected in every epoch.
-  StepAgreement(Comm& comm, Seconds patience);
+  StepAgreement(Comm& comm, Seconds timeout);
   ~StepAgreement();
 
   // After a step: the combined result of the previous step. The run ends when one rank wants that; `asked` is
   // the maximum, `prepared` the minimum over all ranks. All meet when one wants to.
-  StepWord take();
-  void say(const StepWord& own);
+  StepVote take();
+  void submit(const StepVote& own);
   // When the run has failed: drops the operation in flight.
-  void let_go() { under_way_.reset(); }
+  void release() { in_flight_.reset(); }
 
  private:
   Comm& comm_;
-  const Seconds patience_;
-  at::Tensor words_;
-  std::unique_ptr<Pending> under_way_;
+  const Seconds timeout_;
+  at::Tensor votes_;
+  std::unique_ptr<Pending> in_flight_;
 };
 
 }  // namespace optimus

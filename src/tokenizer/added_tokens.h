@@ -32,7 +32,7 @@ struct AddedToken {
 class AddedTokenMatcher {
  public:
   // Maximum length of a pattern in bytes, which keeps matching linear in the length of the text.
-  static constexpr std::size_t kLongestPattern = 1024;
+  static constexpr std::size_t kMaxPatternBytes = 1024;
 
   bool is_empty() const { return tokens_.empty(); }
   // Returns false and has no effect if another token has the same pattern.
@@ -52,7 +52,7 @@ class AddedTokenMatcher {
     const AddedToken* token;
   };
   std::optional<Found> find(std::string_view text, std::size_t from) const;
-  bool is_word_apart(std::string_view text, const Found& found, const CharClasses& classes) const;
+  bool is_whole_word(std::string_view text, const Found& found, const CharClasses& classes) const;
 
   std::vector<AddedToken> tokens_;
   ByteTrie patterns_;  // maps each pattern to its index in tokens_
@@ -60,8 +60,8 @@ class AddedTokenMatcher {
   std::optional<char> only_first_byte_;
 };
 
-std::size_t size_of_spaces_at_end(std::string_view text, const CharClasses& classes);
-std::size_t size_of_spaces_at_start(std::string_view text, const CharClasses& classes);
+std::size_t trailing_spaces_size(std::string_view text, const CharClasses& classes);
+std::size_t leading_spaces_size(std::string_view text, const CharClasses& classes);
 
 template <typename OnPart>
 void AddedTokenMatcher::for_each_part(std::string_view text, const CharClasses& classes,
@@ -71,11 +71,11 @@ void AddedTokenMatcher::for_each_part(std::string_view text, const CharClasses& 
   std::optional<Found> found = find(text, 0);
   for (; found; found = find(text, found->end)) {
     auto [begin, end, token] = *found;
-    if (token->single_word && !is_word_apart(text, *found, classes)) continue;
+    if (token->single_word && !is_whole_word(text, *found, classes)) continue;
     if (token->lstrip && covered < begin)
-      begin -= size_of_spaces_at_end(text.substr(covered, begin - covered), classes);
+      begin -= trailing_spaces_size(text.substr(covered, begin - covered), classes);
     if (token->rstrip) {
-      if (end >= spaces_end) spaces_end = end + size_of_spaces_at_start(text.substr(end), classes);
+      if (end >= spaces_end) spaces_end = end + leading_spaces_size(text.substr(end), classes);
       end = spaces_end;
     }
     if (covered < begin) on_part(Part{text.substr(covered, begin - covered), std::nullopt});

@@ -21,7 +21,7 @@ namespace optimus {
 class MergeTable {
  public:
   static constexpr std::uint32_t kNone = (1 << 20) - 1;
-  static constexpr std::size_t kMostMerges = kNone;
+  static constexpr std::size_t kMaxMerges = kNone;
 
   void reserve(std::size_t num_merges);
   // The rank is the number of merges added before. If a pair is added again, the later rank replaces the
@@ -31,7 +31,7 @@ class MergeTable {
   // Returns the rank, or kNone.
   std::uint32_t find(TokenId left, TokenId right) const {
     const std::uint64_t key = key_of(left, right), hash = key * kHash;
-    if (!may_have(hash)) return kNone;
+    if (!may_contain(hash)) return kNone;
     for (std::size_t slot = hash >> shift_;; slot = (slot + 1) & (slots_.size() - 1)) {
       const std::uint64_t found = slots_[slot];
       if ((found >> 20) == key) return static_cast<std::uint32_t>(found) & kNone;
@@ -54,7 +54,7 @@ class MergeTable {
     return (static_cast<std::uint64_t>(left) << 22) | static_cast<std::uint64_t>(right);
   }
   // Most pairs have no merge. This Bloom filter rejects 15 of 16 of them without a cache miss.
-  bool may_have(std::uint64_t hash) const {
+  bool may_contain(std::uint64_t hash) const {
     const std::uint64_t bit = hash >> (shift_ - 3);
     return ((present_[bit / 64] >> (bit % 64)) & 1) != 0;
   }
@@ -93,19 +93,19 @@ class Bpe {
 
   // For character symbols only: the length of a prefix of `word` that can be encoded independently, because
   // no merge crosses its end. Allows splitting text without spaces into words.
-  std::size_t independent_front(std::string_view word) const;
+  std::size_t independent_prefix(std::string_view word) const;
   // Whether every byte has a token, so that any text can be encoded.
   bool has_all_bytes() const { return has_all_bytes_; }
 
  private:
   void find_byte_ids(const Vocabulary& vocabulary);
   void find_words(const Vocabulary& vocabulary);
-  void find_joints(const Vocabulary& vocabulary);
-  void start_with_bytes(std::string_view word, std::vector<TokenId>& ids) const;
-  void start_with_characters(std::string_view word, std::vector<TokenId>& ids) const;
+  void find_mergeable_pairs(const Vocabulary& vocabulary);
+  void add_byte_symbols(std::string_view word, std::vector<TokenId>& ids) const;
+  void add_character_symbols(std::string_view word, std::vector<TokenId>& ids) const;
   void merge_short(BpeScratch& scratch) const;
   void merge_long(BpeScratch& scratch) const;
-  static std::size_t joint_of(char32_t left, char32_t right);
+  static std::size_t pair_slot(char32_t left, char32_t right);
 
   MergeTable merges_;
   BpeOptions options_;
@@ -113,7 +113,7 @@ class Bpe {
   std::array<TokenId, 256> byte_ids_{};  // -1: not in the vocabulary
   bool has_all_bytes_ = false;
   // Pairs of characters that a merge may join, as a set of hashes. False positives are harmless.
-  std::vector<bool> joints_;
+  std::vector<bool> mergeable_pairs_;
 };
 
 }  // namespace optimus

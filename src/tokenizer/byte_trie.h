@@ -12,7 +12,7 @@ namespace optimus {
 class ByteTrie {
  public:
   using Node = std::uint32_t;
-  static constexpr Node kRoot = 0, kNowhere = UINT32_MAX;
+  static constexpr Node kRoot = 0, kNoNode = UINT32_MAX;
 
   struct Match {
     std::size_t size;  // bytes
@@ -29,7 +29,7 @@ class ByteTrie {
  private:
   struct Edge {
     std::uint64_t from_and_byte = UINT64_MAX;
-    Node to = kNowhere;
+    Node to = kNoNode;
   };
   std::size_t slot_of(Node from, unsigned char byte) const;
   Node step(Node from, unsigned char byte) const { return edges_[slot_of(from, byte)].to; }

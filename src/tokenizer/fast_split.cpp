@@ -109,13 +109,13 @@ const char* lines_or_spaces_end(const char* begin, const char* end, const CharCl
   return after_newline != nullptr ? after_newline : spaces_end(begin, Reader(begin, end, classes));
 }
 
-const char* llama3_end(const char* begin, const char* end, const CharClasses& classes, int most_digits) {
+const char* llama3_end(const char* begin, const char* end, const CharClasses& classes, int max_digits) {
   if (*begin == '\'')
     if (const char* contraction = contraction_end(begin, end, true)) return contraction;
   Reader reader(begin, end, classes);
   const std::uint16_t first = reader.peek();
   if ((first & kNumber) != 0) {
-    for (int i = 0; i < most_digits && (reader.peek() & kNumber) != 0; ++i) reader.skip();
+    for (int i = 0; i < max_digits && (reader.peek() & kNumber) != 0; ++i) reader.skip();
     return reader.at();
   }
   if ((first & kLetter) == 0 && !reader.next_is_newline()) reader.skip();

@@ -46,14 +46,14 @@ void order_marks(std::vector<CodePoint>& run) {
 }
 
 void append_decomposed(CodePoint c, bool is_compatible, std::vector<CodePoint>& out) {
-  constexpr int kLongest = 32;  // U+FDFA decomposes into 18 code points
-  utf8proc_int32_t parts[kLongest];
+  constexpr int kMaxLength = 32;  // U+FDFA decomposes into 18 code points
+  utf8proc_int32_t parts[kMaxLength];
   int boundary = 0;
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
                                                       (is_compatible ? UTF8PROC_COMPAT : 0));
   const auto count =
-      utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts, kLongest, options, &boundary);
-  ensure(count >= 0 && count <= kLongest, "decomposition of U+{:04X} failed: {}", static_cast<unsigned>(c),
+      utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts, kMaxLength, options, &boundary);
+  ensure(count >= 0 && count <= kMaxLength, "decomposition of U+{:04X} failed: {}", static_cast<unsigned>(c),
          count);
   out.insert(out.end(), parts, parts + count);
 }

@@ -74,7 +74,7 @@ class Encoding {
     if (const auto* bpe = std::get_if<Bpe>(&*parts_.model))
       bpe_word(*bpe, word, readable_end);
     else
-      remember(word, [&] { std::get<WordPiece>(*parts_.model).encode(word, out_); });
+      encode_and_cache(word, [&] { std::get<WordPiece>(*parts_.model).encode(word, out_); });
   }
 
  private:
@@ -93,14 +93,14 @@ class Encoding {
   }
   void bpe_word(const Bpe& bpe, std::string_view word, const char* readable_end) {
     while (!word.empty()) {
-      const std::string_view part = word.substr(0, bpe.independent_front(word));
+      const std::string_view part = word.substr(0, bpe.independent_prefix(word));
       word.remove_prefix(part.size());
       if (!scratch_.cache.find(part, readable_end, out_))
-        remember(part, [&] { bpe.encode(part, scratch_.bpe, out_); });
+        encode_and_cache(part, [&] { bpe.encode(part, scratch_.bpe, out_); });
     }
   }
   template <typename Encode>
-  void remember(std::string_view word, Encode&& encode) {
+  void encode_and_cache(std::string_view word, Encode&& encode) {
     const std::size_t num_before = out_.size();
     encode();
     scratch_.cache.insert(word, std::span(out_).subspan(num_before));

@@ -165,7 +165,7 @@ void cut(const Metaspace& step, std::string_view piece, StepContext& context, Pi
 }
 
 // Applies the steps from `index` on to one piece.
-struct Cutter {
+struct StepRunner {
   const std::vector<PreTokenizerStep>& steps;
   const CharClasses& classes;
   PreTokenizerScratch& scratch;
@@ -190,7 +190,7 @@ void PreTokenizer::run(std::string_view text, bool is_text_start, const CharClas
                        PreTokenizerScratch& scratch, RegexScratch& regex_scratch, PieceSink sink) const {
   if (text.empty()) return;
   scratch.texts.resize(steps_.size());
-  Cutter{steps_, classes, scratch, regex_scratch, sink}.run(0, text, is_text_start);
+  StepRunner{steps_, classes, scratch, regex_scratch, sink}.run(0, text, is_text_start);
 }
 
 }  // namespace optimus

@@ -15,7 +15,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kLongestPattern = 10'000;
+constexpr std::size_t kMaxPatternBytes = 10'000;
 
 bool is_general_category(std::string_view name) {
   if (name.empty() || name.size() > 2) return false;
@@ -32,9 +32,9 @@ class Translator {
   Translator(std::string_view pattern, const std::string& where) : pattern_(pattern), where_(where) {}
 
   std::string run() {
-    if (pattern_.size() > kLongestPattern)
+    if (pattern_.size() > kMaxPatternBytes)
       throw UserError("{} is {} bytes long, at most {} are supported", where_, pattern_.size(),
-                      kLongestPattern);
+                      kMaxPatternBytes);
     while (at_ < pattern_.size()) {
       if (pattern_[at_] == '\\')
         escape();

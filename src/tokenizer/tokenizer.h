@@ -63,6 +63,6 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::str
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& bytes_or_path);
 
 // The default of --tokenizer: the tokenizer.json in the model's folder if it exists, otherwise "bytes".
-std::string usual_tokenizer(const std::string& model);
+std::string default_tokenizer(const std::string& model);
 
 }  // namespace optimus

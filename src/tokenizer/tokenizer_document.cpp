@@ -10,8 +10,8 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kDeepest = 100;
-constexpr std::size_t kLargestText = std::size_t{1} << 30;
+constexpr std::size_t kMaxDepth = 100;
+constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
 
 // Receives the events of the JSON parser and builds the document.
 class DocumentBuilder final : public nlohmann::json_sax<Json> {
@@ -25,28 +25,28 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   bool binary(binary_t&) override { return false; }  // does not occur in JSON text
 
   bool number_integer(number_integer_t value) override {
-    if (table_ == Table::kVocab) refuse_id(fmt::to_string(value));
+    if (table_ == Table::kVocab) reject_id(fmt::to_string(value));
     return scalar(value);
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (table_ != Table::kVocab) return scalar(value);
-    if (value > static_cast<number_unsigned_t>(kLargestTokenId)) refuse_id(fmt::to_string(value));
+    if (value > static_cast<number_unsigned_t>(kMaxTokenId)) reject_id(fmt::to_string(value));
     add_token(static_cast<TokenId>(value));
     return true;
   }
   bool string(string_t& value) override {
     if (table_ != Table::kMerges) return scalar(std::move(value));
     if (!in_pair_)
-      add_written_merge(value);
+      add_merge_text(value);
     else if (num_in_pair_ < 2)
       pair_[num_in_pair_++] = std::move(value);
     else
-      refuse_merge();
+      reject_merge();
     return true;
   }
 
   bool start_object(std::size_t) override {
-    if (table_ != Table::kNone) refuse_nested();
+    if (table_ != Table::kNone) reject_nested();
     if (is_model_member("vocab")) return open_table(Table::kVocab, document_.has_vocabulary);
     return open(Json::object());
   }
@@ -62,13 +62,13 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
       num_in_pair_ = 0;
       return true;
     }
-    if (table_ != Table::kNone) refuse_nested();
+    if (table_ != Table::kNone) reject_nested();
     if (is_model_member("merges")) return open_table(Table::kMerges, document_.has_merges);
     return open(Json::array());
   }
   bool end_array() override {
     if (!in_pair_) return close();
-    if (num_in_pair_ != 2) refuse_merge();
+    if (num_in_pair_ != 2) reject_merge();
     document_.merges.add(pair_[0], pair_[1]);
     in_pair_ = false;
     return true;
@@ -91,7 +91,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool open(Json value) {
-    if (open_.size() >= kDeepest) throw UserError("{}: nested deeper than {} levels", source_, kDeepest);
+    if (open_.size() >= kMaxDepth) throw UserError("{}: nested deeper than {} levels", source_, kMaxDepth);
     Json* const place = put(std::move(value));
     keys_.push_back(open_.empty() ? "" : key_);
     open_.push_back(place);
@@ -120,25 +120,25 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     return &*place;
   }
   bool scalar(Json value) {
-    if (table_ == Table::kVocab) refuse_id(value.dump(-1, ' ', false, Json::error_handler_t::replace));
-    if (table_ == Table::kMerges) refuse_merge();
+    if (table_ == Table::kVocab) reject_id(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+    if (table_ == Table::kMerges) reject_merge();
     put(std::move(value));
     return true;
   }
 
   void add_token(TokenId id) {
     switch (document_.vocabulary.add(key_, id)) {
-      case Vocabulary::Added::kYes:
+      case Vocabulary::Added::kAdded:
         return;
-      case Vocabulary::Added::kTokenTwice:
+      case Vocabulary::Added::kDuplicateToken:
         throw UserError("{}: model.vocab has the token {} twice", source_, in_quotes(key_));
-      case Vocabulary::Added::kIdTwice:
+      case Vocabulary::Added::kDuplicateId:
         throw UserError("{}: model.vocab has the id {} twice, for {} and for {}", source_, id,
                         in_quotes(document_.vocabulary.token_of(id)), in_quotes(key_));
     }
   }
   // Adds a merge in the older notation "left right".
-  void add_written_merge(std::string_view text) {
+  void add_merge_text(std::string_view text) {
     if (text.starts_with("#version")) return;
     const std::size_t space = text.find(' ');
     if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos)
@@ -147,16 +147,16 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     document_.merges.add(text.substr(0, space), text.substr(space + 1));
   }
 
-  [[noreturn]] void refuse_id(const std::string& found) const {
+  [[noreturn]] void reject_id(const std::string& found) const {
     throw UserError("{}: model.vocab: the id of {} must be a whole number from 0 to {}, found {}", source_,
-                    in_quotes(key_), kLargestTokenId, in_quotes(found));
+                    in_quotes(key_), kMaxTokenId, in_quotes(found));
   }
-  [[noreturn]] void refuse_merge() const {
+  [[noreturn]] void reject_merge() const {
     throw UserError("{}: model.merges[{}] must be two strings", source_, document_.merges.size());
   }
-  [[noreturn]] void refuse_nested() const {
-    if (table_ == Table::kMerges) refuse_merge();
-    refuse_id("a list or an object");
+  [[noreturn]] void reject_nested() const {
+    if (table_ == Table::kMerges) reject_merge();
+    reject_id("a list or an object");
   }
 
   std::string_view text_;
@@ -174,17 +174,17 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
 }  // namespace
 
 void MergeList::add(std::string_view left, std::string_view right) {
-  const auto begin = static_cast<std::uint32_t>(letters_.size());
+  const auto begin = static_cast<std::uint32_t>(characters_.size());
   const auto middle = begin + static_cast<std::uint32_t>(left.size());
-  letters_.append(left).append(right);
-  places_.push_back({begin, middle, static_cast<std::uint32_t>(letters_.size())});
+  characters_.append(left).append(right);
+  places_.push_back({begin, middle, static_cast<std::uint32_t>(characters_.size())});
 }
 
 TokenizerDocument read_tokenizer_document(std::string_view text, const std::string& source) {
   // The limit keeps the offsets in MergeList and Vocabulary within 32 bits.
-  if (text.size() > kLargestText)
+  if (text.size() > kMaxTextBytes)
     throw UserError("{} is too large for a tokenizer: {} bytes, at most {}", source, text.size(),
-                    kLargestText);
+                    kMaxTextBytes);
   DocumentBuilder builder(text, source);
   Json::sax_parse(text, &builder);
   return builder.take();

@@ -26,9 +26,9 @@ class MergeList {
     std::uint32_t begin, middle, end;
   };
   std::string_view part(std::uint32_t begin, std::uint32_t end) const {
-    return std::string_view(letters_).substr(begin, end - begin);
+    return std::string_view(characters_).substr(begin, end - begin);
   }
-  std::string letters_;
+  std::string characters_;
   std::vector<Place> places_;
 };
 

@@ -14,9 +14,9 @@ namespace optimus {
 namespace {
 
 MergeTable resolve_merges(const MergeList& merges, const Vocabulary& vocabulary, const std::string& source) {
-  if (merges.size() > MergeTable::kMostMerges)
+  if (merges.size() > MergeTable::kMaxMerges)
     throw UserError("{}: model.merges has {} entries, at most {} are supported", source, merges.size(),
-                    MergeTable::kMostMerges);
+                    MergeTable::kMaxMerges);
   MergeTable result;
   result.reserve(merges.size());
   std::string both;
@@ -33,7 +33,7 @@ MergeTable resolve_merges(const MergeList& merges, const Vocabulary& vocabulary,
   return result;
 }
 
-void refuse_unless_empty(const JsonView& view, std::string_view key) {
+void require_empty(const JsonView& view, std::string_view key) {
   if (const auto member = view.find(key); member && !member->text().empty()) member->refuse("empty");
 }
 
@@ -43,8 +43,8 @@ Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std:
                     "fuse_unk", "byte_fallback", "ignore_merges"});
   if (const auto dropout = view.find("dropout"); dropout && dropout->number() != 0)
     dropout->refuse("null: BPE dropout is not supported");
-  refuse_unless_empty(view, "continuing_subword_prefix");
-  refuse_unless_empty(view, "end_of_word_suffix");
+  require_empty(view, "continuing_subword_prefix");
+  require_empty(view, "end_of_word_suffix");
   BpeOptions options{.is_byte_level = is_byte_level,
                      .ignore_merges = view.boolean_or("ignore_merges", false),
                      .byte_fallback = view.boolean_or("byte_fallback", false),
@@ -53,9 +53,9 @@ Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std:
   if (unknown) options.unknown = document.vocabulary.id_of(unknown->text());
   Bpe result(document.vocabulary, resolve_merges(document.merges, document.vocabulary, source), options);
   // If every byte has a token, no text is unknown.
-  const bool knows_all = result.has_all_bytes() && (options.is_byte_level || options.byte_fallback);
-  if (unknown && !options.unknown && !knows_all) unknown->refuse("a token of model.vocab");
-  if (options.is_byte_level && options.byte_fallback && !knows_all)
+  const bool covers_all_bytes = result.has_all_bytes() && (options.is_byte_level || options.byte_fallback);
+  if (unknown && !options.unknown && !covers_all_bytes) unknown->refuse("a token of model.vocab");
+  if (options.is_byte_level && options.byte_fallback && !covers_all_bytes)
     view.at("byte_fallback").refuse("false, because a ByteLevel vocabulary lacks some bytes");
   return result;
 }
@@ -68,7 +68,7 @@ WordPiece read_wordpiece(const JsonView& view, const Vocabulary& vocabulary, boo
   if (!unknown) view.at("unk_token").refuse("a token of model.vocab");
   return WordPiece(vocabulary, {.unknown = *unknown,
                                 .continuing_prefix = view.at("continuing_subword_prefix").text(),
-                                .most_characters = static_cast<std::size_t>(
+                                .max_characters = static_cast<std::size_t>(
                                     view.at("max_input_chars_per_word").integer(0, INT32_MAX))});
 }
 
@@ -96,7 +96,7 @@ void read_model(const JsonView& root, TokenizerDocument& document, const std::st
 
 AddedToken read_added_token(const JsonView& view) {
   allow_only(view, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-  AddedToken token{.id = static_cast<TokenId>(view.at("id").integer(0, kLargestTokenId)),
+  AddedToken token{.id = static_cast<TokenId>(view.at("id").integer(0, kMaxTokenId)),
                    .content = view.at("content").text(),
                    .pattern = {},
                    .single_word = view.at("single_word").boolean(),
@@ -104,8 +104,8 @@ AddedToken read_added_token(const JsonView& view) {
                    .rstrip = view.at("rstrip").boolean(),
                    .normalized = view.at("normalized").boolean(),
                    .special = view.at("special").boolean()};
-  if (token.content.empty() || token.content.size() > AddedTokenMatcher::kLongestPattern)
-    view.at("content").refuse(fmt::format("1 to {} bytes long", AddedTokenMatcher::kLongestPattern));
+  if (token.content.empty() || token.content.size() > AddedTokenMatcher::kMaxPatternBytes)
+    view.at("content").refuse(fmt::format("1 to {} bytes long", AddedTokenMatcher::kMaxPatternBytes));
   return token;
 }
 
@@ -125,13 +125,13 @@ void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
     const TokenId expected = known ? *known : next_id++;
     if (token.id != expected)
       view.at("id").refuse(fmt::format("{}, {}", expected, known ? "as in model.vocab" : "the next free id"));
-    if (seen.add(token.content, token.id) != Vocabulary::Added::kYes)
+    if (seen.add(token.content, token.id) != Vocabulary::Added::kAdded)
       throw UserError("{}: the token {} or its id {} appears twice", view.where(), in_quotes(token.content),
                       token.id);
     token.pattern = token.content;
     if (token.normalized)
       token.pattern = parts.normalizer.apply(token.content, parts.classes, scratch, regex_scratch);
-    if (token.pattern.size() > AddedTokenMatcher::kLongestPattern)
+    if (token.pattern.size() > AddedTokenMatcher::kMaxPatternBytes)
       view.at("content").refuse("shorter after normalization");
     AddedTokenMatcher& matcher = token.normalized ? parts.normalized_tokens : parts.raw_tokens;
     if (!matcher.add(token))
@@ -146,7 +146,7 @@ TokenId read_token_pair(const JsonView& view) {
   const std::vector<JsonView> elements = view.elements();
   if (elements.size() != 2) view.refuse("a token and its id");
   elements[0].text();
-  return static_cast<TokenId>(elements[1].integer(0, kLargestTokenId));
+  return static_cast<TokenId>(elements[1].integer(0, kMaxTokenId));
 }
 
 void read_template(const JsonView& view, TokenizerParts& parts) {
@@ -162,7 +162,7 @@ void read_template(const JsonView& view, TokenizerParts& parts) {
     }
     const JsonView token = view.at("special_tokens").at(piece.at("SpecialToken").at("id").text());
     for (const JsonView& id : token.at("ids").elements())
-      (has_text ? parts.after : parts.before).push_back(static_cast<TokenId>(id.integer(0, kLargestTokenId)));
+      (has_text ? parts.after : parts.before).push_back(static_cast<TokenId>(id.integer(0, kMaxTokenId)));
   }
   if (!has_text) view.at("single").refuse("a template that contains the text (Sequence A)");
 }

@@ -10,8 +10,8 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMostSteps = 64;             // in one normalizer, pre-tokenizer or decoder
-constexpr std::size_t kLongestReplacement = 1024;  // bytes
+constexpr std::size_t kMaxSteps = 64;               // in one normalizer, pre-tokenizer or decoder
+constexpr std::size_t kMaxReplacementBytes = 1024;  // bytes
 
 CodePoint one_character(const JsonView& view) {
   const std::string& text = view.text();
@@ -21,8 +21,8 @@ CodePoint one_character(const JsonView& view) {
 }
 
 std::string short_text(const JsonView& view) {
-  if (view.text().size() > kLongestReplacement)
-    view.refuse(fmt::format("at most {} bytes", kLongestReplacement));
+  if (view.text().size() > kMaxReplacementBytes)
+    view.refuse(fmt::format("at most {} bytes", kMaxReplacementBytes));
   return view.text();
 }
 
@@ -204,8 +204,8 @@ void collect_steps(const JsonView& view, std::string_view list_key, std::vector<
     for (const JsonView& element : view.at(list_key).elements()) collect_steps(element, list_key, steps);
     return;
   }
-  if (steps.size() == kMostSteps)
-    throw UserError("{}: more than {} steps are not supported", view.where(), kMostSteps);
+  if (steps.size() == kMaxSteps)
+    throw UserError("{}: more than {} steps are not supported", view.where(), kMaxSteps);
   steps.push_back(view);
 }
 

@@ -13,12 +13,12 @@ namespace {
 
 // The start of a non-empty byte string: the size of a valid character, or of an invalid sequence to be
 // replaced.
-struct Front {
+struct LeadingSequence {
   std::size_t size;
   bool is_valid;
 };
 
-Front front_of(std::string_view bytes) {
+LeadingSequence leading_sequence(std::string_view bytes) {
   const auto at = [&](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
   const unsigned first = at(0);
   if (first < 0x80) return {1, true};
@@ -44,14 +44,14 @@ std::size_t ascii_prefix(std::string_view text) {
 }
 
 // Capital letters that are newer than the utf8proc of some distributions.
-struct LateCapitals {
+struct NewCapitals {
   CodePoint first, last, lower_of_first;
 };
-constexpr LateCapitals kLateCapitals[] = {{0x1C89, 0x1C89, 0x1C8A},    {0xA7CB, 0xA7CB, 0x264},
-                                          {0xA7CC, 0xA7CC, 0xA7CD},    {0xA7CE, 0xA7CE, 0xA7CF},
-                                          {0xA7D2, 0xA7D2, 0xA7D3},    {0xA7D4, 0xA7D4, 0xA7D5},
-                                          {0xA7DA, 0xA7DA, 0xA7DB},    {0xA7DC, 0xA7DC, 0x19B},
-                                          {0x10D50, 0x10D65, 0x10D70}, {0x16EA0, 0x16EB8, 0x16EBB}};
+constexpr NewCapitals kNewCapitals[] = {{0x1C89, 0x1C89, 0x1C8A},    {0xA7CB, 0xA7CB, 0x264},
+                                        {0xA7CC, 0xA7CC, 0xA7CD},    {0xA7CE, 0xA7CE, 0xA7CF},
+                                        {0xA7D2, 0xA7D2, 0xA7D3},    {0xA7D4, 0xA7D4, 0xA7D5},
+                                        {0xA7DA, 0xA7DA, 0xA7DB},    {0xA7DC, 0xA7DC, 0x19B},
+                                        {0x10D50, 0x10D65, 0x10D70}, {0x16EA0, 0x16EB8, 0x16EBB}};
 
 }  // namespace
 
@@ -59,7 +59,7 @@ bool is_valid_utf8(std::string_view text) {
   while (!text.empty()) {
     text.remove_prefix(ascii_prefix(text));
     if (text.empty()) break;
-    const Front front = front_of(text);
+    const LeadingSequence front = leading_sequence(text);
     if (!front.is_valid) return false;
     text.remove_prefix(front.size);
   }
@@ -70,7 +70,7 @@ std::string repair_utf8(std::string_view text) {
   std::string result;
   result.reserve(text.size() + text.size() / 8);
   while (!text.empty()) {
-    const Front front = front_of(text);
+    const LeadingSequence front = leading_sequence(text);
     if (front.is_valid)
       result.append(text.substr(0, front.size));
     else
@@ -136,7 +136,7 @@ void append_lower(CodePoint code_point, std::string& out) {
     out += "i\xCC\x87";
     return;
   }
-  for (const LateCapitals& late : kLateCapitals)
+  for (const NewCapitals& late : kNewCapitals)
     if (code_point >= late.first && code_point <= late.last)
       return append_utf8(late.lower_of_first + (code_point - late.first), out);
   append_utf8(static_cast<CodePoint>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point))), out);

@@ -14,13 +14,13 @@ namespace optimus {
 
 // Larger ids are rejected: tables are indexed by id, and a file of ten bytes must not cause an allocation of
 // gigabytes. The pairs of BPE merges are packed into 2 x 22 bits (see bpe.h).
-inline constexpr TokenId kLargestTokenId = (1 << 22) - 2;
+inline constexpr TokenId kMaxTokenId = (1 << 22) - 2;
 
 class Vocabulary {
  public:
-  enum class Added { kYes, kTokenTwice, kIdTwice };
+  enum class Added { kAdded, kDuplicateToken, kDuplicateId };
 
-  // id: 0 … kLargestTokenId. Has no effect unless the result is kYes.
+  // id: 0 … kMaxTokenId. Has no effect unless the result is kYes.
   Added add(std::string_view token, TokenId id);
   void reserve(std::size_t num_tokens);
 
@@ -42,8 +42,8 @@ class Vocabulary {
   std::size_t slot_of(std::string_view token) const;
   void grow(std::size_t num_slots);
 
-  std::string letters_;                                        // the concatenation of all tokens
-  std::vector<Place> by_id_;                                   // position in letters_
+  std::string characters_;                                     // the concatenation of all tokens
+  std::vector<Place> by_id_;                                   // position in characters_
   std::vector<TokenId> slots_ = std::vector<TokenId>(16, -1);  // open addressing; the size is a power of two
   std::size_t num_tokens_ = 0;
 };

@@ -49,8 +49,8 @@ class WordCache {
   bool find_long(std::string_view word, std::vector<TokenId>& out) const;
   void insert_long(std::string_view word, std::span<const TokenId> ids);
 
-  std::vector<ShortEntry> short_;
-  std::vector<LongEntry> long_;
+  std::vector<ShortEntry> short_entries_;
+  std::vector<LongEntry> long_entries_;
   std::size_t num_long_ = 0;
   std::string long_keys_;
   std::vector<TokenId> long_ids_;

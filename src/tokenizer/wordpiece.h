@@ -14,7 +14,7 @@ namespace optimus {
 struct WordPieceOptions {
   TokenId unknown = 0;  // for words that cannot be split into tokens
   std::string continuing_prefix = "##";
-  std::size_t most_characters = 100;  // longer words are unknown
+  std::size_t max_characters = 100;  // longer words are unknown
 };
 
 class WordPiece {

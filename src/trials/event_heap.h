@@ -3,7 +3,7 @@
 // Events at the same time are ordered by kind. Events of the same kind are then ordered by insertion, or as
 // Python's heapq leaves them. The published simulators of Oobleck, Varuna and Bamboo leave such ties to
 // heapq, and Varuna's also reads heapq's underlying array, so their results are reproduced only with the same
-// array (trials/replay.h: Counting::as_published).
+// array (trials/replay.h: StepCounting::as_published).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace optimus {
 
-enum class EventKind { add = 1, remove = 2, ready = 4, muster_end = 5, step_end = 7, checkpoint = 8 };
+enum class EventKind { add = 1, remove = 2, ready = 4, rendezvous_end = 5, step_end = 7, checkpoint = 8 };
 
 struct ReplayEvent {
   std::int64_t time = 0;  // in ticks
@@ -22,7 +22,7 @@ struct ReplayEvent {
   std::int64_t order = 0;   // insertion order
 };
 
-enum class TieOrder { as_put_in, as_heapq };
+enum class TieOrder { insertion_order, heapq_order };
 
 class EventHeap {
  public:
@@ -37,8 +37,8 @@ class EventHeap {
 
  private:
   bool is_before(const ReplayEvent& a, const ReplayEvent& b) const;
-  void raise(std::size_t place, std::size_t top);  // moves it towards the front, at most to top
-  void sink(std::size_t place);
+  void sift_up(std::size_t place, std::size_t top);  // moves it towards the front, at most to top
+  void sift_down(std::size_t place);
 
   std::vector<ReplayEvent> array_;
   TieOrder ties_;

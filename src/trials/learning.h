@@ -24,20 +24,20 @@ namespace optimus {
 
 // A decision of a trial: the observed features, and the regret of each option in thousandths of the
 // trial's achievable steps.
-struct Lesson {
-  FeatureTable seen;
+struct TrainingExample {
+  FeatureTable features;
   std::vector<double> regrets;  // [row]; 0 for the best option
-  std::size_t taken = 0;        // row of the chosen option
-  double later = 0;             // discounted regret of the subsequent decisions
+  std::size_t chosen_row = 0;   // row of the chosen option
+  double later_regret = 0;      // discounted regret of the subsequent decisions
 };
 
 // Adds the gradient of the expected regret, and `weight` times the gradient of the log-probability of the
 // chosen option. Returns the expected regret.
-double add_gradient(const LearnedPolicy& network, const Lesson& lesson, double weight,
+double add_gradient(const LearnedPolicy& network, const TrainingExample& example, double weight,
                     std::vector<double>& gradient);
 
 // The Adam optimizer with its usual constants.
-class Improver {
+class AdamOptimizer {
  public:
   void step(LearnedPolicy& network, const std::vector<double>& gradient, double rate);
 
@@ -47,15 +47,17 @@ class Improver {
 };
 
 // The behaviour policy that makes the decisions while training examples are collected.
-struct LessonTaker {
+struct BehaviorPolicy {
   const LearnedPolicy* network = nullptr;  // null: the rule policy
-  bool draws = false;       // samples by the network's probabilities; otherwise takes the most likely option
-  double wanders = 0;       // fraction of decisions that are uniformly random (exploration)
+  bool is_stochastic =
+      false;                // samples by the network's probabilities; otherwise takes the most likely option
+  double exploration = 0;   // fraction of decisions that are uniformly random (exploration)
   bool sees_misses = true;  // as in LearnedPolicy
 };
 // The training examples of a trial in the order of its decisions. `number`: of the trial; also seeds random
 // decisions.
-std::vector<Lesson> lessons_of(const TrialCase& one, const LessonTaker& taker, std::uint64_t number);
+std::vector<TrainingExample> collect_examples(const TrialCase& trial_case, const BehaviorPolicy& behavior,
+                                              std::uint64_t number);
 
 struct LearningOptions {
   std::uint64_t seed = 1;
@@ -66,7 +68,7 @@ struct LearningOptions {
   bool imitates = true, reinforces = true, sees_misses = true;
   EnvironmentOptions environment{};
   const LearnedPolicy* start = nullptr;  // initial network; null: random initialisation
-  int judging_trials = 60;               // per family, after each round
+  int evaluation_trials = 60;            // per family, after each round
 };
 
 // One point of the learning curve, evaluated on trials that are not used for training.

@@ -17,13 +17,13 @@ namespace optimus {
 
 struct PublishedSystem {
   Throughput throughput;
-  Halts halts;
+  ReconfigurationCosts reconfiguration;
   double batch = 1;
 };
 
 // Reconfiguration costs for a model with this many parameters. Interpolated between the published sizes, and
 // proportional beyond the largest.
-Halts halts_of(System system, double parameters);
+ReconfigurationCosts reconfiguration_costs_of(System system, double parameters);
 // The number of parameters of a model of the published tables; 0 for other models.
 double published_parameters(const std::string& model);
 

@@ -23,7 +23,7 @@
 namespace optimus {
 
 // Samples per second by number of nodes. Numbers outside the known range are clamped to it;
-// Halts::fewest_nodes defines the smallest number with which training runs.
+// ReconfigurationCosts::min_nodes defines the smallest number with which training runs.
 struct Throughput {
   int fewest = 1;
   std::vector<double> samples_per_second;  // [nodes - fewest]; 0: does not fit
@@ -32,27 +32,27 @@ struct Throughput {
 };
 
 // Costs of plan changes in the published systems.
-struct Halts {
+struct ReconfigurationCosts {
   double reconfigure_seconds = 0;
   // [nodes of the previous plan - Throughput::fewest]; empty: reconfigure_seconds
   std::vector<double> reconfigure_by_nodes;
-  double checkpoint_seconds = 0;  // 0: no checkpoints
-  int checkpoint_every = 10;      // steps
-  int fewest_nodes = 12;          // needed to run
-  int stages = 12;                // per pipeline of Bamboo
-  double fatal_seconds = 30;      // restart of Bamboo when state is lost
+  double checkpoint_seconds = 0;      // 0: no checkpoints
+  int checkpoint_every = 10;          // steps
+  int min_nodes = 12;                 // needed to run
+  int stages = 12;                    // per pipeline of Bamboo
+  double fatal_restart_seconds = 30;  // restart of Bamboo when state is lost
 };
 
-enum class Counting { as_published, really_done };
+enum class StepCounting { as_published, completed_only };
 
 struct ReplayCase {
   const AvailabilityTrace& trace;
   Throughput throughput;
-  double batch = 1;           // samples per step
-  double ready_seconds = 45;  // from the arrival of a node until it is usable
-  Halts halts{};              // of oobleck, varuna, bamboo
-  RecoveryCosts costs{};      // of ours
-  Counting counting = Counting::really_done;
+  double batch = 1;                        // samples per step
+  double ready_seconds = 45;               // from the arrival of a node until it is usable
+  ReconfigurationCosts reconfiguration{};  // of oobleck, varuna, bamboo
+  RecoveryCosts costs{};                   // of ours
+  StepCounting counting = StepCounting::completed_only;
   double ticks_per_second = 1000;  // times and steps are rounded to whole ticks
 
   std::int64_t ticks(double seconds) const;
@@ -76,18 +76,18 @@ std::string text(System system);
 std::vector<std::string> system_words();
 System parse_system(std::string_view word, const std::string& what);  // throws UserError
 
-ReplayOutcome replay(System system, const ReplayCase& one);
+ReplayOutcome replay(System system, const ReplayCase& replay_case);
 
 // The mean over several replays: of the trace, and of copies whose event times are shifted by up to a step.
 // The step in flight is most of the cost of a loss, and how much of it is done at the loss is random, so a
 // single replay with a dozen losses varies strongly.
-ReplayOutcome mean_replay(System system, const ReplayCase& one, int repeats);
+ReplayOutcome mean_replay(System system, const ReplayCase& replay_case, int repeats);
 
 // An ideal run that always trains at the best speed of the ready nodes and loses nothing.
 struct Ideal {
   double samples = 0, seconds = 0;  // seconds: with enough nodes
 };
-Ideal ideal_of(const ReplayCase& one);
+Ideal ideal_of(const ReplayCase& replay_case);
 
 // A trace of `nodes` nodes. Every `every` seconds the next node in turn is lost; it returns `away` seconds
 // later.

@@ -50,12 +50,12 @@ struct TrialCase {
   std::vector<TrialSegment> segments;  // consecutive
   int first_mode = -1;                 // mode at the start of the run; -1: training has to start first
   RecoveryCosts costs{};
-  double detection_steps = 10;     // until a slowdown is detected
-  double ask_seconds = 5;          // until the policy is asked again; doubles each time
-  double prediction_error = 0.05;  // of the logarithm of predicted step times of modes that are not running
-  double lasting_error = 0;        // the same, constant for each mode
-  double told_factor = 1;          // systematic factor on predicted step times: an inaccurate cost model
-  double told_pause_factor = 1;    // systematic factor on predicted pauses
+  double detection_steps = 10;       // until a slowdown is detected
+  double decision_interval = 5;      // until the policy is asked again; doubles each time
+  double prediction_error = 0.05;    // of the logarithm of predicted step times of modes that are not running
+  double permanent_error = 0;        // the same, constant for each mode
+  double prediction_bias = 1;        // systematic factor on predicted step times: an inaccurate cost model
+  double pause_prediction_bias = 1;  // systematic factor on predicted pauses
   std::uint64_t seed = 1;
 };
 
@@ -65,7 +65,7 @@ struct TrialOutcome {
   int switches = 0, steps_lost = 0, decisions = 0;
 };
 
-TrialOutcome run_trial(const Policy& policy, const TrialCase& one);
+TrialOutcome run_trial(const Policy& policy, const TrialCase& trial_case);
 
 // The same with an arbitrary decision function. It also receives the position in the trial, which training
 // may use but a policy may not.
@@ -75,9 +75,9 @@ struct TrialPoint {
   std::span<const int> modes;  // [option]; -1: stand still
 };
 using Decider = std::function<Choice(const Situation&, const TrialPoint&)>;
-TrialOutcome run_trial(const Decider& decider, const TrialCase& one);
+TrialOutcome run_trial(const Decider& decider, const TrialCase& trial_case);
 
 // The best possible sequence of modes; an upper bound of the useful steps of every policy.
-TrialOutcome hindsight(const TrialCase& one);
+TrialOutcome hindsight(const TrialCase& trial_case);
 
 }  // namespace optimus

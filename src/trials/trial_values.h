@@ -12,7 +12,7 @@ namespace optimus {
 
 class TrialValues {
  public:
-  explicit TrialValues(const TrialCase& one);
+  explicit TrialValues(const TrialCase& trial_case);
   // The value of each option: steps from `point` to the end of the trial if the option is chosen now and the
   // best sequence follows after this segment. The first option is to stay.
   std::vector<double> of_options(const TrialPoint& point) const;
@@ -23,7 +23,7 @@ class TrialValues {
   double undone(std::size_t segment, int mode) const;  // steps undone by a loss at its start
   double best_from(std::size_t segment, int mode) const;
 
-  const TrialCase& one_;
+  const TrialCase& trial_case_;
   std::vector<std::vector<double>> values_;  // [segment][mode]; last: standing still
 };
 

@@ -22,7 +22,7 @@ TEST(File, WritesAndReadsBack) {
   EXPECT_EQ(mapped->bytes().size(), content.size());
 }
 
-TEST(File, AnyFailingCallLeavesTheOldFileWhole) {
+TEST(File, FailedWriteKeepsOldFile) {
   // The calls are create, write, sync, rename and the sync of the folder. Each of them fails once.
   for (int calls = 0; calls < 5; ++calls) {
     const TemporaryFolder folder;

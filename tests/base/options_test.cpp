@@ -34,7 +34,7 @@ void declare(OptionTable& table, Settings& s) {
   table.add_choice<Color>("color", s.color, {{"red", Color::red}, {"green", Color::green}}, "a colour");
 }
 
-TEST(Options, FileThenFlagEachWithItsOrigin) {
+TEST(Options, FlagOverridesFileAndOriginIsRecorded) {
   const TemporaryFolder folder;
   const Path file =
       folder.write("run.toml",
@@ -96,7 +96,7 @@ TEST(Options, FileErrorsNameFileLineAndNearestKey) {
   EXPECT_EQ(refuse("dedup = 3\n"), "bad.toml:1: --dedup: '3' is not true or false");
 }
 
-TEST(Options, TextsInFilesKeepTheirLetters) {
+TEST(Options, FileStringsKeepUnicode) {
   const TemporaryFolder folder;
   Settings s;
   OptionTable table;
@@ -105,7 +105,7 @@ TEST(Options, TextsInFilesKeepTheirLetters) {
   EXPECT_EQ(s.model, "wörter 漢字 100 % %41");
 }
 
-TEST(Options, EscapedSignsInFilesAreTheSignsThemselves) {
+TEST(Options, DecodesEscapedCharacters) {
   const TemporaryFolder folder;
   const auto model_in = [&](const std::string& content) {
     Settings s;
@@ -124,7 +124,7 @@ TEST(Options, EscapedSignsInFilesAreTheSignsThemselves) {
             std::string::npos);
 }
 
-TEST(Options, AKeyThatStandsTwiceInAFileIsRefused) {
+TEST(Options, RejectsDuplicateKeys) {
   const TemporaryFolder folder;
   const std::vector<std::string> elsewhere = {"lr"};
   const auto refuse = [&](const std::string& content) {
@@ -155,17 +155,17 @@ TEST(Options, NumbersMustBeWholeAndFinite) {
   EXPECT_THROW(table.set(*table.find("threads"), {"3G"}, Origin::flag), UserError);
 }
 
-TEST(Options, TimesAreShownAsTheyCanBeGiven) {
+TEST(Options, DurationsRoundTrip) {
   for (const auto& [seconds, words] :
        {std::pair{0.25, "0.25s"}, {90.0, "90s"}, {600.0, "10m"}, {7200.0, "2h"}}) {
-    EXPECT_EQ(time_words(Seconds(seconds)), words);
+    EXPECT_EQ(short_duration_text(Seconds(seconds)), words);
     Seconds back{0};
     option_value::parse(back, words, "--patience");
     EXPECT_EQ(back.value, seconds);
   }
 }
 
-TEST(Options, WholeNumbersMayBeWrittenAsCounts) {
+TEST(Options, IntegersAcceptCountSuffixes) {
   Settings s;
   OptionTable table;
   declare(table, s);

@@ -21,7 +21,7 @@ std::vector<int> squares(int count, int threads, int poison) {
   return results;
 }
 
-TEST(Parallel, KeepsTheOrder) {
+TEST(Parallel, KeepsOrder) {
   for (const int threads : {1, 2, 7}) {
     const std::vector<int> results = squares(500, threads, -1);
     ASSERT_EQ(results.size(), 500u);
@@ -30,7 +30,7 @@ TEST(Parallel, KeepsTheOrder) {
   EXPECT_TRUE(squares(0, 3, -1).empty());
 }
 
-TEST(Parallel, PassesExceptionsOn) {
+TEST(Parallel, PropagatesExceptions) {
   for (const int poison : {0, 3, 499}) EXPECT_THROW(squares(500, 4, poison), std::runtime_error);
 }
 

@@ -6,7 +6,7 @@
 namespace optimus {
 namespace {
 
-TEST(TraceEvents, AreJsonWithTimesInMicroseconds) {
+TEST(TraceEvents, ProducesJsonWithMicroseconds) {
   TraceEvents trace;
   trace.name_process(3, "rank 3 on \"host\"\n");
   trace.name_track(3, 1, "compute");

@@ -38,7 +38,7 @@ double defined(std::uint16_t stored, int exponent_bits) {
 
 class SixteenBits : public testing::TestWithParam<ElementType> {};
 
-TEST_P(SixteenBits, EveryPatternDecodesAsDefinedAndComesBack) {
+TEST_P(SixteenBits, EveryBitPatternRoundTrips) {
   const int exponent_bits = GetParam() == ElementType::f16 ? 5 : 8;
   for (int pattern = 0; pattern < 0x10000; ++pattern) {
     const auto stored = static_cast<std::uint16_t>(pattern);
@@ -70,7 +70,7 @@ TEST_P(SixteenBits, RoundsToNearestEven) {
   }
 }
 
-TEST_P(SixteenBits, TooLargeBecomesInfinity) {
+TEST_P(SixteenBits, OverflowBecomesInfinity) {
   const std::uint16_t infinity = GetParam() == ElementType::f16 ? 0x7c00 : 0x7f80;
   EXPECT_EQ(stored_of(GetParam(), 1e300), infinity);
   EXPECT_EQ(stored_of(GetParam(), std::numeric_limits<double>::infinity()), infinity);
@@ -82,7 +82,7 @@ TEST_P(SixteenBits, TooLargeBecomesInfinity) {
 INSTANTIATE_TEST_SUITE_P(Types, SixteenBits, testing::Values(ElementType::f16, ElementType::bf16),
                          [](const auto& tested) { return std::string(text(tested.param)); });
 
-TEST(Element, WideTypesAreCopiedFromAnyAddress) {
+TEST(Element, WideTypesNeedNoAlignment) {
   const std::vector<double> values{1.5, -0.0, 1e-310, 3e200};
   std::vector<std::byte> bytes(1 + 8 * values.size());
   encode(ElementType::f64, std::span<const double>(values), std::span(bytes).subspan(1));

@@ -34,7 +34,7 @@ ModelSpec spec_of(Family family) {
     }
 }
 
-TEST(HfFolder, BytesBecomeATokenizerThatGivesEveryByteItsId) {
+TEST(HfFolder, ByteTokenizerExportsIdsOfBytes) {
   const std::vector<SmallFile> files = hf_tokenizer_files("bytes");
   EXPECT_EQ(names_of(files), (std::vector<std::string>{"tokenizer.json", "tokenizer_config.json"}));
   const auto read = parse_tokenizer(files[0].content, "tokenizer.json");
@@ -52,7 +52,7 @@ TEST(HfFolder, BytesBecomeATokenizerThatGivesEveryByteItsId) {
   EXPECT_EQ(encoded(*known, "<|endoftext|>").size(), 13u);  // encoded as plain bytes
 }
 
-TEST(HfFolder, TokenizerFilesAreCopiedWithTheirNeighbours) {
+TEST(HfFolder, CopiesTokenizerCompanionFiles) {
   const TemporaryFolder folder;
   const std::string table = hello_json().dump();
   folder.write("tokenizer.json", table);
@@ -73,7 +73,7 @@ TEST(HfFolder, TokenizerFilesAreCopiedWithTheirNeighbours) {
             std::string::npos);
 }
 
-TEST(HfFolder, EveryFamilysDescriptionReadsBackAndSaysItsType) {
+TEST(HfFolder, DescriptionRoundTripsForEveryFamily) {
   for (const FamilyTraits& family : all_families()) {
     if (family.is_mixture) continue;
     const ModelSpec spec = spec_of(family.family);
@@ -90,7 +90,7 @@ TEST(HfFolder, EveryFamilysDescriptionReadsBackAndSaysItsType) {
   }
 }
 
-TEST(HfFolder, WhatTheOriginSaysIsKept) {
+TEST(HfFolder, PreservesSettingsOfOrigin) {
   const TemporaryFolder origin;
   const ModelSpec spec = spec_of(Family::llama);
   origin.write("config.json", R"({"bos_token_id": 1, "eos_token_id": [2, 7]})");
@@ -109,7 +109,7 @@ TEST(HfFolder, WhatTheOriginSaysIsKept) {
   EXPECT_TRUE(hf_end_tokens(origin / "none").empty());
 }
 
-TEST(HfFolder, AFullDiskNeverLeavesAConfig) {
+TEST(HfFolder, FullDiskLeavesNoConfig) {
   const std::vector<SmallFile> all = hf_description({spec_of(Family::gpt2), ElementType::f32, "bytes", {}});
   int calls = 0;
   for (bool has_failed = true; has_failed; ++calls) {

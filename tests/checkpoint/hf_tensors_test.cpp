@@ -45,7 +45,7 @@ class Collected final : public EventSink {
   void report(const Event& event) override { warnings.push_back(std::get<Warning>(event).text); }
 };
 
-TEST(HfTensors, EveryFamilyReadsBackWholeAndInBoxes) {
+TEST(HfTensors, RoundTripsEveryFamily) {
   for (std::uint64_t seed = 0; seed < 42; ++seed) {
     const TemporaryFolder folder;
     const ModelSpec spec = random_spec(seed);
@@ -77,7 +77,7 @@ TEST(HfTensors, EveryFamilyReadsBackWholeAndInBoxes) {
   }
 }
 
-TEST(HfTensors, QueriesKeysAndValuesOfGpt2AreOneTransposedTensor) {
+TEST(HfTensors, Gpt2QkvIsOneTransposedTensor) {
   const ModelSpec spec = spec_of(Family::gpt2, true);
   const TemporaryFolder folder;
   write_model(folder.path(), spec);
@@ -122,7 +122,7 @@ void write_renamed(const Path& folder, const ModelSpec& spec, const Rename& rena
 }
 
 // The result of the check: the error, or the warnings, one per line.
-std::string verdict(const Path& folder, const ModelSpec& spec) {
+std::string check_result(const Path& folder, const ModelSpec& spec) {
   Collected events;
   const std::string error =
       message_of([&] { check_hf_weights(SafetensorsFolder::open(folder), spec, events); });
@@ -155,12 +155,12 @@ TEST(HfTensors, NamesWithoutPrefixAndKnownBuffers) {
         {{"layers.0.self_attn.rotary_emb.inv_freq", ElementType::f32, {1}}, "1234"}};
     write_renamed(
         folder.path(), spec, [&](const std::string& name) { return replaced(name, prefix, ""); }, buffers);
-    EXPECT_EQ(verdict(folder.path(), spec), "");
+    EXPECT_EQ(check_result(folder.path(), spec), "");
     expect_same_values(folder.path(), spec);
   }
 }
 
-TEST(HfTensors, NamesThatTensorFlowLeftBehind) {
+TEST(HfTensors, AcceptsTensorFlowNames) {
   const TemporaryFolder folder;
   const ModelSpec spec = spec_of(Family::bert, true);
   write_renamed(folder.path(), spec, [](const std::string& name) {
@@ -168,44 +168,45 @@ TEST(HfTensors, NamesThatTensorFlowLeftBehind) {
     return replaced(replaced(gamma, "LayerNorm.bias", "LayerNorm.beta"), "cls.predictions.bias",
                     "cls.predictions.decoder.bias");
   });
-  EXPECT_EQ(verdict(folder.path(), spec), "");
+  EXPECT_EQ(check_result(folder.path(), spec), "");
   expect_same_values(folder.path(), spec);
 }
 
-TEST(HfTensors, ATiedHeadMayBeAbsentAloneOrEqualButNotDifferent) {
+TEST(HfTensors, TiedHeadMustEqualEmbedding) {
   const ModelSpec spec = spec_of(Family::llama, true);
   const TemporaryFolder alone, equal, different;
   const auto as_it_is = [](const std::string& name) { return name; };
   write_renamed(alone.path(), spec, [](const std::string& name) {
     return replaced(name, "model.embed_tokens.weight", "lm_head.weight");
   });
-  EXPECT_EQ(verdict(alone.path(), spec), "");
+  EXPECT_EQ(check_result(alone.path(), spec), "");
   expect_same_values(alone.path(), spec);
 
   const std::vector<double> words = values_of(logical_tensors(spec, 0)[0]);
   Extra head{{"lm_head.weight", ElementType::f64, {spec.vocab, spec.hidden}},
              std::string(reinterpret_cast<const char*>(words.data()), words.size() * 8)};
   write_renamed(equal.path(), spec, as_it_is, {head});
-  EXPECT_EQ(verdict(equal.path(), spec), "");
+  EXPECT_EQ(check_result(equal.path(), spec), "");
   head.bytes.back() ^= 1;
   write_renamed(different.path(), spec, as_it_is, {head});
-  EXPECT_EQ(verdict(different.path(), spec),
+  EXPECT_EQ(check_result(different.path(), spec),
             (different / "model.safetensors").string() +
                 ": tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', although the config "
                 "ties them; "
                 "set tie_word_embeddings to false");
 }
 
-TEST(HfTensors, RefusesByNameWhatIsMissingOrMisshapen) {
+TEST(HfTensors, ReportsMissingAndMisshapenTensors) {
   ModelSpec spec = spec_of(Family::llama, false);
   const TemporaryFolder folder, odd, integer;
   const std::string missing = "model.layers.0.mlp.up_proj.weight";
   write_renamed(folder.path(), spec, [&](const std::string& name) { return name == missing ? "" : name; });
-  EXPECT_EQ(verdict(folder.path(), spec), folder.path().string() + ": tensor '" + missing + "' is missing");
+  EXPECT_EQ(check_result(folder.path(), spec),
+            folder.path().string() + ": tensor '" + missing + "' is missing");
 
   write_model(odd.path(), spec);
   const std::int64_t ffn = spec.ffn++;
-  EXPECT_EQ(verdict(odd.path(), spec),
+  EXPECT_EQ(check_result(odd.path(), spec),
             fmt::format("{}: tensor 'model.layers.0.mlp.gate_proj.weight' has shape [{}, {}], but the model "
                         "requires [{}, {}]",
                         (odd / "model.safetensors").string(), ffn, spec.hidden, ffn + 1, spec.hidden));
@@ -215,7 +216,7 @@ TEST(HfTensors, RefusesByNameWhatIsMissingOrMisshapen) {
   write_renamed(integer.path(), spec,
                 [](const std::string& name) { return name == "model.norm.weight" ? "" : name; },
                 {{{"model.norm.weight", ElementType::i8, {spec.hidden}}, bytes}});
-  EXPECT_EQ(verdict(integer.path(), spec),
+  EXPECT_EQ(check_result(integer.path(), spec),
             (integer / "model.safetensors").string() +
                 ": tensor 'model.norm.weight' has type I8, expected F64, F32, BF16 or F16");
 }
@@ -225,12 +226,12 @@ TEST(HfTensors, UnknownTensorsAreReported) {
   const ModelSpec spec = spec_of(Family::qwen2, false);
   write_renamed(folder.path(), spec, [](const std::string& name) { return name; },
                 {{{"score.weight", ElementType::u8, {1}}, "x"}});
-  EXPECT_EQ(verdict(folder.path(), spec),
+  EXPECT_EQ(check_result(folder.path(), spec),
             (folder / "model.safetensors").string() +
                 ": tensor 'score.weight' is not part of the model and is ignored");
 }
 
-TEST(HfTensors, ADiskThatIsFullAtAnyCallLeavesNothingThatLooksWhole) {
+TEST(HfTensors, FullDiskLeavesNoCompleteFiles) {
   const ModelSpec spec = spec_of(Family::gpt2, true);
   const ReadTensor<double> read(fill_values);
   int calls = 0;
@@ -244,7 +245,7 @@ TEST(HfTensors, ADiskThatIsFullAtAnyCallLeavesNothingThatLooksWhole) {
     const bool is_whole = std::filesystem::exists(folder / std::string(kWeightsIndex)) ||
                           std::filesystem::exists(folder / std::string(kWeightsFile));
     if (is_whole) {
-      EXPECT_EQ(verdict(folder.path(), spec), "");
+      EXPECT_EQ(check_result(folder.path(), spec), "");
     }
   }
   EXPECT_GT(calls, 8);

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "comm/bodies.h"
+#include "comm/comm_checks.h"
 
 namespace optimus::test {
 namespace {
@@ -19,7 +19,7 @@ struct CommTest : testing::TestWithParam<std::tuple<Backend, int>> {
   int size() const { return std::get<1>(GetParam()); }
 };
 
-std::string shown_case(const testing::TestParamInfo<CommTest::ParamType>& info) {
+std::string case_text(const testing::TestParamInfo<CommTest::ParamType>& info) {
   return text(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));
 }
 
@@ -46,15 +46,15 @@ TEST_P(CommTest, RandomInterleavings) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, CommTest,
                          testing::Combine(testing::Values(Backend::threads), testing::Range(1, 10)),
-                         shown_case);
+                         case_text);
 INSTANTIATE_TEST_SUITE_P(Gloo, CommTest,
                          testing::Combine(testing::Values(Backend::gloo),
                                           testing::Values(1, 2, 3, 4, 5, 7, 9)),
-                         shown_case);
+                         case_text);
 
 INSTANTIATE_TEST_SUITE_P(Trees, CommTest,
                          testing::Combine(testing::Values(Backend::trees), testing::Values(2, 3, 5, 6, 8)),
-                         shown_case);
+                         case_text);
 
 struct CommTestOfBackend : testing::TestWithParam<Backend> {};
 
@@ -62,26 +62,26 @@ struct CommTestOfBackend : testing::TestWithParam<Backend> {};
 TEST_P(CommTestOfBackend, InPlace) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
-    const std::vector<int> everybody = {0, 1, 2};
+    const std::vector<int> all_ranks = {0, 1, 2};
     at::Tensor whole = row_of(at::kFloat, 7, comm->rank(), 0, 300);
     const at::Tensor own = whole.narrow(0, 100 * comm->rank(), 100);
     must(comm->reduce_scatter(kWorld, whole, own, "gradients")->wait(soon()));
     must(comm->all_gather(kWorld, own, whole, "gradients")->wait(soon()));
-    require(same_bits(whole, sum_of(at::kFloat, 7, everybody, 0, 300, Sum::sum)), "unexpected sums");
+    require(same_bits(whole, sum_of(at::kFloat, 7, all_ranks, 0, 300, ReduceOp::sum)), "unexpected sums");
   });
 }
 
 // The last rank to arrive measures only the transfer; the time of the others includes waiting for it.
-TEST(Gloo, AnOperationSaysWhatItTook) {
+TEST(Gloo, ReportsTransferTime) {
   constexpr double kLate =
       0.2;  // seconds; a rank that is on time waits nearly as long, even on a busy machine
   run_ranks(Backend::gloo, 2, [&](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     const at::Tensor sums = at::zeros({1000}, at::kDouble), message = at::zeros({1000}, at::kDouble);
-    must(comm->all_reduce(kWorld, sums, Sum::sum, "a barrier")->wait(soon()));
+    must(comm->all_reduce(kWorld, sums, ReduceOp::sum, "a barrier")->wait(soon()));
     if (comm->rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(kLate));
     const auto began = Deadline::Clock::now();
-    const std::unique_ptr<Pending> sum = comm->all_reduce(kWorld, sums, Sum::sum, "numbers");
+    const std::unique_ptr<Pending> sum = comm->all_reduce(kWorld, sums, ReduceOp::sum, "numbers");
     must(sum->wait(soon()));
     const double here = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
     require(sum->took().has_value() && sum->took()->value > 0 && sum->took()->value <= here,
@@ -92,12 +92,12 @@ TEST(Gloo, AnOperationSaysWhatItTook) {
         comm->rank() == 0 ? comm->send(1, message, 0, "a row") : comm->receive(0, message, 0, "a row");
     must(sent->wait(soon()));
     require(sent->took().has_value(), "the time of a message");
-    require(!comm->has_cards(), "CPU ranks must not use NCCL");
+    require(!comm->uses_nccl(), "CPU ranks must not use NCCL");
   });
 }
 
 // Groups of one epoch are independent of those of the next, and both work until one is dropped.
-TEST_P(CommTestOfBackend, EpochsDoNotMeet) {
+TEST_P(CommTestOfBackend, EpochsAreIndependent) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     const Group pair{Role::tensor, {0, 2}};
     must(comm->connect(0, {{kWorld, pair}}, soon()));
@@ -127,7 +127,7 @@ TEST_P(CommTestOfBackend, PollingIsEnough) {
 
 // A message that is sent late, but was polled first, delays no other operation: neither messages nor
 // collectives.
-TEST_P(CommTestOfBackend, ALookAtALateMessageHoldsNothingUp) {
+TEST_P(CommTestOfBackend, PollingLateMessageDelaysNothing) {
   run_ranks(GetParam(), 2, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     const at::Tensor late = row_of(at::kFloat, 7, 1, 0, 100), early = row_of(at::kFloat, 8, 0, 0, 100);
@@ -154,7 +154,7 @@ TEST_P(CommTestOfBackend, ALookAtALateMessageHoldsNothingUp) {
 }
 
 // The first operation is never waited for; this rank's part of it is done all the same.
-TEST_P(CommTestOfBackend, AbandonedOperationsDoNotHoldOthersUp) {
+TEST_P(CommTestOfBackend, AbandonedOperationsDoNotDelayOthers) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     for (const std::int64_t count : {10, 400'000}) {
@@ -168,7 +168,7 @@ TEST_P(CommTestOfBackend, AbandonedOperationsDoNotHoldOthersUp) {
   });
 }
 
-TEST_P(CommTestOfBackend, FlightLogTellsWhatWasDone) {
+TEST_P(CommTestOfBackend, FlightLogRecordsOperations) {
   run_ranks(GetParam(), 2, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(4, {{kWorld}}, soon()));
     start(*comm, kWorld, CommKind::all_gather, at::kFloat, 10, 2).finish();

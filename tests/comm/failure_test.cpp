@@ -6,7 +6,7 @@
 #include <atomic>
 #include <mutex>
 
-#include "comm/bodies.h"
+#include "comm/comm_checks.h"
 
 namespace optimus::test {
 namespace {
@@ -20,7 +20,7 @@ double seconds_since(Clock::time_point began) {
 struct FailureTest : testing::TestWithParam<Backend> {};
 
 // Waits up to this long are clearly shorter than the deadlines of 20 s.
-constexpr double kAtOnce = 5;
+constexpr double kPromptly = 5;
 
 void expect_failure(const CommOutcome<void>& outcome, const std::vector<int>& missing,
                     const std::vector<std::string>& words) {
@@ -32,7 +32,7 @@ void expect_failure(const CommOutcome<void>& outcome, const std::vector<int>& mi
   require(shown.find('\n') == std::string::npos, "more than one line: " + shown);
 }
 
-TEST_P(FailureTest, RankDoesNotCome) {
+TEST_P(FailureTest, RankDoesNotParticipate) {
   for (const CommKind kind : kCollectives)
     for (const std::int64_t count : {10, 100'000}) {
       // other operations depend on the size only through their stages
@@ -52,12 +52,12 @@ TEST_P(FailureTest, RankDoesNotCome) {
         // The second rank to fail may learn of it from the first.
         expect_failure(outcome, {1},
                        {std::string(name(kind)) + " of numbers", "world {0 1 2}, epoch 2", "rank 1 missing"});
-        require(waited > 0.05 && waited < kAtOnce, "waited " + std::to_string(waited));
+        require(waited > 0.05 && waited < kPromptly, "waited " + std::to_string(waited));
         expect_failure(one.pending->wait(soon()), {1}, {});  // the outcome does not change
         const auto again = Clock::now();
         require(!start(*comm, kWorld, kind, at::kFloat, count, 2).pending->wait(soon()),
                 "an operation of a broken group succeeded");
-        require(seconds_since(again) < kAtOnce, "a broken group made a rank wait");
+        require(seconds_since(again) < kPromptly, "a broken group made a rank wait");
       });
     }
 }
@@ -95,7 +95,7 @@ TEST_P(FailureTest, RankLeaves) {
       const auto began = Clock::now();
       const CommOutcome<void> outcome =
           start(*comm, kWorld, CommKind::all_gather, at::kFloat, count, 2).pending->wait(soon());
-      require(seconds_since(began) < kAtOnce, "noticed too late");
+      require(seconds_since(began) < kPromptly, "noticed too late");
       expect_failure(outcome, {0}, {"all_gather of numbers"});
     });
 }
@@ -123,7 +123,7 @@ TEST_P(FailureTest, Abandoned) {
       is_over = true;
       require(!outcome && outcome.error().reason.find("the plan changes") != std::string::npos,
               "the reason is missing");
-      require(waited < kAtOnce, "ended too late");
+      require(waited < kPromptly, "ended too late");
       require(!next, "an operation succeeded after abandon()");
     });
   }
@@ -142,7 +142,7 @@ TEST_P(FailureTest, Declined) {
       } else {
         const std::vector<Group> groups = {kWorld, {Role::tensor, {0, 1}}, {Role::tensor, {2, 3}}};
         const CommOutcome<void> outcome = comm->prepare(1, groups, soon());
-        require(seconds_since(began) < kAtOnce, "noticed too late");
+        require(seconds_since(began) < kPromptly, "noticed too late");
         expect_failure(outcome, {3}, {"rank 3 declines: not enough memory"});
       }
       // Operations continue in the present epoch, and work in the next one.

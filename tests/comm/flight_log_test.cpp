@@ -7,7 +7,7 @@
 namespace optimus::test {
 namespace {
 
-TEST(FlightLog, KeepsTheLast) {
+TEST(FlightLog, KeepsLastEntries) {
   FlightLog log(3, 4);
   for (int i = 0; i < 10; ++i) {
     const std::int64_t number = log.post("send", "letter " + std::to_string(i), "world {0 3}, epoch 0", i);
@@ -27,7 +27,7 @@ TEST(FlightLog, KeepsTheLast) {
       << text;
 }
 
-TEST(FlightLog, IsReadWhileItIsWritten) {
+TEST(FlightLog, CanBeReadWhileWritten) {
   FlightLog log(0, 8);
   std::jthread writer([&](std::stop_token stop) {
     while (!stop.stop_requested())

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/temporary_folder.h"
-#include "comm/bodies.h"
+#include "comm/comm_checks.h"
 #include "comm/spawn_self.h"
 
 namespace optimus::test {
@@ -28,7 +28,7 @@ void until_failure(Comm& comm, CommKind kind, std::int64_t count,
     before(step);
     if (step == 3) std::ofstream(variable("OPTIMUS_COMM_REPORT") + "-began") << "\n";
     const std::unique_ptr<Pending> pending = kind == CommKind::all_reduce
-                                                 ? comm.all_reduce(kWorld, part, Sum::sum, "numbers")
+                                                 ? comm.all_reduce(kWorld, part, ReduceOp::sum, "numbers")
                                                  : comm.all_gather(kWorld, part, whole, "numbers");
     const CommOutcome<void> outcome = pending->wait(Deadline::after(Seconds(kDeadline), "a step"));
     if (outcome) continue;
@@ -61,7 +61,7 @@ TEST(Process, IsOneRank) {
       std::stoi(variable("OPTIMUS_COMM_RANK")),
       std::stoi(variable("OPTIMUS_COMM_SIZE")),
       {.port = std::stoi(variable("OPTIMUS_COMM_PORT")), .token = variable("OPTIMUS_COMM_BODY")},
-      body == "large" ? ExchangeSizes{} : kSmallSizes};
+      body == "large" ? AlgorithmThresholds{} : kTestThresholds};
   const std::unique_ptr<Comm> comm = value_or_throw(make_process_comm(options, soon()));
   run_body(*comm, body);
 }
@@ -128,7 +128,7 @@ TEST(Process, Everything) {
   for (const int size : {1, 2, 4}) expect_all_pass("everything", size);
 }
 
-void expect_others_tell(Ranks& ranks, int size, int gone, double longest) {
+void expect_others_report(Ranks& ranks, int size, int gone, double longest) {
   const auto began = Clock::now();
   for (int rank = 0; rank < size; ++rank) {
     if (rank == gone) continue;
@@ -147,7 +147,7 @@ TEST(Process, KilledPeer) {
     Ranks ranks(body, 3);
     ranks.wait_until_under_way();
     ranks.signal(1, SIGKILL);
-    expect_others_tell(ranks, 3, 1, kDeadline + 1);
+    expect_others_report(ranks, 3, 1, kDeadline + 1);
     EXPECT_EQ(ranks.wait(1, 5), -SIGKILL);
   }
 }
@@ -157,14 +157,14 @@ TEST(Process, StoppedPeer) {
     Ranks ranks(body, 3);
     ranks.wait_until_under_way();
     ranks.signal(2, SIGSTOP);
-    expect_others_tell(ranks, 3, 2, kDeadline + 2);
+    expect_others_report(ranks, 3, 2, kDeadline + 2);
   }
 }
 
 TEST(Process, PeerThatExits) {
   Ranks ranks("exits", 3);
   EXPECT_EQ(ranks.wait(1, 20), 3) << ranks.output(1);
-  expect_others_tell(ranks, 3, 1, kDeadline + 1);
+  expect_others_report(ranks, 3, 1, kDeadline + 1);
 }
 
 // The store's port can be bound again at once.
@@ -184,7 +184,7 @@ TEST(Process, PortIsFreeAfterwards) {
 }
 
 // Ranks that are connected continue without the store; a failure is then reported without its help.
-TEST(Process, StoreThatIsGone) {
+TEST(Process, ContinuesWithoutStore) {
   Ranks ranks("small", 3);
   ranks.wait_until_under_way();
   ranks.end_server();

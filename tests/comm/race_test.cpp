@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "comm/bodies.h"
+#include "comm/comm_checks.h"
 
 namespace optimus::test {
 namespace {
@@ -21,7 +21,7 @@ void sum_and_write(bool writes_too_early) {
   run_ranks(Backend::threads, 2, [&](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     const at::Tensor row = row_of(at::kFloat, 1, comm->rank(), 0, 1000);
-    const auto sum = comm->all_reduce(kWorld, row, Sum::sum, "numbers");
+    const auto sum = comm->all_reduce(kWorld, row, ReduceOp::sum, "numbers");
     if (comm->rank() == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       if (writes_too_early) row.data_ptr<float>()[999] = 1;

@@ -30,9 +30,9 @@ inline Deadline soon(double seconds = 20) { return Deadline::after(Seconds(secon
 inline const Group kWorld{Role::world, {}};
 
 // Thresholds at which small tensors use every algorithm.
-inline constexpr ExchangeSizes kSmallSizes{.split_from = 4 << 10, .segment = 64 << 10};
-inline constexpr ExchangeSizes kTreeSizes{
-    .split_from = 4 << 10, .segment = 64 << 10, .most_direct = 1, .tree_up_to = 1 << 10};
+inline constexpr AlgorithmThresholds kTestThresholds{.split_min_bytes = 4 << 10, .segment = 64 << 10};
+inline constexpr AlgorithmThresholds kTreeThresholds{
+    .split_min_bytes = 4 << 10, .segment = 64 << 10, .max_direct_members = 1, .tree_max_bytes = 1 << 10};
 
 // Each rank receives its Comm without any connected group, and may destroy it to leave early.
 using RankBody = std::function<void(std::unique_ptr<Comm> comm)>;
@@ -47,17 +47,18 @@ inline void run_ranks(Backend backend, int size, const RankBody& body) {
     threads.emplace_back([&, rank] {
       // As in the engine: views without autograd metadata, which libtorch releases in ways that the thread
       // sanitizer does not see.
-      const at::AutoDispatchBelowADInplaceOrView no_notes;
+      const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
       try {
         std::unique_ptr<Comm> comm;
         if (backend == Backend::threads)
           comm = world.comm(rank);
         else
-          comm = value_or_throw(make_process_comm({rank,
-                                                   size,
-                                                   {.port = server->port(), .token = "test"},
-                                                   backend == Backend::trees ? kTreeSizes : kSmallSizes},
-                                                  soon()));
+          comm = value_or_throw(
+              make_process_comm({rank,
+                                 size,
+                                 {.port = server->port(), .token = "test"},
+                                 backend == Backend::trees ? kTreeThresholds : kTestThresholds},
+                                soon()));
         body(std::move(comm));
       } catch (const std::exception& error) {
         problems[static_cast<std::size_t>(rank)] = error.what();
@@ -104,7 +105,7 @@ inline at::Tensor row_of(at::ScalarType type, std::int64_t key, int rank, std::i
 
 // Sums in the order of members, bf16 in fp32: an independent implementation of comm/sum.h.
 inline at::Tensor sum_of(at::ScalarType type, std::int64_t key, const std::vector<int>& members,
-                         std::int64_t begin, std::int64_t count, Sum kind) {
+                         std::int64_t begin, std::int64_t count, ReduceOp kind) {
   at::Tensor row = at::empty({count}, type);
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
@@ -113,7 +114,7 @@ inline at::Tensor sum_of(at::ScalarType type, std::int64_t key, const std::vecto
       Wide total{};
       for (std::size_t m = 0; m < members.size(); ++m) {
         const Wide next = static_cast<Wide>(c10::convert<T>(value_of(key, members[m], begin + i)));
-        total = m == 0 ? next : kind == Sum::sum ? total + next : std::max(total, next);
+        total = m == 0 ? next : kind == ReduceOp::sum ? total + next : std::max(total, next);
       }
       row.data_ptr<T>()[i] = c10::convert<T>(total);
     }

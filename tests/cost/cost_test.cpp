@@ -19,7 +19,7 @@ TEST(Software, NamesAreUnique) {
   EXPECT_EQ(find_software("megatron"), nullptr);
 }
 
-TEST(Constants, AreInsideTheirBounds) {
+TEST(Constants, AreWithinBounds) {
   const Constants prior, &fitted = fitted_constants();
   std::set<std::string_view> names;
   for (const ConstantRow& row : constant_rows()) {
@@ -38,7 +38,7 @@ TEST_P(Devices, NeverFasterThanTheirPeak) {
   const DeviceType type = *find_device_type(GetParam());
   const Constants& constants = fitted_constants();
   EXPECT_TRUE(rc::check([&] {
-    const DeviceCost cost(type, 1, our_software(), constants);
+    const DeviceCost cost(type, 1, optimus_software(), constants);
     const double rows = *rc::gen::inRange(1, 20000), inner = *rc::gen::inRange(1, 20000),
                  outer = *rc::gen::inRange(1, 20000);
     const double flops = 2 * rows * inner * outer;
@@ -54,15 +54,16 @@ TEST_P(Devices, NeverFasterThanTheirPeak) {
 INSTANTIATE_TEST_SUITE_P(Cost, Devices,
                          ::testing::Values("v100", "a100", "h100", "h200", "b200", "gb300", "mi300x", "cpu"));
 
-TEST(Device, SlowOnesTakeLonger) {
+TEST(Device, SlowDevicesTakeLonger) {
   const DeviceType type = *find_device_type("a100");
   const Constants& constants = fitted_constants();
-  const DeviceCost whole(type, 1, our_software(), constants), half(type, 0.5, our_software(), constants);
+  const DeviceCost whole(type, 1, optimus_software(), constants),
+      half(type, 0.5, optimus_software(), constants);
   EXPECT_NEAR(half.product(4096, 4096, 4096, {}) / whole.product(4096, 4096, 4096, {}), 2, 1e-9);
   EXPECT_NEAR(half.traffic(1e9) / whole.traffic(1e9), 2, 1e-9);
 }
 
-TEST(Links, ShapesOfGroups) {
+TEST(Links, GroupShapes) {
   const Cluster cluster{standard_cluster("h100x64")};
   const DeviceMap map = DeviceMap::identity(64);
   const std::vector<int> node = {0, 1, 2, 3, 4, 5, 6, 7}, column = {0, 8, 16, 24, 32, 40, 48, 56},
@@ -75,7 +76,7 @@ TEST(Links, ShapesOfGroups) {
   EXPECT_EQ(shape_of_all(64, cluster).nodes, 8);
 }
 
-TEST(Links, CollectivesObeyTheirBounds) {
+TEST(Links, CollectivesObeyBounds) {
   const Cluster cluster{standard_cluster("h100x64")};
   const DeviceMap map = DeviceMap::identity(64);
   const LinkCost links(fitted_constants());
@@ -101,7 +102,7 @@ TEST(Links, CollectivesObeyTheirBounds) {
 }
 
 // Split work costs less per device; recompute costs a forward.
-TEST(Instructions, FollowThePlan) {
+TEST(Instructions, CostsFollowPlan) {
   const ModelSpec model = *find_preset("gpt3-13b");
   const Cluster cluster{standard_cluster("a100x8")};
   const DeviceMap map = DeviceMap::identity(8);
@@ -110,7 +111,7 @@ TEST(Instructions, FollowThePlan) {
     UniformPlan shape{.pp = 1, .dp = 8 / tp, .microbatch = tp, .batch = 8, .sequence_length = 2048};
     shape.strategy.tp = tp, shape.strategy.recompute = recompute;
     const Plan plan = uniform_plan(model, shape);
-    const optimus::Setup setup{plan, model, cluster, map, our_software(), {}};
+    const optimus::Setup setup{plan, model, cluster, map, optimus_software(), {}};
     const PricedProgram program(setup, work, compile(plan, model, 0), Device{0});
     const std::vector<double> prices = program.price(fitted_constants());
     double sum = 0;
@@ -131,7 +132,7 @@ TEST(Instructions, FollowThePlan) {
   EXPECT_LT(again, 1.27);
 }
 
-TEST(Links, TokensCrossToADomainOnce) {
+TEST(Links, TokensAreSentToEachDomainOnce) {
   const Cluster cluster{standard_cluster("h100x64")};
   const DeviceMap map = DeviceMap::identity(64);
   const Constants& constants = fitted_constants();
@@ -150,16 +151,16 @@ TEST(Links, TokensCrossToADomainOnce) {
   EXPECT_DOUBLE_EQ(seconds(8, 1), seconds(8, 8));
 }
 
-TEST(Device, ManySmallExpertsAreSlowerThanOneProduct) {
+TEST(Device, SmallExpertsAreSlowerThanOneGemm) {
   const DeviceType type = *find_device_type("h100");
   const Constants& constants = fitted_constants();
-  const DeviceCost cost(type, 1, our_software(), constants);
+  const DeviceCost cost(type, 1, optimus_software(), constants);
   const double one = cost.product(8192, 2048, 1536, {}),
-               sixteen = cost.grouped_product(8192, 2048, 1536, 16, {});
+               sixteen = cost.grouped_gemm(8192, 2048, 1536, 16, {});
   EXPECT_GT(sixteen, one);
   EXPECT_LT(sixteen, 2 * one);
-  EXPECT_GT(cost.grouped_product(1000, 2048, 1536, 16, {}), cost.grouped_product(1024, 2048, 1536, 8, {}));
-  EXPECT_EQ(cost.grouped_product(0, 2048, 1536, 16, {}), 0);
+  EXPECT_GT(cost.grouped_gemm(1000, 2048, 1536, 16, {}), cost.grouped_gemm(1024, 2048, 1536, 8, {}));
+  EXPECT_EQ(cost.grouped_gemm(0, 2048, 1536, 16, {}), 0);
 }
 
 }  // namespace

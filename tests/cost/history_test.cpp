@@ -50,16 +50,16 @@ Residual only_residual(const History& history) {
 }
 
 // Runs around a true factor, distributed according to the model's assumptions.
-History imagined_history(Draws& draws, double truth, double run_spread, int num_runs, int steps) {
+History simulated_history(Draws& draws, double truth, double run_spread, int num_runs, int steps) {
   History history;
   for (int i = 0; i < num_runs; ++i)
-    remember(history,
-             run_with(truth + run_spread * draws.normal() + kStepSpread / std::sqrt(steps) * draws.normal(),
-                      steps));
+    add_run(history,
+            run_with(truth + run_spread * draws.normal() + kStepSpread / std::sqrt(steps) * draws.normal(),
+                     steps));
   return history;
 }
 
-TEST(History, IntervalsHoldTheTrueFactorAsOftenAsTheySay) {
+TEST(History, IntervalsHaveStatedCoverage) {
   Draws draws(1);
   constexpr int kDraws = 400;
   for (const double run_spread : {0.02, 0.15, 0.3})
@@ -67,7 +67,7 @@ TEST(History, IntervalsHoldTheTrueFactorAsOftenAsTheySay) {
       int held = 0;
       for (int i = 0; i < kDraws; ++i) {
         const double truth = kPriorSpread * draws.normal();
-        const Residual found = only_residual(imagined_history(draws, truth, run_spread, num_runs, 50));
+        const Residual found = only_residual(simulated_history(draws, truth, run_spread, num_runs, 50));
         held += std::log(found.low) <= truth && truth <= std::log(found.high);
       }
       // 95 % of 400 are 380, with a standard deviation of 4.4; the bound is three standard deviations lower.
@@ -77,13 +77,13 @@ TEST(History, IntervalsHoldTheTrueFactorAsOftenAsTheySay) {
     }
 }
 
-TEST(History, MoreRunsThatAgreeTellMore) {
+TEST(History, ConsistentRunsNarrowInterval) {
   Draws draws(2);
   const double truth = std::log(1.5);
   double before = 1e300;
   for (const int num_runs : {1, 2, 4, 8, 16, 32}) {
     History history;
-    for (int i = 0; i < num_runs; ++i) remember(history, run_with(truth));
+    for (int i = 0; i < num_runs; ++i) add_run(history, run_with(truth));
     const Residual found = only_residual(history);
     const double width = std::log(found.high / found.low), miss = std::abs(std::log(found.factor) - truth);
     EXPECT_LT(width, before);
@@ -98,14 +98,14 @@ TEST(History, MoreRunsThatAgreeTellMore) {
 // known spread s it is s sqrt(n) / (s^2 / t^2 + n), at most t / 2 = 0.125 for any s and n. Here the spread is
 // estimated from 16 runs with an accuracy of a fifth (1 / sqrt(2 x 15) = 0.18), which is added to the
 // tolerance.
-TEST(History, NoiseMakesPredictionsLittleWorse) {
+TEST(History, NoiseHardlyWorsensPredictions) {
   Draws draws(3);
   constexpr int kDraws = 200;
   for (const double spread : {0.05, 0.2, 0.5, 1.0})
     for (const int num_runs : {1, 4, 16, 64}) {
       double squares = 0;
       for (int i = 0; i < kDraws; ++i) {
-        const History history = imagined_history(draws, 0, spread, num_runs, 1'000'000);
+        const History history = simulated_history(draws, 0, spread, num_runs, 1'000'000);
         double mean = 0;
         for (const PastRun& run : history.runs) mean += run.evidence.front().log_factor / num_runs;
         const double error = std::log(only_residual(history).factor);
@@ -136,7 +136,7 @@ RC_GTEST_PROP(History, OrderOfRunsDoesNotMatter, ()) {
 }
 
 // Never beyond the observation of some run, and always between that and 1.
-RC_GTEST_PROP(History, StaysBetweenOneAndWhatRunsShow, ()) {
+RC_GTEST_PROP(History, FactorIsBetweenOneAndObservations, ()) {
   Draws draws(static_cast<std::uint64_t>(*rc::gen::inRange(0, 1'000'000)));
   History history;
   double low = 0, high = 0;
@@ -144,18 +144,18 @@ RC_GTEST_PROP(History, StaysBetweenOneAndWhatRunsShow, ()) {
   for (int i = 0; i < count; ++i) {
     const double log = draws.normal();
     low = std::min(low, log), high = std::max(high, log);
-    remember(history, run_with(log, *rc::gen::inRange(1, 100), *rc::gen::inRange(0, 100) * kDay, 0.1));
+    add_run(history, run_with(log, *rc::gen::inRange(1, 100), *rc::gen::inRange(0, 100) * kDay, 0.1));
   }
   const Residual found = only_residual(history);
   RC_ASSERT(std::log(found.factor) >= low - 1e-12 && std::log(found.factor) <= high + 1e-12);
   RC_ASSERT(found.low <= found.factor && found.factor <= found.high);
 }
 
-TEST(History, NewerAndLongerRunsCountMore) {
+TEST(History, NewerAndLongerRunsWeighMore) {
   History by_age, by_steps, by_doubt;
-  remember(by_age, run_with(0.4, 50, 0)), remember(by_age, run_with(0.0, 50, 90 * kDay));
-  remember(by_steps, run_with(0.4, 1)), remember(by_steps, run_with(0.0, 1000));
-  remember(by_doubt, run_with(0.4, 50, 0, 0.5)), remember(by_doubt, run_with(0.0, 50, 0, 0));
+  add_run(by_age, run_with(0.4, 50, 0)), add_run(by_age, run_with(0.0, 50, 90 * kDay));
+  add_run(by_steps, run_with(0.4, 1)), add_run(by_steps, run_with(0.0, 1000));
+  add_run(by_doubt, run_with(0.4, 50, 0, 0.5)), add_run(by_doubt, run_with(0.0, 50, 0, 0));
   for (const History& history : {by_age, by_steps, by_doubt}) {
     const double log = std::log(only_residual(history).factor);
     EXPECT_GT(log, 0);
@@ -163,11 +163,11 @@ TEST(History, NewerAndLongerRunsCountMore) {
   }
 }
 
-TEST(History, ForgetsTheOldestBeyondTheMost) {
+TEST(History, DropsOldestRunAboveLimit) {
   History history;
-  for (int i = 0; i < 300; ++i) remember(history, run_with(0, 1, i));
-  EXPECT_EQ(history.runs.size(), kMostPastRuns);
-  EXPECT_EQ(history.runs.front().when, 300 - static_cast<std::int64_t>(kMostPastRuns));
+  for (int i = 0; i < 300; ++i) add_run(history, run_with(0, 1, i));
+  EXPECT_EQ(history.runs.size(), kMaxPastRuns);
+  EXPECT_EQ(history.runs.front().when, 300 - static_cast<std::int64_t>(kMaxPastRuns));
 }
 
 History sample_history() {
@@ -178,18 +178,18 @@ History sample_history() {
     run.evidence.push_back({ResidualKind::optimizer, "h100", 0.1, 0.01, 40});
     run.evidence.push_back({ResidualKind::host, "h100", 0.5, 0.01, 40});
     run.strategy.tp = 2, run.strategy.dp = 4, run.devices = 8;
-    remember(history, run);
+    add_run(history, run);
   }
   return history;
 }
 
-TEST(HistoryFile, ReadsWhatItWrites) {
+TEST(HistoryFile, RoundTrips) {
   const History history = sample_history();
   EXPECT_EQ(parse_history(to_json(history).dump(), "x"), history);
 }
 
 // Every truncation, and every byte replaced by others: the file is read completely or refused with one line.
-TEST(HistoryFile, BrokenFilesAreOneLine) {
+TEST(HistoryFile, ReportsBrokenFilesInOneLine) {
   History history = sample_history();
   history.runs.resize(1);
   const std::string whole = to_json(history).dump();
@@ -214,7 +214,7 @@ TEST(HistoryFile, BrokenFilesAreOneLine) {
   EXPECT_GT(num_refused, static_cast<int>(whole.size()));  // every truncation, and most replacements
 }
 
-TEST(HistoryFile, ForeignFilesAreRefused) {
+TEST(HistoryFile, RefusesOtherFormats) {
   const auto refusal = [](const std::string& text) {
     try {
       (void)parse_history(text, "h");
@@ -227,7 +227,7 @@ TEST(HistoryFile, ForeignFilesAreRefused) {
   EXPECT_NE(refusal("{\"format\": \"optimus-history\", \"version\": 9, \"runs\": []}").find("version 9"),
             std::string::npos);
   OrderedJson many = to_json(sample_history());
-  for (std::size_t i = 0; i < kMostPastRuns; ++i) many["runs"].push_back(many["runs"][0]);
+  for (std::size_t i = 0; i < kMaxPastRuns; ++i) many["runs"].push_back(many["runs"][0]);
   EXPECT_NE(refusal(many.dump()).find("256"), std::string::npos);
   for (const char* number : {"-1", "1e300", "null", "\"x\""}) {
     std::string text = to_json(sample_history()).dump();
@@ -238,7 +238,7 @@ TEST(HistoryFile, ForeignFilesAreRefused) {
   }
 }
 
-TEST(Correction, SlowsWhatRunsFoundSlower) {
+TEST(Correction, SlowsDevicesThatRunsFoundSlower) {
   const std::vector<Residual> found = residuals(sample_history());
   const HardwareProfile before = open_cluster("h100x8").profile();
   const Corrected after = corrected(before, fitted_constants(), found);
@@ -260,7 +260,7 @@ TEST(Correction, SlowsWhatRunsFoundSlower) {
   EXPECT_NE(text(after).find("layers on h100 x 1."), std::string::npos) << text(after);
 }
 
-TEST(Correction, EachTypeOfAMixedClusterHasItsOwn) {
+TEST(Correction, CorrectsEachTypeOfMixedCluster) {
   const std::vector<Residual> found = residuals(sample_history());
   const HardwareProfile before = open_cluster("h100x8+a100x8").profile();
   const Corrected after = corrected(before, fitted_constants(), found);
@@ -272,7 +272,7 @@ TEST(Correction, EachTypeOfAMixedClusterHasItsOwn) {
                      before.types[i].peak.bf16 / (before.types[i].name == "h100" ? layers : 1));
 }
 
-TEST(Correction, LeavesOtherMachinesAlone) {
+TEST(Correction, LeavesOtherDevicesUnchanged) {
   const std::vector<Residual> found = residuals(sample_history());
   const HardwareProfile other = open_cluster("a100x8").profile();
   EXPECT_EQ(corrected(other, fitted_constants(), found).profile, other);

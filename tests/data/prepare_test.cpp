@@ -48,7 +48,7 @@ TEST(Prepare, JsonlTextAndFoldersInOrder) {
   EXPECT_NE(events.warnings[0].find("1 of 3 files are not text"), std::string::npos);
 }
 
-TEST(Prepare, FiltersShortDoubleAndHeldOut) {
+TEST(Prepare, FiltersShortDuplicateAndHeldOut) {
   const TemporaryFolder folder;
   const Path in = folder.write(
       "in.jsonl",
@@ -70,7 +70,7 @@ TEST(Prepare, FiltersShortDoubleAndHeldOut) {
   EXPECT_EQ(texts_of(options).size(), 3u);
 }
 
-TEST(Prepare, HeldOutTextsWithoutWordsAreWarnedAbout) {
+TEST(Prepare, WarnsAboutHeldOutTextsWithoutWords) {
   const TemporaryFolder folder;
   PrepareOptions options;
   options.inputs = {folder.write("in.txt", "some words").string()};
@@ -84,7 +84,7 @@ TEST(Prepare, HeldOutTextsWithoutWordsAreWarnedAbout) {
   EXPECT_NE(events.warnings[0].find("empty.txt contains no words"), std::string::npos);
 }
 
-TEST(Prepare, TheNumberOfThreadsChangesNothing) {
+TEST(Prepare, IndependentOfNumberOfThreads) {
   const TemporaryFolder folder;
   std::string lines;
   for (int i = 0; i < 5000; ++i) lines += fmt::format("{{\"text\": \"document {}\"}}\n", i % 4000);
@@ -100,7 +100,7 @@ TEST(Prepare, TheNumberOfThreadsChangesNothing) {
   }
 }
 
-TEST(Prepare, BadInputNamesFileAndLineAndLeavesNothing) {
+TEST(Prepare, BadInputNamesLineAndLeavesNoOutput) {
   const TemporaryFolder folder;
   RealFileSystem files;
   NullSink events;
@@ -133,7 +133,7 @@ TEST(Prepare, BadInputNamesFileAndLineAndLeavesNothing) {
             std::string::npos);
 }
 
-TEST(Prepare, OpensWhatAUserNames) {
+TEST(Prepare, OpensPrefixesAndTextFiles) {
   const TemporaryFolder folder;
   RealFileSystem files;
   NullSink events;

@@ -40,7 +40,7 @@ auto any_lengths() {
                            });
 }
 
-TEST(Samples, StreamPackingUsesEveryTargetExactlyOnceAnEpoch) {
+TEST(Samples, StreamPackingUsesEveryTargetOncePerEpoch) {
   EXPECT_TRUE(rc::check([](std::int64_t seed) {
     const auto lengths = *any_lengths();
     const auto set = counting_set(lengths);
@@ -84,7 +84,7 @@ TEST(Samples, DocumentPackingNeverCrossesADocument) {
   }));
 }
 
-TEST(Samples, AnySplitOfWorkersAndAnyResumeReadTheSame) {
+TEST(Samples, IndependentOfWorkersAndResume) {
   EXPECT_TRUE(rc::check([](std::int64_t seed) {
     const auto set = counting_set({40, 7, 0, 90, 3});
     const SampleOptions options{.sequence_length = 8, .seed = seed};
@@ -115,7 +115,7 @@ TEST(Samples, EpochsAndSeedsShuffleDifferently) {
   EXPECT_LT(same_seed, 10);
 }
 
-TEST(Samples, DocumentMaskRestartsPositionsAndDropsTargetsAcross) {
+TEST(Samples, DocumentMaskRestartsPositions) {
   const auto set = counting_set({3, 0, 2, 4});
   const Samples samples = whole(set, {.sequence_length = 8, .mask = DocumentMask::within});
   const Sample sample = samples.read(0);
@@ -126,12 +126,12 @@ TEST(Samples, DocumentMaskRestartsPositionsAndDropsTargetsAcross) {
 }
 
 // The segment lengths are known without reading tokens.
-TEST(Samples, LengthsAreThoseOfWhatIsRead) {
+TEST(Samples, LengthsMatchSamples) {
   for (const Packing packing : {Packing::stream, Packing::document})
     for (const DocumentMask mask : {DocumentMask::across, DocumentMask::within}) {
       const Samples samples = whole(counting_set({5, 1, 0, 12, 3, 30, 2, 2}),
                                     {.sequence_length = 8, .packing = packing, .mask = mask});
-      EXPECT_EQ(samples.are_alike(), packing == Packing::stream && mask == DocumentMask::across);
+      EXPECT_EQ(samples.have_equal_lengths(), packing == Packing::stream && mask == DocumentMask::across);
       for (std::int64_t n = 0; n < 2 * samples.epoch_size(); ++n) {
         const Sample sample = samples.read(n);
         std::vector<std::int64_t> lengths;
@@ -144,7 +144,7 @@ TEST(Samples, LengthsAreThoseOfWhatIsRead) {
     }
 }
 
-TEST(Samples, BlendsFollowTheirWeightsAndLoseNothing) {
+TEST(Samples, BlendsFollowWeightsWithoutGaps) {
   EXPECT_TRUE(rc::check([] {
     const auto weights = *rc::gen::nonEmpty(rc::gen::container<std::vector<double>>(
         rc::gen::map(rc::gen::inRange(1, 100), [](int n) { return n / 10.0; })));
@@ -156,7 +156,7 @@ TEST(Samples, BlendsFollowTheirWeightsAndLoseNothing) {
     std::vector<std::int64_t> count(weights.size());
     const std::int64_t n = 2000;
     for (std::int64_t i = 0; i < n; ++i) {
-      const auto [part, index] = samples.deal(i);
+      const auto [part, index] = samples.source_of(i);
       RC_ASSERT(index == count[part]++);  // consecutive numbers within each part
     }
     // Each level of the assignment rounds down once, by less than 1, and passes the difference to the later
@@ -168,7 +168,7 @@ TEST(Samples, BlendsFollowTheirWeightsAndLoseNothing) {
   }));
 }
 
-TEST(Samples, ValidationIsTheTailCutAtADocument) {
+TEST(Samples, ValidationSplitPrefersDocumentStart) {
   const auto set = counting_set({50, 42, 8});
   const Split split = split_for_validation(set, 0.1);
   EXPECT_EQ(split.training.end, 92);  // 90 was requested; the next document starts at 92
@@ -178,7 +178,7 @@ TEST(Samples, ValidationIsTheTailCutAtADocument) {
   EXPECT_EQ(split_for_validation(set, 0).validation.begin, 100);
 }
 
-TEST(Samples, MaskingIsKeyedAndFollowsItsRates) {
+TEST(Samples, MaskingIsDeterministicWithCorrectRates) {
   const auto set = counting_set({20'000});
   MaskingOptions masking{.mask_token = 999'999, .vocab_size = kVocab, .special_tokens = {5, 999'999}};
   const Samples samples({{{set, 0, 20'000}, 1.0}}, {.sequence_length = 100}, kVocab, masking);
@@ -200,7 +200,7 @@ TEST(Samples, MaskingIsKeyedAndFollowsItsRates) {
   EXPECT_NEAR(static_cast<double>(kept), 0.1 * static_cast<double>(chosen), 5 * std::sqrt(3000 * 0.09));
 }
 
-TEST(Samples, RefusesWhatCannotBeTrainedOn) {
+TEST(Samples, RejectsUnusableData) {
   const auto set = counting_set({10});
   EXPECT_NE(message_of([&] { whole(counting_set({1}), {.sequence_length = 4}); }).find("contains 1 tokens"),
             std::string::npos);

@@ -59,7 +59,7 @@ TEST(MegatronFile, RoundTripsBothTypes) {
   EXPECT_EQ(token_type_for(65'500), TokenType::int32);
 }
 
-TEST(MegatronFile, SequencesMayLieAnywhereAndFormDocuments) {
+TEST(MegatronFile, SequencesMayBeInAnyOrder) {
   const TemporaryFolder folder;
   folder.write("t.bin", packed<std::uint16_t, std::uint16_t, std::uint16_t, std::uint16_t>(10, 11, 12, 13));
   // Three sequences, stored in reverse order; the first document consists of two of them.
@@ -69,7 +69,7 @@ TEST(MegatronFile, SequencesMayLieAnywhereAndFormDocuments) {
   EXPECT_EQ(read_all(*open_megatron(folder / "t")), (Documents{{13, 12}, {10, 11}}));
 }
 
-TEST(MegatronFile, HostileIndexesAreRefusedInOneLine) {
+TEST(MegatronFile, RejectsMaliciousIndexes) {
   const TemporaryFolder folder;
   folder.write("t.bin", std::string(8, '\0'));
   const auto refuse = [&](const std::string& index) {
@@ -103,7 +103,7 @@ TEST(MegatronFile, HostileIndexesAreRefusedInOneLine) {
   EXPECT_NE(message_of([&] { open_megatron(folder / "t"); }).find("t.bin: No such file"), std::string::npos);
 }
 
-TEST(MegatronFile, AFullDiskLeavesNoPairThatOpens) {
+TEST(MegatronFile, FullDiskLeavesNoMixedPair) {
   for (int calls = 0; calls < 12; ++calls) {
     const TemporaryFolder folder;
     write(folder / "t", {{1, 2, 3}}, TokenType::uint16);

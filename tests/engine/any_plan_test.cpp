@@ -34,11 +34,11 @@ Plan random_plan_for(const ModelSpec& model, int most_devices) {
     if (is_asynchronous(plan.schedule) || num_devices(plan) > most_devices || num_devices(plan) < 2) continue;
     plan.sequence_length = kLength, plan.precision = plan.accumulators = Precision::fp64;
     make_runnable(plan);
-    if (!problem_in(plan, model)) return plan;  // tp may exceed the number of heads
+    if (!find_problem(plan, model)) return plan;  // tp may exceed the number of heads
   }
 }
 
-TEST(AnyPlan, LearnsWhatOneDeviceLearns) {
+TEST(AnyPlan, MatchesOneDevice) {
   const std::vector<std::string> presets = {"gpt2", "llama3-8b", "qwen3-0.6b", "bert-base"};
   EXPECT_TRUE(holds("plans", 40, [&] {
     if (testing::Test::HasFailure()) return;
@@ -54,7 +54,7 @@ TEST(AnyPlan, LearnsWhatOneDeviceLearns) {
 }
 
 // Runs one plan, in the form in which the test above prints failing plans.
-TEST(AnyPlan, Given) {
+TEST(AnyPlan, RunsPlanFromEnvironment) {
   const char* const given = std::getenv("OPTIMUS_PLAN");
   if (given == nullptr) GTEST_SKIP() << "no plan in $OPTIMUS_PLAN";
   std::istringstream words(given);

@@ -71,14 +71,14 @@ class Reference {
       counts_.push_back(count_updates(plan, s));
   }
 
-  Learned train(Values start, const Course& course) {
+  TrainingResult train(Values start, const TrainingSetup& setup) {
     learned_.tensors = std::move(start);
-    for (int step = 0; step < course.steps; ++step) train_step(step, course);
+    for (int step = 0; step < setup.steps; ++step) train_step(step, setup);
     return std::move(learned_);
   }
 
  private:
-  void train_step(int step, const Course& course) {
+  void train_step(int step, const TrainingSetup& setup) {
     versions_ = {learned_.tensors};
     double losses = 0, squares = 0;
     std::int64_t counted = 0, first = step * plan_.batch;
@@ -92,7 +92,7 @@ class Reference {
         backward[tensor.name] =
             plan_.schedule == Schedule::pipedream ? forward[tensor.name] : corrected(tensor, m);
       }
-      Gradient gradient = differentiate_(forward, backward, course.samples(first, size), step, first);
+      Gradient gradient = differentiate_(forward, backward, setup.samples(first, size), step, first);
       first += size;
       losses += gradient.loss_sum, counted += gradient.num_counted;
       if (gradient.num_counted > 0) {
@@ -153,7 +153,7 @@ class Reference {
   const Differentiate differentiate_;
   const std::vector<LogicalTensor> tensors_;
   std::vector<Counts> counts_;  // [stage]
-  Learned learned_;
+  TrainingResult learned_;
   std::vector<Values> versions_;  // of the step, by number of updates
   Values first_, second_, velocities_;
   double num_updates_ = 0;
@@ -167,8 +167,8 @@ class OneDevice {
   Gradient operator()(const Values& weights, const std::vector<Sample>& samples, std::int64_t step,
                       std::int64_t first) {
     const auto size = static_cast<int>(samples.size());
-    std::unique_ptr<Made>& made = made_[size];
-    if (made == nullptr) made = std::make_unique<Made>(model_, size);
+    std::unique_ptr<OneDeviceEngine>& made = engines_[size];
+    if (made == nullptr) made = std::make_unique<OneDeviceEngine>(model_, size);
     for (const auto& [name, values] : weights) made->parameters.set(name, std::span<const double>(values));
     const StepReport report = value_or_throw(made->engine.train_step(
         make_batch(samples, made->plan, step, first), {.learning_rate = 0, .clip = 0}));
@@ -180,8 +180,8 @@ class OneDevice {
   }
 
  private:
-  struct Made {
-    Made(const ModelSpec& model, int size)
+  struct OneDeviceEngine {
+    OneDeviceEngine(const ModelSpec& model, int size)
         : plan(uniform_plan(
               model,
               {.microbatch = size, .batch = size, .sequence_length = kLength, .precision = Precision::fp64})),
@@ -192,7 +192,7 @@ class OneDevice {
     Engine engine;
   };
   const ModelSpec model_;
-  std::map<int, std::unique_ptr<Made>> made_;  // by number of sequences
+  std::map<int, std::unique_ptr<OneDeviceEngine>> engines_;  // by number of sequences
 };
 
 // GPT-2 by autograd, without dropout and padding. Values are computed with the forward's weights, and
@@ -254,8 +254,8 @@ class TwoWeights {
     return linear(attended.transpose(0, 1).reshape({x.size(0), -1}), of + "out");
   }
   at::Tensor norm(const at::Tensor& x, const std::string& name) const {
-    const at::Tensor centred = x - x.mean(-1, true);
-    const at::Tensor unit = centred * (centred.square().mean(-1, true) + model_.norm_eps).rsqrt();
+    const at::Tensor centered = x - x.mean(-1, true);
+    const at::Tensor unit = centered * (centered.square().mean(-1, true) + model_.norm_eps).rsqrt();
     return unit * leaf(name + ".weight") + unit.detach() * gap(name + ".weight") + constant(name + ".bias");
   }
   at::Tensor linear(const at::Tensor& x, const std::string& name) const {

@@ -71,7 +71,7 @@ Curve train(const ModelSpec& model, const Plan& plan, int steps, double rate = 1
 
 // Results are bit-identical on a CPU. On a GPU some sums (of embedding gradients) have no fixed order: fp64
 // rounding, as below.
-double of_recompute() { return test_device().is_cuda() ? 1e-9 : 0; }
+double recompute_tolerance() { return test_device().is_cuda() ? 1e-9 : 0; }
 
 void expect_same(const Curve& a, const Curve& b, double tolerance) {
   ASSERT_EQ(a.losses.size(), b.losses.size());
@@ -91,16 +91,16 @@ TEST(Engine, DropoutMasksDoNotDependOnMicrobatchesOrRecompute) {
     expect_same(whole, train(model, plan_of(model, 1), 5), 1e-9);
     expect_same(whole, train(model, plan_of(model, 4), 5), 1e-9);
     expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::selective), 5),
-                of_recompute());
+                recompute_tolerance());
     expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::full), 5),
-                of_recompute());
+                recompute_tolerance());
     expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::full, 2), 5),
-                of_recompute());
+                recompute_tolerance());
     EXPECT_GT(std::abs(whole.losses[0] - without.losses[0]), 1e-4) << preset;
   }
 }
 
-TEST(Engine, NarrowTypesFollowTheWideOne) {
+TEST(Engine, SixteenBitTypesMatchFp32) {
   const ModelSpec model = small("gpt2");
   constexpr double kRate = 1e-3;  // small, so that training does not amplify rounding errors
   const Curve wide = train(model, plan_of(model, 3, Precision::fp32), 20, kRate);
@@ -114,7 +114,7 @@ TEST(Engine, NarrowTypesFollowTheWideOne) {
   }
 }
 
-TEST(Engine, AStepThatIsNotFiniteChangesNothing) {
+TEST(Engine, NonFiniteStepChangesNothing) {
   const ModelSpec model = small("gpt2");
   const Plan plan = plan_of(model, 6, Precision::fp16);
   Parameters parameters(plan, model, 0, test_device());
@@ -135,7 +135,7 @@ TEST(Engine, AStepThatIsNotFiniteChangesNothing) {
   EXPECT_NE(parameters.get("layers.1.mlp.up.weight", &BlockState::masters), before);
 }
 
-TEST(Engine, LossScaleGrowsAfterGoodStepsAndHalvesAfterBadOnes) {
+TEST(Engine, LossScaleGrowsAfterGoodStepsAndHalvesAfterOverflow) {
   LossScale scale{.value = 65536};
   scale.update(false);
   EXPECT_EQ(scale.value, 32768);
@@ -146,7 +146,7 @@ TEST(Engine, LossScaleGrowsAfterGoodStepsAndHalvesAfterBadOnes) {
 }
 
 // Measured: the allocator's peak during construction and three steps. Predicted: from the plan alone.
-TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
+TEST(Engine, PredictedMemoryMatchesAllocation) {
   for (const char* preset : {"gpt2", "llama3-8b", "bert-base"})
     for (const auto& [mode, layers] :
          {std::pair(RecomputeMode::none, 1), std::pair(RecomputeMode::selective, 1),
@@ -190,7 +190,7 @@ TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
     }
 }
 
-TEST(Engine, GeneratesWhatItsLogitsSay) {
+TEST(Engine, GeneratesMostLikelyTokens) {
   const ModelSpec model = small("llama3-8b");
   const Plan plan = plan_of(model, 6);
   Parameters parameters(plan, model, 0, test_device());
@@ -222,7 +222,7 @@ TEST(Engine, GeneratesWhatItsLogitsSay) {
       UserError);
 }
 
-TEST(Engine, GeneratesAsAskedFor) {
+TEST(Engine, GenerationFollowsOptions) {
   const ModelSpec model = small("gpt2");  // 40 positions
   Parameters parameters(plan_of(model, 6), model, 0, test_device());
   parameters.initialize(5);
@@ -250,11 +250,12 @@ TEST(Engine, GeneratesAsAskedFor) {
   EXPECT_EQ(seen, ended);
 }
 
-TEST(Engine, WeightsAloneAreEnoughForAForward) {
+TEST(Engine, ForwardNeedsOnlyWeights) {
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
     const ModelSpec model = small("llama3-8b");
     const Plan plan = plan_of(model, 6, precision);
-    Parameters whole(plan, model, 0, test_device()), weights(plan, model, 0, test_device(), Keeping::weights);
+    Parameters whole(plan, model, 0, test_device()),
+        weights(plan, model, 0, test_device(), StorageMode::weights);
     whole.initialize(5), weights.initialize(5);
     EXPECT_LT(weights.bytes().value * 3, whole.bytes().value);
     const Batch batch = make_batch(samples(0, model.vocab), plan, 0, 0);
@@ -269,7 +270,7 @@ TEST(Engine, WeightsAloneAreEnoughForAForward) {
   }
 }
 
-TEST(Engine, DocumentsThatMustNotSeeEachOtherDoNot) {
+TEST(Engine, SeparateDocumentsDoNotAttendToEachOther) {
   const ModelSpec model = small("llama3-8b");
   // Two documents in one sequence, with positions from 0 in each, compared with the same documents as
   // separate sequences.

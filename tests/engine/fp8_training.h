@@ -14,7 +14,7 @@ inline Plan in_fp8(Plan plan, int window = 3) {
 }
 
 inline void expect_fp8_equal_to_one_device(const ModelSpec& model, const Plan& plan, int steps = 4) {
-  ASSERT_EQ(problem_in(plan, model), std::nullopt);
+  ASSERT_EQ(find_problem(plan, model), std::nullopt);
   Plan alone = one_device(model, plan.batch);
   alone.fp8 = plan.fp8;
   expect_equal(model, plan, train(model, alone, steps), train(model, plan, steps));

@@ -15,7 +15,7 @@ double sum_of_blocks(const Parameters& parameters, const std::function<double(co
   return sum;
 }
 
-TEST(Noise, IsOfGradientsTimesTheMomentsBefore) {
+TEST(Noise, MultipliesGradientsWithPreviousMoments) {
   const ModelSpec model = model_of("gpt2", 4, 2);
   const Plan plan = one_device(model, 4);
   Parameters parameters(plan, model, 0, test_device());
@@ -24,8 +24,9 @@ TEST(Noise, IsOfGradientsTimesTheMomentsBefore) {
   // Clipped to 1e-3, so that the moment after the first step is much smaller than the gradient.
   const auto step = [&](int number, double clip) {
     const Batch batch =
-        make_batch(samples_of(number * 4, 4, model.vocab), plan, number, std::int64_t{number} * 4);
-    return engine.train_step(batch, {.learning_rate = 1e-2, .clip = clip, .measures_noise = true}).value();
+        make_batch(make_samples(number * 4, 4, model.vocab), plan, number, std::int64_t{number} * 4);
+    return engine.train_step(batch, {.learning_rate = 1e-2, .clip = clip, .measures_gradient_noise = true})
+        .value();
   };
   const double norm = step(0, 1e-3).grad_norm;
   EXPECT_EQ(engine.noise.num_steps, 0) << "there was no previous moment";
@@ -51,13 +52,13 @@ TEST(Noise, IsOfGradientsTimesTheMomentsBefore) {
   EXPECT_NEAR(engine.noise.moment, 0.9 * moment + 0.1, 1e-12);
 }
 
-TEST(Noise, NobodyAsks) {
+TEST(Noise, NotMeasuredByDefault) {
   const ModelSpec model = model_of("gpt2", 4, 2);
   const Plan plan = one_device(model, 4);
   Parameters parameters(plan, model, 0, test_device());
   parameters.initialize(5);
   Engine engine(plan, model, parameters, {.device = test_device(), .seed = 9});
-  const Batch batch = make_batch(samples_of(0, 4, model.vocab), plan, 0, 0);
+  const Batch batch = make_batch(make_samples(0, 4, model.vocab), plan, 0, 0);
   EXPECT_TRUE(engine.train_step(batch, {.learning_rate = 1e-2}).has_value());
   EXPECT_EQ(engine.noise, NoiseScale{});
 }

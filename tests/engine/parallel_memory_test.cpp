@@ -30,7 +30,7 @@ std::vector<Sample> some_samples(std::int64_t count) {
 void train_rank(const ModelSpec& model, const Plan& plan, Comm& comm) {
   Parameters parameters(plan, model, comm.rank(), test_device());
   EngineOptions options{.device = test_device()};
-  options.rank = comm.rank(), options.comm = &comm, options.patience = Seconds(60);
+  options.rank = comm.rank(), options.comm = &comm, options.timeout = Seconds(60);
   Engine engine(plan, model, parameters, options);
   done_or_throw(comm.connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
   const Batch batch = make_batch(some_samples(plan.batch), plan, 0, 0, comm.rank());
@@ -49,7 +49,7 @@ TEST(ParallelMemory, IsAsPredicted) {
     RecomputeMode recompute = RecomputeMode::none;
     int pp = 1, cp = 1;
     Schedule schedule = Schedule::one_f_one_b;
-    int buddy = 0;
+    int copy_distance = 0;
   };
   const auto none = RecomputeMode::none;
   const std::vector<Case> cases = {{2, 1, 0},
@@ -107,7 +107,7 @@ TEST(ParallelMemory, IsAsPredicted) {
     uniform.strategy.tp = one.tp, uniform.strategy.zero = one.zero, uniform.strategy.shard_group = one.group;
     uniform.strategy.sequence_parallel = one.is_sequence_parallel, uniform.strategy.recompute = one.recompute;
     Plan plan = uniform_plan(model, uniform);
-    plan.buddy = one.buddy;
+    plan.copy_distance = one.copy_distance;
     double predicted = 0;
     for (int rank = 0; rank < num_devices(plan); ++rank)
       predicted += static_cast<double>(predicted_memory(plan, model, rank, test_device()).value);
@@ -130,7 +130,7 @@ TEST(ParallelMemory, IsAsPredicted) {
 // The formula of the ZeRO paper for bf16 weights, fp32 accumulators, masters and moments: 18 bytes per
 // parameter become 6 + 12 / N, 2 + 16 / N, 18 / N. Shards are padded to whole rows: at most N - 1 additional
 // rows per tensor.
-TEST(ParallelMemory, ShardedStateSavesWhatItsFormulaSays) {
+TEST(ParallelMemory, ShardedStateMatchesZeroFormula) {
   const ModelSpec model = with_overrides(
       open_model("gpt2"), {.layers = 4, .hidden = 256, .heads = 8, .head_dim = 32, .vocab = 4096});
   const auto parameters = static_cast<double>(num_parameters(model));

@@ -60,45 +60,45 @@ TEST(Parallel, DataParallelAndZeroEqualOneDevice) {
 
 // If the loss scale is too large, gradients overflow somewhere, on one device or on several. All ranks then
 // skip the step and halve the scale.
-TEST(Parallel, EverybodySkipsTheSameSteps) {
+TEST(Parallel, AllRanksSkipTheSameSteps) {
   const ModelSpec model = model_of("gpt2", 4, 2);
-  struct Seen {
+  struct Recorded {
     std::vector<bool> skipped;
     std::vector<double> scales;
-    bool operator==(const Seen&) const = default;
+    bool operator==(const Recorded&) const = default;
   };
   const auto train_fp16 = [&](const Plan& plan, int rank, Comm* comm) {
     Parameters parameters(plan, model, rank, test_device());
     parameters.initialize(5);
     EngineOptions options{.device = test_device(), .seed = 9};
-    options.rank = rank, options.comm = comm, options.patience = Seconds(60);
+    options.rank = rank, options.comm = comm, options.timeout = Seconds(60);
     Engine engine(plan, model, parameters, options);
     engine.loss_scale.value = 0x1p20;
     if (comm != nullptr)
       done_or_throw(comm->connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
-    Seen seen;
+    Recorded seen;
     for (int step = 0; step < 14; ++step) {
-      const Batch batch = make_batch(samples_of(0, plan.batch, model.vocab), plan, 0, 0, rank);
+      const Batch batch = make_batch(make_samples(0, plan.batch, model.vocab), plan, 0, 0, rank);
       const StepReport report = value_or_throw(engine.train_step(batch, {.learning_rate = 1e-4}));
       seen.skipped.push_back(report.is_skipped), seen.scales.push_back(report.loss_scale);
     }
     return seen;
   };
   UniformPlan shape{.batch = 6, .sequence_length = kLength, .precision = Precision::fp16};
-  const Seen one = train_fp16(uniform_plan(model, shape), 0, nullptr);
+  const Recorded one = train_fp16(uniform_plan(model, shape), 0, nullptr);
   EXPECT_TRUE(one.skipped.front()) << "the loss scale was not too large";
   EXPECT_FALSE(one.skipped.back()) << "the loss scale did not decrease";
   shape.pp = 2, shape.dp = 2, shape.strategy.tp = 2, shape.strategy.zero = 1;
   const Plan plan = uniform_plan(model, shape);
   ThreadWorld world(8);
-  std::vector<Seen> ranks(8);
+  std::vector<Recorded> ranks(8);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 8; ++rank)
     threads.emplace_back([&, rank, comm = std::shared_ptr<Comm>(world.comm(rank))] {
       ranks[static_cast<std::size_t>(rank)] = train_fp16(plan, rank, comm.get());
     });
   for (std::thread& thread : threads) thread.join();
-  for (const Seen& seen : ranks) EXPECT_EQ(seen, ranks.front());
+  for (const Recorded& seen : ranks) EXPECT_EQ(seen, ranks.front());
   EXPECT_TRUE(ranks.front().skipped.front());
   EXPECT_FALSE(ranks.front().skipped.back());
 }

@@ -9,8 +9,8 @@
 namespace optimus {
 namespace {
 
-TEST(Probe, OperandsComeOneBehindTheOther) {
-  Ring ring(at::arange(1000, at::kFloat));
+TEST(Probe, OperandRingAdvancesAndWraps) {
+  OperandRing ring(at::arange(1000, at::kFloat));
   const auto first = [&](std::int64_t rows, std::int64_t columns) {
     return ring.next(rows, columns)[0][0].item<float>();
   };
@@ -21,13 +21,13 @@ TEST(Probe, OperandsComeOneBehindTheOther) {
   EXPECT_EQ(ring.next(30, 50).sizes(), (std::vector<std::int64_t>{30, 50}));  // larger than the buffer was
 }
 
-TEST(Probe, TimesWhatIsCalled) {
+TEST(Probe, TimesTheCall) {
   int calls = 0;
   EXPECT_GT(seconds_of(at::Device(at::kCPU), [&] { ++calls; }), 0);
   EXPECT_GT(calls, 2);
 }
 
-TEST(Probe, MessagesAndSumsTakeTime) {
+TEST(Probe, LinkProbesReturnPositiveTimes) {
   NullSink events;
   const LinkSpec link = probe_loopback(events);
   validate(link.efficiency, "loopback");

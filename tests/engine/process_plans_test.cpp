@@ -62,13 +62,13 @@ Case case_of(std::uint64_t seed, int number) {
   if (strategy.zero > 0 && dp == 4 && below(2) == 1) strategy.shard_group = 2;
   strategy.recompute = static_cast<RecomputeMode>(below(3));
   result.plan = uniform_plan(result.model, shape);
-  result.plan.buddy = below(2);
+  result.plan.copy_distance = below(2);
   // state in a single shard cannot have a copy
-  if (problem_in(result.plan, result.model)) result.plan.buddy = 0;
+  if (find_problem(result.plan, result.model)) result.plan.copy_distance = 0;
   return result;
 }
 
-std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, const ModelSpec& model) {
+std::vector<Sample> make_samples(std::int64_t first, std::int64_t count, const ModelSpec& model) {
   std::vector<Sample> result;
   const auto vocab = static_cast<std::uint64_t>(model.vocab);
   for (std::int64_t s = first; s < first + count; ++s) {
@@ -89,14 +89,15 @@ std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, const Mod
 std::vector<double> train(const Case& one, int rank, Comm* comm, int epoch, Parameters& parameters) {
   parameters.initialize(5);
   EngineOptions options{.seed = 9};
-  options.rank = rank, options.comm = comm, options.patience = Seconds(60);
+  options.rank = rank, options.comm = comm, options.timeout = Seconds(60);
   Engine engine(one.plan, one.model, parameters, options);
   if (comm != nullptr)
     done_or_throw(comm->connect(epoch, engine.groups(), Deadline::after(Seconds(60), "connecting")));
   std::vector<double> result;
   for (int step = 0; step < kSteps; ++step) {
     const std::int64_t first = step * one.plan.batch;
-    const Batch batch = make_batch(samples_of(first, one.plan.batch, one.model), one.plan, step, first, rank);
+    const Batch batch =
+        make_batch(make_samples(first, one.plan.batch, one.model), one.plan, step, first, rank);
     const StepReport report = value_or_throw(engine.train_step(batch, {.learning_rate = 1e-2}));
     result.push_back(report.loss), result.push_back(report.grad_norm);
   }
@@ -118,7 +119,7 @@ void compare(const Case& one, const Parameters& mine, const Parameters& whole) {
 }
 
 // Runs only in the processes that the other test starts.
-TEST(ProcessPlans, IsOneRank) {
+TEST(ProcessPlans, ChildRank) {
   if (test::variable("OPTIMUS_PLANS_RANK").empty()) GTEST_SKIP() << "started by the other test of this file";
   const int rank = std::stoi(test::variable("OPTIMUS_PLANS_RANK"));
   const ProcessCommOptions options{
@@ -129,7 +130,7 @@ TEST(ProcessPlans, IsOneRank) {
     const Case one = case_of(std::stoull(test::variable("OPTIMUS_PLANS_SEED")), number);
     const std::string what = fmt::format("plan {}: {}, {}", number, one.model.name, short_text(one.plan));
     SCOPED_TRACE(what);
-    ASSERT_EQ(problem_in(one.plan, one.model), std::nullopt);
+    ASSERT_EQ(find_problem(one.plan, one.model), std::nullopt);
     const int size = num_devices(one.plan);
     if (rank >= size) {  // idle, but messages need all ranks to be connected
       done_or_throw(comm->connect(number, {}, Deadline::after(Seconds(60), "connecting")));

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "launch/hello.h"
+#include "launch/join_request.h"
 #include "rundir/worker_protocol.h"
 
 namespace {
@@ -25,9 +25,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace optimus;
   const std::string text_in(reinterpret_cast<const char*>(data), size);
   expect_same_again(text_in, parse_worker_report);
-  expect_same_again(text_in, parse_hello);
+  expect_same_again(text_in, parse_rank_join_request);
   expect_same_again(text_in, [](const std::string& value) {
-    return *worker_place([&](const std::string&) { return std::optional(value); });
+    return *worker_spec([&](const std::string&) { return std::optional(value); });
   });
   try {
     const Json json = parse_json(text_in, "fuzz");

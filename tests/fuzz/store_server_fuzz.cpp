@@ -36,10 +36,10 @@ std::string answers_to(const StoreServer& server, std::string_view bytes) {
 // A connection reset loses data in flight, so the last answer may be truncated.
 void expect_answers(std::string_view said) {
   using namespace store_protocol;
-  if (said.substr(0, kWelcome.size()) != kWelcome.substr(0, said.size())) std::abort();
-  said.remove_prefix(std::min(said.size(), kWelcome.size()));
+  if (said.substr(0, kAccepted.size()) != kAccepted.substr(0, said.size())) std::abort();
+  said.remove_prefix(std::min(said.size(), kAccepted.size()));
   while (said.size() >= kAnswerHeader) {
-    if (said[0] != kValue && said[0] != kNothing && said[0] != kRefused) std::abort();
+    if (said[0] != kValue && said[0] != kNothing && said[0] != kRejected) std::abort();
     const std::size_t size = kAnswerHeader + size_at(said, 1);
     if (size > said.size()) return;
     said.remove_prefix(size);

@@ -32,10 +32,10 @@ void check(const Tokenizer& tokenizer, std::string_view text, bool gives_back) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const auto hello = tokenizer_of(hello_json()), qwen = tokenizer_of(qwen_like()),
+  static const auto join_request = tokenizer_of(hello_json()), qwen = tokenizer_of(qwen_like()),
                     bert = tokenizer_of(bert_json()), llama2 = tokenizer_of(llama2_json());
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  check(*hello, text, true);
+  check(*join_request, text, true);
   check(*qwen, text, false);
   check(*bert, text, false);
   check(*llama2, text, false);

@@ -96,7 +96,7 @@ void expect_same(const Parameters& a, const Parameters& b) {
       EXPECT_TRUE(at::equal(a.view(tensor.name, member), b.view(tensor.name, member))) << tensor.name;
 }
 
-TEST(LoadWeights, ARankReadsItsOwnBoxesOnly) {
+TEST(LoadWeights, RankReadsOnlyItsBoxes) {
   NullSink events;
   for (const char* preset : {"gpt2", "llama3-8b"})  // transposed and untransposed weights
     for (const int zero : {0, 1, 3})
@@ -128,7 +128,7 @@ TEST(LoadWeights, ARankReadsItsOwnBoxesOnly) {
       }
 }
 
-TEST(LoadWeights, PartsOfDevicesMakeUpTheWhole) {
+TEST(LoadWeights, PartsOfAllDevicesFormWholeModel) {
   NullSink events;
   const ModelSpec model = small_model("llama3-8b");
   const TemporaryFolder folder;

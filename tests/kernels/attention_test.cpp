@@ -148,7 +148,7 @@ TEST_P(AttentionTest, HostEqualsPlainWithDropout) {
   }
 }
 
-TEST_P(AttentionTest, GradientsMayLieWhereInputsDo) {
+TEST_P(AttentionTest, GradientsMayAliasInputs) {
   for (const auto& make : {make_plain_attention, make_fused_attention, make_host_attention}) {
     const AttentionTask task = task_of(2, 70, 4, 2, 16, true);
     const auto attention = make();

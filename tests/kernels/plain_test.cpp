@@ -102,7 +102,7 @@ TEST_F(PlainTest, EmbeddingGradients) {
   });
 }
 
-TEST_F(PlainTest, RopeKeepsLengthsAndDependsOnDistanceOnly) {
+TEST_F(PlainTest, RopePreservesLengthAndDependsOnDistance) {
   const at::Tensor angle = at::ones_like(random("a", {30, 4})).cumsum(0) * random("f", {1, 4});
   const at::Tensor cosine = angle.cos(), sine = angle.sin();
   const auto product = [&](std::int64_t a, std::int64_t b) {

@@ -30,7 +30,7 @@ ContextPositions positions_of(std::int64_t length, int cp, int part) {
   return share_of(side, part, 1, length, false).positions;
 }
 
-std::vector<std::int64_t> listed(const ContextPositions& spans) {
+std::vector<std::int64_t> positions_in(const ContextPositions& spans) {
   std::vector<std::int64_t> result;
   for (const Span& span : spans)
     for (std::int64_t position = span.begin; position < span.end; ++position) result.push_back(position);
@@ -78,13 +78,13 @@ RingCase random_case(std::int64_t longest) {
   return result;
 }
 
-RingTask hop_of(const RingCase& whole, int own, int theirs) {
+RingTask ring_step_of(const RingCase& whole, int own, int theirs) {
   const AttentionShape& shape = whole.task.shape;
   const ContextPositions mine = positions_of(shape.length, whole.cp, own),
                          others = positions_of(shape.length, whole.cp, theirs);
   return {.shape = shape,
-          .own_length = static_cast<std::int64_t>(listed(mine).size()),
-          .their_length = static_cast<std::int64_t>(listed(others).size()),
+          .own_length = static_cast<std::int64_t>(positions_in(mine).size()),
+          .key_length = static_cast<std::int64_t>(positions_in(others).size()),
           .pieces =
               ring_pieces(mine, others, shape.sequences, shape.length, shape.is_causal, whole.task.segments),
           .dropout = whole.task.dropout};
@@ -102,16 +102,16 @@ std::vector<int> pairs_of(const AttentionTask& task) {
   return result;
 }
 
-TEST(RingPiecesTest, CoverEveryPairThatCountsOnce) {
+TEST(RingPiecesTest, CoverEachPairExactlyOnce) {
   EXPECT_TRUE(rc::check([] {
     const RingCase whole = random_case(40);
     const std::int64_t length = whole.task.shape.length;
     std::vector<int> seen(pairs_of(whole.task).size());
     for (int own = 0; own < whole.cp; ++own)
       for (int theirs = 0; theirs < whole.cp; ++theirs) {
-        const auto query_positions = listed(positions_of(length, whole.cp, own)),
-                   key_positions = listed(positions_of(length, whole.cp, theirs));
-        for (const RingPiece& piece : hop_of(whole, own, theirs).pieces)
+        const auto query_positions = positions_in(positions_of(length, whole.cp, own)),
+                   key_positions = positions_in(positions_of(length, whole.cp, theirs));
+        for (const RingPiece& piece : ring_step_of(whole, own, theirs).pieces)
           for (std::int64_t i = 0; i < piece.queries.size(); ++i)
             for (std::int64_t j = 0; j < (piece.is_causal ? i + 1 : piece.keys.size()); ++j) {
               const std::int64_t query = piece.first_query + i, key = piece.first_key + j;
@@ -124,14 +124,14 @@ TEST(RingPiecesTest, CoverEveryPairThatCountsOnce) {
   }));
 }
 
-bool meet(const Span& a, const Span& b) { return a.begin < b.end && b.begin < a.end; }
+bool overlap(const Span& a, const Span& b) { return a.begin < b.end && b.begin < a.end; }
 
 // The ranges of the host kernel's threads: no two of them write to the same row.
-TEST(RingPiecesTest, RangesForThreadsHaveNothingInCommon) {
+TEST(RingPiecesTest, ThreadRangesAreDisjoint) {
   EXPECT_TRUE(rc::check([] {
     const RingCase whole = random_case(40);
     const std::vector<RingPiece> pieces =
-        hop_of(whole, *rc::gen::inRange(0, whole.cp), *rc::gen::inRange(0, whole.cp)).pieces;
+        ring_step_of(whole, *rc::gen::inRange(0, whole.cp), *rc::gen::inRange(0, whole.cp)).pieces;
     const auto check = [&](const std::vector<Span>& ranges, auto is_common) {
       std::int64_t done = 0;
       for (const Span& range : ranges) {
@@ -144,15 +144,15 @@ TEST(RingPiecesTest, RangesForThreadsHaveNothingInCommon) {
       RC_ASSERT(done == static_cast<std::int64_t>(pieces.size()));
     };
     check(pieces_by_queries(pieces), [](const RingPiece& a, const RingPiece& b) {
-      return a.sequence == b.sequence && meet(a.queries, b.queries);
+      return a.sequence == b.sequence && overlap(a.queries, b.queries);
     });
-    check(pieces_apart(pieces), [](const RingPiece& a, const RingPiece& b) {
-      return a.sequence == b.sequence && (meet(a.queries, b.queries) || meet(a.keys, b.keys));
+    check(independent_pieces(pieces), [](const RingPiece& a, const RingPiece& b) {
+      return a.sequence == b.sequence && (overlap(a.queries, b.queries) || overlap(a.keys, b.keys));
     });
   }));
 }
 
-TEST(RingPiecesTest, WorkIsSharedOutByCost) {
+TEST(RingPiecesTest, WorkIsBalancedByCost) {
   EXPECT_TRUE(rc::check([] {
     const auto costs =
         *rc::gen::container<std::vector<std::int64_t>>(rc::gen::inRange<std::int64_t>(1, 1000));
@@ -160,7 +160,7 @@ TEST(RingPiecesTest, WorkIsSharedOutByCost) {
     const std::int64_t total = std::accumulate(costs.begin(), costs.end(), std::int64_t{0});
     const std::int64_t largest = costs.empty() ? 0 : *std::max_element(costs.begin(), costs.end());
     std::atomic<std::int64_t> most = 0;
-    share_by_cost(costs, [&](Span items) {
+    parallel_for_by_cost(costs, [&](Span items) {
       std::int64_t cost = 0;
       for (std::int64_t i = items.begin; i < items.end; ++i)
         ++done[static_cast<std::size_t>(i)], cost += costs[static_cast<std::size_t>(i)];
@@ -175,7 +175,7 @@ TEST(RingPiecesTest, WorkIsSharedOutByCost) {
   }));
 }
 
-TEST(RingPiecesTest, HopsAreFewRectangles) {
+TEST(RingPiecesTest, RingStepsAreFewRectangles) {
   const auto pieces = [](int own, int theirs, bool is_causal) {
     return ring_pieces(positions_of(12, 3, own), positions_of(12, 3, theirs), 1, 12, is_causal, {});
   };
@@ -199,7 +199,7 @@ struct Part {
   std::int64_t num_rows() const { return index.numel(); }
 };
 
-at::Tensor taken(const at::Tensor& whole, const at::Tensor& index) {
+at::Tensor select_rows(const at::Tensor& whole, const at::Tensor& index) {
   at::Tensor part = at::full({index.numel() + 2, whole.size(1), whole.size(2) + 3},
                              std::numeric_limits<double>::quiet_NaN(), whole.options());
   part = part.narrow(2, 1, whole.size(2));  // heads with gaps between them
@@ -222,15 +222,16 @@ class Ring {
 
   void run() {
     for (int own = 0; own < whole_.cp; ++own)
-      for (int hop = 0; hop < whole_.cp; ++hop) {
-        const int theirs = (own + whole_.cp - hop) % whole_.cp;
+      for (int ring_step = 0; ring_step < whole_.cp; ++ring_step) {
+        const int theirs = (own + whole_.cp - ring_step) % whole_.cp;
         Part &mine = at(own), &others = at(theirs);
-        attention_.forward(hop_of(whole_, own, theirs), mine.q, others.k, others.v, mine.out, mine.logsumexp);
+        attention_.forward(ring_step_of(whole_, own, theirs), mine.q, others.k, others.v, mine.out,
+                           mine.logsumexp);
       }
     for (int own = 0; own < whole_.cp; ++own)
       for (int theirs = 0; theirs < whole_.cp; ++theirs) {
         Part &mine = at(own), &others = at(theirs);
-        attention_.backward(hop_of(whole_, own, theirs), mine.dout, mine.q, others.k, others.v,
+        attention_.backward(ring_step_of(whole_, own, theirs), mine.dout, mine.q, others.k, others.v,
                             mine.out.to(type_), mine.logsumexp, mine.dq, others.dk, others.dv);
       }
   }
@@ -265,15 +266,15 @@ class Ring {
 
   Part make_part(int number) const {
     const AttentionShape& shape = whole_.task.shape;
-    const std::vector<std::int64_t> positions = listed(positions_of(shape.length, whole_.cp, number));
+    const std::vector<std::int64_t> positions = positions_in(positions_of(shape.length, whole_.cp, number));
     const auto length = static_cast<std::int64_t>(positions.size());
     Part part;
     part.index = at::empty({shape.sequences * length}, at::kLong);
     for (std::int64_t i = 0; i < part.num_rows(); ++i)
       part.index.data_ptr<std::int64_t>()[i] =
           i / length * shape.length + positions[static_cast<std::size_t>(i % length)];
-    part.q = taken(given_.at("q"), part.index), part.k = taken(given_.at("k"), part.index);
-    part.v = taken(given_.at("v"), part.index), part.dout = taken(given_.at("dout"), part.index);
+    part.q = select_rows(given_.at("q"), part.index), part.k = select_rows(given_.at("k"), part.index);
+    part.v = select_rows(given_.at("v"), part.index), part.dout = select_rows(given_.at("dout"), part.index);
     part.logsumexp = at::full({shape.sequences, shape.heads, length}, -kInfinity, wide_type(type_));
     const auto zero = [&](const at::Tensor& like) {
       at::Tensor result = like.to(wide_type(type_), false, true);
@@ -352,7 +353,7 @@ class RingAttentionTest : public testing::TestWithParam<Implementation> {};
 INSTANTIATE_TEST_SUITE_P(All, RingAttentionTest, testing::ValuesIn(kImplementations),
                          [](const auto& tested) { return tested.param.name; });
 
-TEST_P(RingAttentionTest, PartsTogetherEqualTheWhole) {
+TEST_P(RingAttentionTest, PartsTogetherMatchWholeAttention) {
   const auto attention = GetParam().make();
   EXPECT_TRUE(rc::check([&] {
     const RingCase whole = random_case(*rc::gen::element<std::int64_t>(20, 20, 20, GetParam().longest));
@@ -369,7 +370,7 @@ TEST_P(RingAttentionTest, LargeScores) {
   const RingTask task{
       .shape = {.sequences = 1, .length = 2, .heads = 1, .kv_heads = 1, .head_dim = 1, .scale = 1},
       .own_length = 1,
-      .their_length = 1,
+      .key_length = 1,
       .pieces = {{.sequence = 0, .queries = {0, 1}, .keys = {0, 1}, .first_query = 1}},
       .dropout = {}};
   const auto one = [](double value) { return at::full({1, 1, 1}, value, at::kFloat); };

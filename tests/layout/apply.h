@@ -53,7 +53,7 @@ inline World filled_world(const Layout& layout, int num_ranks) {
   const RankIndex index(layout);
   World world(static_cast<std::size_t>(num_ranks), std::vector<std::vector<Array>>(layout.tensors.size()));
   for (int r = 0; r < num_ranks; ++r)
-    for (const HeldBox& held : boxes_of(layout, index, Rank{r})) {
+    for (const TensorBox& held : boxes_of(layout, index, Rank{r})) {
       const Box whole(layout.tensors[static_cast<std::size_t>(held.tensor)].shape);
       Array array{held.box, {}};
       for_each_index(held.box, [&](const auto& at) {
@@ -113,7 +113,7 @@ class Executor {
 
   std::vector<Box> new_boxes(std::size_t rank, int tensor) const {
     std::vector<Box> boxes;
-    for (const HeldBox& box : boxes_of(to_, to_index_, Rank{static_cast<int>(rank)}))
+    for (const TensorBox& box : boxes_of(to_, to_index_, Rank{static_cast<int>(rank)}))
       if (box.tensor == tensor) boxes.push_back(box.box);
     return boxes;
   }
@@ -161,7 +161,7 @@ class Executor {
   }
 
   void post(std::size_t rank, const RankShare::Wave& wave, std::vector<std::vector<Array>>& fresh) {
-    for (const HeldBox& copy : wave.copies)
+    for (const TensorBox& copy : wave.copies)
       write(fresh[static_cast<std::size_t>(copy.tensor)], copy.box, read(rank, copy.tensor, copy.box));
     for (const RankShare::Operation& operation : wave.operations)
       if (operation.is_send)

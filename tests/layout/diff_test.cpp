@@ -41,7 +41,7 @@ Elements no_elements(const Layout& layout) {
 
 Elements elements_of(const Layout& layout, Rank rank) {
   Elements elements = no_elements(layout);
-  for (const HeldBox& held : boxes_of(layout, RankIndex(layout), rank)) {
+  for (const TensorBox& held : boxes_of(layout, RankIndex(layout), rank)) {
     const auto t = static_cast<std::size_t>(held.tensor);
     for_each_index(held.box,
                    [&](const auto& at) { elements[t][offset_in(Box(layout.tensors[t].shape), at)] = true; });
@@ -81,7 +81,7 @@ Counted count_by_element(const Scenario& scenario) {
   return counted;
 }
 
-TEST(Diff, MovesTheExampleOfTheHeader) {
+TEST(Diff, HeaderExampleMoves) {
   const DeviceGrid two{1, 1, 2, first_ranks(2)};
   const Layout from = one_tensor({4, 4}, two, {0, 0, {{0, 2}, {2, 4}}});
   const Layout to = one_tensor({4, 4}, two, {0, 1, {{0, 2}, {2, 4}}});
@@ -89,7 +89,7 @@ TEST(Diff, MovesTheExampleOfTheHeader) {
   ASSERT_EQ(plan.waves.size(), 1u);
   const RankShare share = share_of(plan, Rank{0});
   const Box mine{{0, 2}, {0, 2}}, sent{{0, 2}, {2, 4}}, received{{2, 4}, {0, 2}};
-  EXPECT_EQ(share.waves[0].copies, (std::vector<HeldBox>{{0, mine}}));
+  EXPECT_EQ(share.waves[0].copies, (std::vector<TensorBox>{{0, mine}}));
   EXPECT_EQ(share.waves[0].operations,
             (std::vector<RankShare::Operation>{{false, 0, Rank{1}, received}, {true, 0, Rank{1}, sent}}));
   EXPECT_EQ(plan.moved, Bytes(8));
@@ -98,7 +98,7 @@ TEST(Diff, MovesTheExampleOfTheHeader) {
   EXPECT_EQ(plan.max_sent, Bytes(4));
 }
 
-TEST(Diff, KeepsWhatDoesNotChange) {
+TEST(Diff, UnchangedBoxesStay) {
   const Layout layout = one_tensor({5, 3}, {2, 2, 1, first_ranks(4)}, {0, -1, {}});
   const TransferPlan plan = diff(layout, layout).value();
   EXPECT_TRUE(plan.waves.empty());
@@ -119,7 +119,7 @@ TEST(Diff, PrefersTheSameNodeThenTheSameRack) {
   EXPECT_EQ(plan.moved_at, (std::vector<Bytes>{Bytes(16), Bytes(32), Bytes(0)}));
 }
 
-TEST(Diff, OwnersTakeTurnsWithinOne) {
+TEST(Diff, OwnerLoadsDifferByAtMostOne) {
   for (const int receivers : {1, 2, 3, 5, 7, 12})
     for (const int owners : {1, 2, 3, 4})
       for (const int num_tensors : {1, 2, 5}) {
@@ -141,7 +141,7 @@ TEST(Diff, OwnersTakeTurnsWithinOne) {
       }
 }
 
-TEST(Diff, ShardsOfOneOwnerGroupAreSpreadOverIt) {
+TEST(Diff, SpreadsShardsOverReplicas) {
   // Four replicas become 32 shards on other ranks: every owner sends eight of them.
   const Layout from = one_tensor({64, 2}, {4, 1, 1, first_ranks(4)}, {0, -1, {}});
   DeviceGrid grid{1, 32, 1, {}};
@@ -150,16 +150,16 @@ TEST(Diff, ShardsOfOneOwnerGroupAreSpreadOverIt) {
   EXPECT_EQ(plan.max_sent, Bytes(8 * 4));
 }
 
-TEST(Diff, NamesWhatIsLost) {
+TEST(Diff, ReportsLostBoxes) {
   const Layout from = one_tensor({4, 4}, {1, 1, 2, first_ranks(2)}, {0, 0, {{0, 2}, {2, 4}}});
   const Layout to = one_tensor({4, 4}, {1, 1, 1, {Rank{0}}}, {0, -1, {}});
   const auto plan = diff(from, to, {.dead = {Rank{1}}});
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().why, "no live rank holds [2:4, 0:4] of tensor t (1 such pieces)");
-  EXPECT_EQ(plan.error().lost, (std::vector<HeldBox>{{0, Box{{2, 4}, {0, 4}}}}));
+  EXPECT_EQ(plan.error().lost, (std::vector<TensorBox>{{0, Box{{2, 4}, {0, 4}}}}));
 }
 
-TEST(Diff, RefusesLayoutsThatDoNotBelongTogether) {
+TEST(Diff, RejectsMismatchedLayouts) {
   const DeviceGrid one{1, 1, 1, {Rank{0}}};
   const Layout a = one_tensor({4}, one, {0, -1, {}}), b = one_tensor({5}, one, {0, -1, {}});
   EXPECT_THROW((void)diff(a, b), UserError);
@@ -183,7 +183,7 @@ TEST(DiffProperty, MovesExactlyWhatIsMissingAndVerifies) {
   }));
 }
 
-TEST(DiffProperty, AppliedToArraysYieldsTheNewLayoutAndBack) {
+TEST(DiffProperty, ExecutionYieldsNewLayout) {
   EXPECT_TRUE(holds("contents", 200, [] {
     const Scenario scenario = random_scenario();
     const int world = world_of(scenario);
@@ -199,7 +199,7 @@ TEST(DiffProperty, AppliedToArraysYieldsTheNewLayoutAndBack) {
   }));
 }
 
-TEST(DiffProperty, TakesANearestOwner) {
+TEST(DiffProperty, UsesNearestOwner) {
   EXPECT_TRUE(holds("nearest", 100, [] {
     const Scenario scenario = random_scenario();
     const TransferPlan plan = diff(scenario.from, scenario.to, scenario.options).value();
@@ -208,7 +208,7 @@ TEST(DiffProperty, TakesANearestOwner) {
       const Box& box = plan.boxes[static_cast<std::size_t>(transfer.box)];
       int nearest = 99;
       for (int r = 0; r < index.num_ranks(); ++r)
-        for (const HeldBox& held : boxes_of(scenario.from, index, Rank{r}))
+        for (const TensorBox& held : boxes_of(scenario.from, index, Rank{r}))
           if (held.tensor == transfer.tensor && held.box.contains(box))
             nearest = std::min(nearest, distance(scenario.options.topology, Rank{r}, transfer.receiver));
       RC_ASSERT(distance(scenario.options.topology, transfer.sender, transfer.receiver) == nearest);
@@ -216,7 +216,7 @@ TEST(DiffProperty, TakesANearestOwner) {
   }));
 }
 
-TEST(DiffProperty, EveryRankFindsItsShareAlone) {
+TEST(DiffProperty, LocalSharesMatchPlan) {
   EXPECT_TRUE(holds("diff_for", 200, [] {
     const Scenario scenario = random_scenario();
     const LayoutChange change(scenario.from, scenario.to, scenario.options);
@@ -233,7 +233,7 @@ TEST(DiffProperty, EveryRankFindsItsShareAlone) {
 }
 
 // As documented in the header, execution may complete each operation before it starts the next one.
-TEST(DiffProperty, NeedsNoMoreThanOneOperationInFlight) {
+TEST(DiffProperty, RunsWithOneOperationInFlight) {
   EXPECT_TRUE(holds("one at a time", 100, [] {
     const Scenario scenario = random_scenario();
     const TransferPlan plan = diff(scenario.from, scenario.to, scenario.options).value();
@@ -251,7 +251,7 @@ TEST(DiffProperty, NeedsNoMoreThanOneOperationInFlight) {
   }));
 }
 
-TEST(DiffProperty, KeepsTheReserveOrNamesOneThatDoes) {
+TEST(DiffProperty, KeepsReserveOrReportsSufficientOne) {
   EXPECT_TRUE(holds("reserve", 300, [] {
     Scenario scenario = random_scenario();
     scenario.options.reserve = Bytes(draw(0, 60));
@@ -272,7 +272,7 @@ TEST(DiffProperty, KeepsTheReserveOrNamesOneThatDoes) {
   }));
 }
 
-TEST(DiffProperty, DeadRanksNeverSendAndLostBoxesAreExact) {
+TEST(DiffProperty, DeadRanksNeverSend) {
   EXPECT_TRUE(holds("dead", 300, [] {
     const Scenario scenario = random_scenario(true);
     const Elements lost = lost_elements(scenario);
@@ -282,7 +282,7 @@ TEST(DiffProperty, DeadRanksNeverSendAndLostBoxesAreExact) {
     RC_ASSERT(plan.has_value() == (num_lost == 0));
     if (!plan) {
       Elements named = no_elements(scenario.to);
-      for (const HeldBox& box : plan.error().lost) {
+      for (const TensorBox& box : plan.error().lost) {
         const auto t = static_cast<std::size_t>(box.tensor);
         for_each_index(box.box, [&](const auto& at) {
           named[t][offset_in(Box(scenario.to.tensors[t].shape), at)] = true;

@@ -85,7 +85,7 @@ TEST(Storage, FindsOverlaps) {
   EXPECT_EQ(find_overlap(storage)->first, 2u);
 }
 
-TEST(Storage, SaysWhatCannotBe) {
+TEST(Storage, RejectsInvalidSpecs) {
   const Layout layout = attention();
   const RankIndex index(layout);
   const auto build = [&](const StorageSpec& spec) { return build_storage(layout, index, Rank{0}, spec); };
@@ -99,7 +99,7 @@ TEST(Storage, SaysWhatCannotBe) {
 }
 
 // Every element of a box has a unique position, and runs address it correctly.
-TEST(StorageProperty, RunsReachEveryElementWhereTheFormulaPutsIt) {
+TEST(StorageProperty, RunsMatchOffsetFormula) {
   EXPECT_TRUE(holds("runs", 300, [] {
     const Layout layout = random_layout(random_tensors(), first_ranks(draw(1, 6)));
     StorageSpec spec{.row_multiple = draw(1, 4), .alignment = 1 << draw(0, 8)};

@@ -27,7 +27,7 @@ std::size_t any_transfer(const TransferPlan& plan) {
 }
 
 bool owns(const Layout& layout, Rank rank, int tensor, const Box& box) {
-  for (const HeldBox& held : boxes_of(layout, RankIndex(layout), rank))
+  for (const TensorBox& held : boxes_of(layout, RankIndex(layout), rank))
     if (held.tensor == tensor && held.box.contains(box)) return true;
   return false;
 }
@@ -40,7 +40,7 @@ void with_random_plan(const Use& use) {
   if (!plan.transfers.empty()) use(scenario, plan, any_transfer(plan));
 }
 
-TEST(VerifyProperty, RefusesADroppedTransfer) {
+TEST(VerifyProperty, RejectsDroppedTransfer) {
   EXPECT_TRUE(holds("dropped", 100, [] {
     with_random_plan([](const Scenario& scenario, TransferPlan& plan, std::size_t at) {
       plan.transfers.erase(plan.transfers.begin() + static_cast<std::ptrdiff_t>(at));
@@ -50,7 +50,7 @@ TEST(VerifyProperty, RefusesADroppedTransfer) {
   }));
 }
 
-TEST(VerifyProperty, RefusesARepeatedTransfer) {
+TEST(VerifyProperty, RejectsRepeatedTransfer) {
   EXPECT_TRUE(holds("repeated", 100, [] {
     with_random_plan([](const Scenario& scenario, TransferPlan& plan, std::size_t at) {
       plan.transfers.insert(plan.transfers.begin() + static_cast<std::ptrdiff_t>(at), plan.transfers[at]);
@@ -60,7 +60,7 @@ TEST(VerifyProperty, RefusesARepeatedTransfer) {
   }));
 }
 
-TEST(VerifyProperty, RefusesASenderThatDoesNotOwn) {
+TEST(VerifyProperty, RejectsSenderWithoutData) {
   EXPECT_TRUE(holds("wrong sender", 100, [] {
     with_random_plan([](const Scenario& scenario, TransferPlan& plan, std::size_t at) {
       Transfer& transfer = plan.transfers[at];
@@ -74,7 +74,7 @@ TEST(VerifyProperty, RefusesASenderThatDoesNotOwn) {
   }));
 }
 
-TEST(VerifyProperty, RefusesAWrongReceiverOrBox) {
+TEST(VerifyProperty, RejectsWrongReceiverOrBox) {
   EXPECT_TRUE(holds("wrong receiver or box", 100, [] {
     with_random_plan([](const Scenario& scenario, TransferPlan& plan, std::size_t at) {
       const Transfer right = plan.transfers[at];
@@ -94,7 +94,7 @@ TEST(VerifyProperty, RefusesAWrongReceiverOrBox) {
   }));
 }
 
-TEST(VerifyProperty, RefusesADroppedOrRepeatedCopy) {
+TEST(VerifyProperty, RejectsDroppedOrRepeatedCopy) {
   EXPECT_TRUE(holds("copies", 100, [] {
     const Scenario scenario = random_scenario();
     const TransferPlan right = diff(scenario.from, scenario.to, scenario.options).value();
@@ -114,7 +114,7 @@ TEST(VerifyProperty, RefusesADroppedOrRepeatedCopy) {
   }));
 }
 
-TEST(VerifyProperty, RefusesToSendWhatIsThere) {
+TEST(VerifyProperty, RejectsRedundantSend) {
   int num_seen = 0;
   EXPECT_TRUE(holds("needless", 200, [&] {
     const Scenario scenario = random_scenario();
@@ -141,7 +141,7 @@ TEST(VerifyProperty, RefusesToSendWhatIsThere) {
   EXPECT_GT(num_seen, 10);
 }
 
-TEST(VerifyProperty, RefusesADeadSender) {
+TEST(VerifyProperty, RejectsDeadSender) {
   EXPECT_TRUE(holds("dead sender", 100, [] {
     with_random_plan([](Scenario scenario, TransferPlan& plan, std::size_t at) {
       scenario.options.dead = {plan.transfers[at].sender};
@@ -151,7 +151,7 @@ TEST(VerifyProperty, RefusesADeadSender) {
 }
 
 // A single wave exceeds the memory limit exactly if the plan needs less memory than a single wave.
-TEST(VerifyProperty, RefusesMergedWavesThatExceedTheBound) {
+TEST(VerifyProperty, RejectsMergedWavesAboveMemoryLimit) {
   int num_refused = 0;
   EXPECT_TRUE(holds("merged waves", 200, [&] {
     Scenario scenario = random_scenario();
@@ -169,7 +169,7 @@ TEST(VerifyProperty, RefusesMergedWavesThatExceedTheBound) {
       Bytes held = bytes_of(scenario.from, from_index, Rank{r});
       const Bytes bound = std::max(held, bytes_of(scenario.to, to_index, Rank{r})) + plan.reserve;
       const auto old_boxes = boxes_of(scenario.from, from_index, Rank{r});
-      for (const HeldBox& box : boxes_of(scenario.to, to_index, Rank{r}))
+      for (const TensorBox& box : boxes_of(scenario.to, to_index, Rank{r}))
         if (std::find(old_boxes.begin(), old_boxes.end(), box) == old_boxes.end())
           held += Bytes(box.box.num_elements() *
                         scenario.to.tensors[static_cast<std::size_t>(box.tensor)].bytes_per_element);
@@ -201,7 +201,7 @@ TEST(Verify, NamesRankTensorAndBox) {
   EXPECT_FALSE(verify(from, to, plan));
 }
 
-TEST(Deadlock, IsFoundWhenWavesOfTwoRanksCross) {
+TEST(Deadlock, DetectsCrossedWaves) {
   // Rank 0 needs a before b, rank 1 sends b before a, in one wave each.
   const std::vector<std::vector<PostedOperation>> crossed{{{0, 1, false, 7}, {1, 1, true, 8}},
                                                           {{0, 0, false, 8}, {1, 0, true, 7}}};
@@ -222,7 +222,7 @@ TEST(Deadlock, WavesMayBeFarApart) {
   EXPECT_TRUE(check_no_deadlock(programs));
 }
 
-TEST(Deadlock, SeesSendsThatMeetTheWrongReceive) {
+TEST(Deadlock, DetectsMismatchedReceive) {
   const std::vector<std::vector<PostedOperation>> swapped{{{0, 1, true, 1}, {0, 1, true, 2}},
                                                           {{0, 0, false, 2}, {0, 0, false, 1}}};
   EXPECT_EQ(check_no_deadlock(swapped).error().why,

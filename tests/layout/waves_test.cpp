@@ -20,10 +20,10 @@ struct RandomBanker {
   std::vector<int> kind_of;
 };
 
-RandomBanker random_banker(int num_classes, int num_things) {
+RandomBanker random_banker(int num_classes, int num_items) {
   RandomBanker random;
   random.problem.num_classes = num_classes;
-  for (int i = 0; i < num_things; ++i) {
+  for (int i = 0; i < num_items; ++i) {
     MemoryDemandKind kind{{}, {i}};
     for (int c = 0; c < num_classes; ++c)
       if (num_classes == 1 || !one_in(3)) kind.demands.push_back({c, draw(0, 9), draw(0, 9)});
@@ -42,7 +42,7 @@ std::int64_t least_excess(const RandomBanker& random) {
   return least;
 }
 
-TEST(BankerProperty, WhatItFindsKeepsTheReserve) {
+TEST(BankerProperty, OrdersKeepReserve) {
   EXPECT_TRUE(holds("keeps", 300, [] {
     const RandomBanker random = random_banker(draw(1, 4), draw(1, 6));
     const std::int64_t reserve = draw(0, 20);
@@ -53,13 +53,13 @@ TEST(BankerProperty, WhatItFindsKeepsTheReserve) {
     for (int i = 0; i < static_cast<int>(all.size()); ++i) RC_ASSERT(all[static_cast<std::size_t>(i)] == i);
     RC_ASSERT(excess_of(random.problem, random.kind_of, *order) <= reserve);
     const MergedOrder merged =
-        merge_neighbours(random.problem, random.kind_of, *order, reserve, [](int, int) { return true; });
+        merge_adjacent(random.problem, random.kind_of, *order, reserve, [](int, int) { return true; });
     RC_ASSERT(merged.excess <= reserve);
   }));
 }
 
 // For one class whose things all shrink or all grow, the greedy rule is optimal.
-TEST(BankerProperty, IsBestForOneRankThatOnlyShrinksOrOnlyGrows) {
+TEST(BankerProperty, OptimalForMonotoneRank) {
   EXPECT_TRUE(holds("best", 200, [] {
     RandomBanker random = random_banker(1, draw(1, 6));
     const bool grows = one_in(2);
@@ -74,7 +74,7 @@ TEST(BankerProperty, IsBestForOneRankThatOnlyShrinksOrOnlyGrows) {
 }
 
 // In general the rule is a heuristic; on small random problems it is nearly always optimal.
-TEST(BankerProperty, IsSeldomFarFromTheBest) {
+TEST(BankerProperty, UsuallyOptimal) {
   int num_found = 0, num_all = 0;
   EXPECT_TRUE(holds("near", 300, [&] {
     const RandomBanker random = random_banker(draw(1, 4), draw(1, 5));
@@ -110,7 +110,7 @@ TEST(Waves, AlternateBetweenStagesWhenMemoryIsFull) {
             "a reserve of 4 B is too small to change from one layout to the other; 10 B would be sufficient");
 }
 
-TEST(Waves, ComeByTurnsFromAllWhoSend) {
+TEST(Waves, AlternateBetweenSenders) {
   // Four layers from each of two stages, plus an embedding on the first one: neither stage sends everything
   // before the other begins.
   Layout from, to;
@@ -126,7 +126,7 @@ TEST(Waves, ComeByTurnsFromAllWhoSend) {
             (std::vector<std::vector<int>>{{1}, {5}, {2}, {6}, {0}, {3}, {7}, {4}, {8}}));
 }
 
-TEST(Waves, BlocksMoveWholeWhenMemoryIsNoConcern) {
+TEST(Waves, MovesWholeBlocksWithoutMemoryLimit) {
   Layout from{{}, {{1, 1, 1, {Rank{0}}}}, {}}, to{{}, {{1, 1, 1, {Rank{1}}}}, {}};
   for (int t = 0; t < 6; ++t) {
     from.tensors.push_back({"t" + std::to_string(t), {2}, 1, t / 3});
@@ -150,7 +150,7 @@ TEST(RankDomains, DistancesAndPlaces) {
   EXPECT_THROW(RankPlaces({{{0, 1}}}, 3), UserError);
 }
 
-TEST(FanoutProperty, OneReceiverFindsWhatAllFindTogether) {
+TEST(FanoutProperty, LocalResultMatchesGlobal) {
   EXPECT_TRUE(holds("fanout", 300, [] {
     const int world = draw(2, 24);
     const RankPlaces places(random_topology(world), world);
@@ -165,14 +165,14 @@ TEST(FanoutProperty, OneReceiverFindsWhatAllFindTogether) {
     RC_ASSERT(fanouts.needs.size() + fanouts.holders.size() == receivers.size());
     for (const FanoutNeed& need : fanouts.needs) {
       const Fanout& fanout = fanouts.fanouts[static_cast<std::size_t>(need.fanout)];
-      const OwnFanout own = own_fanout(receivers, owners, places, need.receiver);
+      const ReceiverFanout own = fanout_of(receivers, owners, places, need.receiver);
       RC_ASSERT(own.k == need.k);
       RC_ASSERT(std::tie(own.fanout.first_owner, own.fanout.num_owners, own.fanout.num_receivers,
                          own.fanout.level) ==
                 std::tie(fanout.first_owner, fanout.num_owners, fanout.num_receivers, fanout.level));
       const int round = draw(0, 100);
       const int owner = fanout.owner(need.k, round);
-      RC_ASSERT(fanout.first_taker(owner, round) == need.k % fanout.num_owners);
+      RC_ASSERT(fanout.first_receiver(owner, round) == need.k % fanout.num_owners);
     }
   }));
 }

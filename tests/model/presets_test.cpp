@@ -45,7 +45,7 @@ TEST(Presets, ExactNumbersOfParameters) {
 }
 
 // The size agrees with the name within 10 %, which detects wrong digits in the tables.
-TEST(Presets, NamesTellTheSize) {
+TEST(Presets, NamesMatchSizes) {
   for (const std::string& name : preset_names()) {
     const auto at = name.rfind('-');
     const bool has_size = at != std::string::npos && std::isdigit(static_cast<unsigned char>(name[at + 1]));
@@ -66,7 +66,7 @@ TEST(Presets, NamesAreUniqueAndFoundInAnyCase) {
   EXPECT_FALSE(find_preset(""));
 }
 
-TEST(OpenModel, TakesPresetsFoldersAndFiles) {
+TEST(OpenModel, OpensPresetsFoldersAndFiles) {
   EXPECT_EQ(open_model("llama3-8b").layers, 32);
   const Path folder = Path(testing::TempDir()) / "open-model";
   std::filesystem::create_directories(folder);
@@ -76,7 +76,7 @@ TEST(OpenModel, TakesPresetsFoldersAndFiles) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(OpenModel, SaysWhatIsNear) {
+TEST(OpenModel, SuggestsNearestPreset) {
   try {
     open_model("lama3-8b");
     FAIL();

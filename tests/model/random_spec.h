@@ -24,7 +24,7 @@ inline ModelSpec random_spec(std::uint64_t seed) {
   spec.heads = spec.kv_heads * (fixed.has_grouped_heads ? 1 + below(3) : 1);
   spec.head_dim = 2 * (1 + below(8));
   spec.hidden = spec.heads * spec.head_dim;
-  if (fixed.has_own_head_dim && coin()) spec.hidden = spec.heads * 2 * (1 + below(8));
+  if (fixed.has_independent_head_dim && coin()) spec.hidden = spec.heads * 2 * (1 + below(8));
   spec.ffn = 1 + below(64);
   spec.vocab = 1 + below(200);
   spec.max_positions = 1 + below(64);
@@ -68,7 +68,7 @@ inline ModelSpec random_mixture(std::uint64_t seed) {
   m.ffn = family == Family::mixtral ? spec.ffn : 1 + below(30);
   m.balance_loss = family == Family::deepseek_v3 ? 0 : 0.01;
   if (family == Family::qwen3_moe) {
-    m.normalises = below(2) == 1, m.every = 1 + below(spec.layers);
+    m.normalizes_weights = below(2) == 1, m.every = 1 + below(spec.layers);
     m.first_layer = m.every == 1 ? below(spec.layers) : 0;
     spec.has_qkv_bias = spec.has_out_bias = below(2) == 1;
   }

@@ -20,7 +20,7 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-TEST(Html, NothingBecomesMarkup) {
+TEST(Html, EscapesAllMarkup) {
   EXPECT_EQ(html_text("<b onclick=\"x('&')\">\n\x1b\xff"),
             "&lt;b onclick=&quot;x(&#39;&amp;&#39;)&quot;&gt;  \xef\xbf\xbd");
   rc::check([](const std::string& any) {
@@ -72,7 +72,7 @@ TEST(Chart, AnyNumbersStayInside) {
   });
 }
 
-TEST(Metrics, ComeBackFromTheirLines) {
+TEST(Metrics, ParseTheirOwnLines) {
   StepMetrics one{.step = 7, .loss = 2.5, .tokens = 4096};
   one.seconds = Seconds(0.5), one.tokens_per_second = 8192, one.epoch = 2, one.validation_loss = 2.25;
   StepMetrics skipped{.step = 8, .loss = NAN};

@@ -24,7 +24,7 @@ std::string lines(std::int64_t first, std::int64_t last) {
 
 // Rank 0 of a run is stopped while it opens the records, and wakes up after another process has taken them
 // over.
-TEST(MetricsFile, WhoIsLateDoesNotReplaceWhatOthersWrote) {
+TEST(MetricsFile, LateProcessDoesNotReplaceNewerFile) {
   TemporaryFolder folder;
   RealFileSystem files;
   const Path path = folder / "m";
@@ -79,7 +79,7 @@ TEST(Metrics, NumbersReadBackExactly) {
   }));
 }
 
-TEST(Metrics, LinesCanBeReadAtOnce) {
+TEST(Metrics, LinesAreWrittenImmediately) {
   const TemporaryFolder folder;
   RealFileSystem files;
   auto metrics = value_or_throw(MetricsFile::open(files, folder / "m", 0));
@@ -90,7 +90,7 @@ TEST(Metrics, LinesCanBeReadAtOnce) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"m"});
 }
 
-TEST(Metrics, EachStepStandsOnceAfterAnyKill) {
+TEST(Metrics, EachStepIsRecordedOnceAfterAnyKill) {
   EXPECT_TRUE(rc::check([] {
     const std::string whole = lines(1, *rc::gen::inRange(0, 30));
     const std::string left = whole.substr(0, *rc::gen::inRange<std::size_t>(0, whole.size() + 1));
@@ -106,7 +106,7 @@ TEST(Metrics, EachStepStandsOnceAfterAnyKill) {
   }));
 }
 
-TEST(Metrics, ForeignLinesAreRefusedByPlace) {
+TEST(Metrics, RejectsInvalidLinesWithLineNumber) {
   const TemporaryFolder folder;
   RealFileSystem files;
   const auto message = [&](const std::string& content) {
@@ -124,7 +124,7 @@ TEST(Metrics, ForeignLinesAreRefusedByPlace) {
   EXPECT_FALSE(MetricsFile::open(files, folder.path(), 0));  // a folder
 }
 
-TEST(Metrics, AFullDiskIsToldOnceAndHarmsNoOldLine) {
+TEST(Metrics, FullDiskIsReportedOnceAndKeepsOldLines) {
   // create, write, sync, rename, sync of the folder, first line, second line: each fails once.
   for (int calls = 0; calls < 7; ++calls) {
     const TemporaryFolder folder;

@@ -36,7 +36,7 @@ struct Log {
   Lines lines() const { return split(*read_file(folder / "log"), '\n'); }
 };
 
-TEST(Progress, LineSaysAll) {
+TEST(Progress, LineContainsAllValues) {
   EXPECT_EQ(
       progress_text(metrics_of(120), 2000, Seconds(200), kAnyWidth),
       "step 120/2000  loss 3.4123  grad 0.910  lr 3.00e-04  52.10 K tokens/s  1.23 TFLOP/s  MFU 41.2 %  "
@@ -46,15 +46,15 @@ TEST(Progress, LineSaysAll) {
             "step 7  skipped  loss nan  validation 10.000  grad 0.00  lr 0.00e+00  0 tokens/s");
 }
 
-TEST(Progress, NarrowLinesKeepWhatMatters) {
+TEST(Progress, NarrowLinesKeepImportantParts) {
   EXPECT_EQ(progress_text(metrics_of(120), 2000, Seconds(200), 79),
             "step 120/2000  loss 3.4123  grad 0.910  52.10 K tokens/s  ETA 3 m 20 s");
   EXPECT_EQ(progress_text(metrics_of(120), 2000, Seconds(200), 30), "step 120/2000  loss 3.4123");
   EXPECT_EQ(progress_text(metrics_of(120), 2000, Seconds(200), 3), "step 120/2000");
 }
 
-TEST(Progress, PaceForgetsPausesAndCountsValidations) {
-  Pace pace;
+TEST(Progress, EstimateIgnoresPausesAndCountsValidations) {
+  StepTimeEstimator pace;
   Seconds now{0};
   const auto step = [&](double seconds) { pace.step_ended(now += Seconds(seconds)); };
   step(100);  // the first step is a warm-up
@@ -67,7 +67,7 @@ TEST(Progress, PaceForgetsPausesAndCountsValidations) {
   EXPECT_NEAR(pace.per_step()->value, 0.5, 1e-9);
 }
 
-TEST(Progress, ALogGetsTheFirstTheLastAndALineEveryTenSeconds) {
+TEST(Progress, LogGetsFirstLastAndPeriodicLines) {
   Log log;
   {
     StatusLine line(log.out, log.clock);
@@ -90,19 +90,19 @@ TEST(Progress, ALogGetsTheFirstTheLastAndALineEveryTenSeconds) {
 
 // The console line changes in place ten times a second; the log gets a line every ten seconds, and permanent
 // lines.
-TEST(Progress, WhatPeopleSeeIsAlsoLogged) {
+TEST(Progress, ConsoleOutputIsAlsoLogged) {
   ::setenv("TERM", "xterm", 1);
   Screen screen(60);
   if (screen.out() == nullptr) GTEST_SKIP() << "this system has no pseudo-terminals";
   Log log;
   StatusLine line(screen.out(), log.clock);
-  line.log_into(log.out);
+  line.log_to(log.out);
   for (int tenth = 0; tenth < 250; ++tenth) {
     if (tenth == 150) line.print("the plan changes");
     line.show("step");
     log.time += Seconds(0.1);
   }
-  line.log_into(nullptr);
+  line.log_to(nullptr);
   line.print("unlogged");
   const Lines lines = log.lines();
   ASSERT_EQ(lines.size(), 4U);
@@ -112,7 +112,7 @@ TEST(Progress, WhatPeopleSeeIsAlsoLogged) {
   EXPECT_NE(screen.take().find("unlogged"), std::string::npos);
 }
 
-TEST(Progress, AnInterruptedTrainingShowsItsLastStep) {
+TEST(Progress, InterruptedTrainingShowsLastStep) {
   Log log;
   StatusLine line(log.out, log.clock);
   {
@@ -123,7 +123,7 @@ TEST(Progress, AnInterruptedTrainingShowsItsLastStep) {
   EXPECT_TRUE(starts_with(log.lines().at(1), "step 3/1000 "));
 }
 
-TEST(Progress, TheLastValidationStaysInView) {
+TEST(Progress, LastValidationStaysVisible) {
   Log log;
   StatusLine line(log.out, log.clock);
   TrainingProgress progress(line, 3);
@@ -133,13 +133,13 @@ TEST(Progress, TheLastValidationStaysInView) {
   EXPECT_NE(log.lines().at(1).find("validation 2.5000"), std::string::npos);
 }
 
-TEST(Progress, ATerminalHasOneLineThatFitsAtMostTenTimesASecond) {
+TEST(Progress, TerminalLineFitsAndIsRateLimited) {
   ::setenv("TERM", "xterm", 1);
   Screen screen(60);
   if (screen.out() == nullptr) GTEST_SKIP() << "this system has no pseudo-terminals";
   Seconds time{0};
   StatusLine line(screen.out(), [&] { return time; });
-  LineSink events(line);
+  StatusLineSink events(line);
   std::string written;
   {
     TrainingProgress progress(line, 1000);
@@ -165,7 +165,7 @@ TEST(Progress, EventsShareTheLine) {
   if (screen.out() == nullptr) GTEST_SKIP() << "this system has no pseudo-terminals";
   Seconds time{0};
   StatusLine line(screen.out(), [&] { return time; });
-  LineSink events(line);
+  StatusLineSink events(line);
   events.report(Progress{"reading", 0, 100, "bytes"});
   time += Seconds(1);
   events.report(
@@ -185,17 +185,17 @@ TEST(Progress, EventsShareTheLine) {
   EXPECT_EQ(Screen::lines(written), (Lines{"warning: odd", ""}));
 }
 
-TEST(Progress, EventsInALogComeAfterTenSeconds) {
+TEST(Progress, EventsAreLoggedAfterTenSeconds) {
   Log log;
   StatusLine line(log.out, log.clock);
-  LineSink events(line);
+  StatusLineSink events(line);
   for (int second = 0; second <= 25; ++second, log.time += Seconds(1))
     events.report(Progress{"tokenizing", second, 100, "documents"});
   EXPECT_EQ(log.lines(), (Lines{"tokenizing 10 documents of 100 documents (10 %), 1 documents/s",
                                 "tokenizing 20 documents of 100 documents (20 %), 1 documents/s", ""}));
 }
 
-TEST(Progress, ADumbTerminalIsALog) {
+TEST(Progress, DumbTerminalBehavesLikeLog) {
   Screen screen(60);
   if (screen.out() == nullptr) GTEST_SKIP() << "this system has no pseudo-terminals";
   ::setenv("TERM", "dumb", 1);

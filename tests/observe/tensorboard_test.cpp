@@ -26,7 +26,7 @@ TEST(TensorBoard, Crc32cOfRfc3720) {
   EXPECT_EQ(crc32c(ascending), 0x46dd794eU);
 }
 
-TEST(TensorBoard, ScalarRecordIsTheirs) {
+TEST(TensorBoard, ScalarRecordMatchesTensorBoard) {
   const Scalar scalar{"train/loss", 2.5};
   EXPECT_EQ(hex(tfrecord(scalar_event(Seconds(1.5), 300, {&scalar, 1}))),
             "2100000000000000017becf609000000000000f83f10ac022a130a110a0a747261696e2f6c6f737315"
@@ -52,7 +52,7 @@ TEST(TensorBoard, TwoFilesInASecondHaveTwoNames) {
   EXPECT_EQ(folder.names().size(), 3U);
 }
 
-TEST(TensorBoard, AFullDiskIsToldOnceWithTheName) {
+TEST(TensorBoard, FullDiskIsReportedOnceWithFileName) {
   const TemporaryFolder folder;
   EXPECT_FALSE(
       TensorBoardFile::create(*std::make_unique<FailingFileSystem>(0), folder.path(), Seconds(1), 0));

@@ -36,7 +36,7 @@ UniformPlan grid_64() {
   return shape;
 }
 
-TEST(ExportMegatron, GridBecomesFlags) {
+TEST(ExportMegatron, WritesParallelismFlags) {
   const ExportedPlan exported = export_plan(uniform_plan(llama(), grid_64()), llama(), Trainer::megatron);
   const ExportedFile& script = file_of(exported, "launch.sh");
   EXPECT_TRUE(script.is_executable);
@@ -52,7 +52,7 @@ TEST(ExportMegatron, GridBecomesFlags) {
   EXPECT_EQ(parse_plan(file_of(exported, "plan.json").text, "plan"), uniform_plan(llama(), grid_64()));
 }
 
-TEST(ExportMegatron, UnevenStagesBecomeALayout) {
+TEST(ExportMegatron, WritesLayoutForUnevenStages) {
   ModelSpec model = llama();
   model.layers = 30;
   UniformPlan shape = grid_64();
@@ -65,7 +65,7 @@ TEST(ExportMegatron, UnevenStagesBecomeALayout) {
           "'Et*4|t*4|t*4|t*4|t*4|t*4|t*3|t*3L'"));
 }
 
-TEST(ExportMegatron, PartialRecomputeBecomesTheBlockMethod) {
+TEST(ExportMegatron, WritesBlockMethodForPartialRecompute) {
   Plan plan = uniform_plan(llama(), grid_64());
   int again = 5;
   for (Stage& stage : plan.pipelines.front().stages) {
@@ -82,7 +82,7 @@ TEST(ExportMegatron, PartialRecomputeBecomesTheBlockMethod) {
   EXPECT_TRUE(is_noted(exported, "4 layers of each stage, as many as in the stage that recomputes most"));
 }
 
-TEST(ExportMegatron, GroupsOfDifferentSizeBecomeSingleLayers) {
+TEST(ExportMegatron, RecomputesLayersSeparatelyForMixedGroupSizes) {
   Plan plan = uniform_plan(llama(), grid_64());
   int group = 0;
   for (Stage& stage : plan.pipelines.front().stages) {
@@ -95,10 +95,10 @@ TEST(ExportMegatron, GroupsOfDifferentSizeBecomeSingleLayers) {
   EXPECT_TRUE(is_noted(exported, "recomputes each layer separately"));
 }
 
-TEST(ExportMegatron, SaysWhatItDoesOtherwise) {
+TEST(ExportMegatron, NotesDifferences) {
   Plan plan = uniform_plan(llama(), grid_64());
   plan.schedule = Schedule::zero_bubble;
-  plan.buddy = 1;
+  plan.copy_distance = 1;
   std::swap(plan.pipelines[0].stages[0].devices[0], plan.pipelines[0].stages[0].devices[1]);
   const ExportedPlan exported = export_plan(plan, llama(), Trainer::megatron);
   EXPECT_TRUE(is_noted(exported, "1F1B instead of zero-bubble"));
@@ -106,7 +106,7 @@ TEST(ExportMegatron, SaysWhatItDoesOtherwise) {
   EXPECT_TRUE(is_noted(exported, "must run on the plan's devices 1,0,2..63"));
 }
 
-TEST(ExportMegatron, RefusesWhatItCannotRun) {
+TEST(ExportMegatron, RefusesUnsupportedPlans) {
   const auto why = [](Plan plan, const ModelSpec& model) {
     return message_of([&] { export_plan(plan, model, Trainer::megatron); });
   };
@@ -139,7 +139,7 @@ TEST(ExportDeepSpeed, WritesTheConfiguration) {
   EXPECT_EQ(Json::parse(file_of(exported, "config.json").text)["num_hidden_layers"], 32);
 }
 
-TEST(ExportDeepSpeed, LowersZeroWithPipelinesAndSaysSo) {
+TEST(ExportDeepSpeed, LowersZeroStageWithPipelinesAndNotesIt) {
   UniformPlan shape = grid_64();
   shape.strategy.zero = 3;
   const ExportedPlan exported = export_plan(uniform_plan(llama(), shape), llama(), Trainer::deepspeed);
@@ -166,7 +166,7 @@ TEST(ExportTorchtitan, WritesBothFormats) {
     EXPECT_TRUE(has(python, line)) << line;
 }
 
-TEST(ExportTorchtitan, ZeroBubbleIsVShapedThere) {
+TEST(ExportTorchtitan, UsesVShapedZeroBubble) {
   Plan plan = uniform_plan(llama(), grid_64());
   plan.schedule = Schedule::zero_bubble;
   const ExportedPlan exported = export_plan(plan, llama(), Trainer::torchtitan);
@@ -174,7 +174,7 @@ TEST(ExportTorchtitan, ZeroBubbleIsVShapedThere) {
   EXPECT_TRUE(is_noted(exported, "V-shaped"));
 }
 
-TEST(ExportTorchtitan, NamesItsModels) {
+TEST(ExportTorchtitan, ListsSupportedModels) {
   ModelSpec model = llama();
   model.layers = 31;
   UniformPlan shape = grid_64();
@@ -183,11 +183,11 @@ TEST(ExportTorchtitan, NamesItsModels) {
 }
 
 // No plan is dropped silently: it is exported with its batch, or refused with one line.
-TEST(Export, AnyPlanIsExportedOrRefusedInOneLine) {
+TEST(Export, ExportsOrRefusesAnyPlan) {
   EXPECT_TRUE(rc::check([] {
     const ModelSpec model = random_small_model();
     const Plan plan = random_plan::plan_for(model);
-    RC_PRE(!problem_in(plan, model));
+    RC_PRE(!find_problem(plan, model));
     for (const Trainer trainer :
          {Trainer::megatron, Trainer::deepspeed, Trainer::torchtitan, Trainer::optimus})
       try {
@@ -204,7 +204,7 @@ TEST(Export, AnyPlanIsExportedOrRefusedInOneLine) {
   }));
 }
 
-TEST(Export, TrainersHaveNames) {
+TEST(Export, ParsesTrainerNames) {
   for (const Trainer trainer : {Trainer::megatron, Trainer::deepspeed, Trainer::torchtitan, Trainer::optimus})
     EXPECT_EQ(parse_trainer(text(trainer), "--export"), trainer);
   EXPECT_TRUE(has(message_of([] { parse_trainer("megatrn", "--export"); }), "did you mean 'megatron'"));
@@ -214,7 +214,7 @@ ExportedPlan small_export(const std::string& text) {
   return {Trainer::optimus, {{"a.sh", text, true}, {"b", text, false}}, {}};
 }
 
-TEST(WriteExport, ReplacesItsOwnAndNothingElse) {
+TEST(WriteExport, ReplacesOnlyEarlierExports) {
   const TemporaryFolder folder;
   RealFileSystem files;
   const Path out = folder / "out/";
@@ -233,7 +233,7 @@ TEST(WriteExport, ReplacesItsOwnAndNothingElse) {
       has(message_of([&] { write_export(files, small_export("three"), folder / "file"); }), "is a file"));
 }
 
-TEST(WriteExport, IsWholeOrNotThereWhateverFails) {
+TEST(WriteExport, IsAtomicUnderFailures) {
   for (const bool has_earlier : {false, true})
     for (int calls = 0;; ++calls) {
       const TemporaryFolder folder;

@@ -9,8 +9,8 @@
 #include "base/temporary_folder.h"
 #include "plan/export.h"
 #include "plan/import_build.h"
-#include "plan/import_words.h"
 #include "plan/plan_json.h"
+#include "plan/shell_words.h"
 #include "plan/uniform_case.h"
 
 namespace optimus {
@@ -26,7 +26,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST(ImportMegatron, GivesBackWhatWasExported) {
+TEST(ImportMegatron, RoundTripsExportedPlans) {
   EXPECT_TRUE(rc::check([] {
     const uniform_case::Case given = uniform_case::any();
     const ExportSettings settings{
@@ -51,7 +51,7 @@ TEST(ImportMegatron, GivesBackWhatWasExported) {
 
 // The same for DeepSpeed, with the number of devices from the user and without properties that DeepSpeed
 // cannot express.
-TEST(ImportDeepSpeed, GivesBackWhatWasExported) {
+TEST(ImportDeepSpeed, RoundTripsExportedPlans) {
   EXPECT_TRUE(rc::check([] {
     uniform_case::Case given = uniform_case::any();
     UniformPlan& shape = given.shape;
@@ -80,7 +80,7 @@ TEST(ImportDeepSpeed, GivesBackWhatWasExported) {
 }
 
 // Megatron-LM's defaults if only the format is given, and its options that a plan cannot express.
-TEST(ImportMegatron, ReadsRecipesOf8Bits) {
+TEST(ImportMegatron, ReadsFp8Recipes) {
   const auto imported = [](const std::string& flags) {
     return import_plan(
         "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --vocab-size 100 --max-position-embeddings "
@@ -121,7 +121,7 @@ TEST(ImportMegatron, ReadsRecipesOf8Bits) {
 }
 
 // Partial recompute round-trips if every stage recomputes the same number of layers.
-TEST(ImportMegatron, ReadsTheBlockMethod) {
+TEST(ImportMegatron, ReadsBlockRecompute) {
   const std::string line =
       "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --vocab-size 100 --max-position-embeddings "
       "128 "
@@ -171,7 +171,7 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \
     --data-path ${DATA_PATH} --frobnicate 3 2>&1 | tee "log $(date).txt"
 )";
 
-TEST(ImportMegatron, ReadsScriptsAsPeopleWriteThem) {
+TEST(ImportMegatron, ReadsTypicalScripts) {
   const ImportedPlan imported = import_plan(kScript, "175b.sh", {});
   EXPECT_EQ(imported.model.name, "gpt3-175b");
   EXPECT_EQ(num_devices(imported.plan), 128);
@@ -187,7 +187,7 @@ TEST(ImportMegatron, ReadsScriptsAsPeopleWriteThem) {
   EXPECT_TRUE(contains(imported.notes[0], "final size"));
 }
 
-TEST(ImportMegatron, OneLineSaysWhatIsMissing) {
+TEST(ImportMegatron, ReportsMissingArgumentInOneLine) {
   const auto why = [](const std::string& text, const ImportRequest& request = {}) {
     return message_of([&] { import_plan(text, "a.sh", request); });
   };
@@ -206,7 +206,7 @@ TEST(ImportMegatron, OneLineSaysWhatIsMissing) {
   EXPECT_TRUE(contains(why(shape + "--num-experts 8", {.devices = 4}), "--num-experts"));
 }
 
-TEST(ImportMegatron, ModelOfTheUserGoesFirst) {
+TEST(ImportMegatron, UserModelTakesPrecedence) {
   const ImportedPlan imported =
       import_plan("--normalization RMSNorm --num-layers 16 --tensor-model-parallel-size 2", "a.txt",
                   {.model = *find_preset("llama3-8b"), .devices = 4, .batch = 8});
@@ -216,7 +216,7 @@ TEST(ImportMegatron, ModelOfTheUserGoesFirst) {
 }
 
 // A flag that is listed as understood has been applied, or a note states that it has not.
-TEST(ImportMegatron, FlagsOfANamedModelAreAppliedOrNamed) {
+TEST(ImportMegatron, AppliesOrNotesFlagsOfNamedModel) {
   const std::string flags =
       "--vocab-size 1000 --norm-epsilon 1e-6 --untie-embeddings-and-output-weights --rotary-base 500000 "
       "--optimizer sgd --cp-comm-type a2a --apply-residual-connection-post-layernorm --overlap-grad-reduce";
@@ -249,7 +249,7 @@ TEST(ImportMegatron, FlagsOfANamedModelAreAppliedOrNamed) {
   EXPECT_TRUE(has_note(mixture, "--num-experts 16 is not applied"));
 }
 
-TEST(ImportMegatron, StagesBeforeDataParts) {
+TEST(ImportMegatron, SupportsTpPpDpMapping) {
   const ImportedPlan imported = import_plan(
       "--num-layers 4 --pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 --use-tp-pp-dp-mapping",
       "a.txt", {.model = *find_preset("gpt2"), .devices = 8});
@@ -257,7 +257,7 @@ TEST(ImportMegatron, StagesBeforeDataParts) {
   EXPECT_EQ(imported.plan.pipelines[0].stages[1].devices, (std::vector<int>{2, 3, 6, 7}));
 }
 
-TEST(ImportDeepSpeed, ReadsFilesAsPeopleWriteThem) {
+TEST(ImportDeepSpeed, ReadsTypicalFiles) {
   const std::string file = R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2,
     "gradient_accumulation_steps": 4, "bf16": {"enabled": "auto"}, "fp16": {"enabled": true, "loss_scale": 0},
     "zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": 5e8, "offload_param": {"device": "cpu"},
@@ -278,7 +278,7 @@ TEST(ImportDeepSpeed, ReadsFilesAsPeopleWriteThem) {
                        "ds.json: zero_optimization.stage"));
 }
 
-TEST(ImportLayout, PartsAndTheirLayers) {
+TEST(ImportLayout, ParsesLayersOfParts) {
   const auto layers = [](const std::string& text) { return parse_layout(text, "x"); };
   using Layers = std::vector<std::int64_t>;
   EXPECT_EQ(layers("Et*8|t*8|t*7|t*7L"), (Layers{8, 8, 7, 7}));
@@ -297,7 +297,7 @@ TEST(ImportWords, QuotesVariablesAndContinuations) {
             (Words{"--a", "1", "2 3", "4", "5"}));
 }
 
-TEST(ImportWords, HostileTextIsRefusedInOneLine) {
+TEST(ImportWords, RefusesMaliciousText) {
   std::string doubling = "A=xxxxxxxxxxxxxxxx\n";
   for (int i = 0; i < 64; ++i) doubling += "A=\"$A$A\"\n";
   EXPECT_TRUE(contains(message_of([&] { launch_line(doubling, "x"); }), "expands to more than"));

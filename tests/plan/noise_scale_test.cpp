@@ -11,7 +11,7 @@ namespace optimus {
 namespace {
 
 // Gradients of 50 numbers with known mean and noise: |G|^2 = 50 x 0.1^2 = 0.5, trace of the covariance 50.
-TEST(NoiseScale, OfTwoSizesOfGroups) {
+TEST(NoiseScale, EstimatesFromTwoBatchSizes) {
   std::mt19937 random(1);
   std::normal_distribution<double> normal;
   NoiseScale scale;
@@ -25,7 +25,7 @@ TEST(NoiseScale, OfTwoSizesOfGroups) {
         group_squared += value * value / groups, sum += value / groups;
       }
     for (const double value : whole) squared += value * value;
-    scale.see(group_squared, group, squared, group * groups);
+    scale.add_measurement(group_squared, group, squared, group * groups);
   }
   ASSERT_TRUE(scale.samples());
   // In one step |G|^2 has a standard deviation of about 0.35 (2 |G| sqrt(S / 50 / 64) plus the contribution
@@ -36,19 +36,19 @@ TEST(NoiseScale, OfTwoSizesOfGroups) {
 
 // The same gradients, in batches that grow from 16 to 64, clipped in every second step: |G|^2 = 0.5, scale
 // 100.
-TEST(NoiseScale, OfATrainingsOwnUpdates) {
+TEST(NoiseScale, EstimatesFromOwnUpdates) {
   std::mt19937 random(3);
   std::normal_distribution<double> normal;
   NoiseScale scale;
   std::vector<double> moment(50, 0), gradient(50);
   for (int step = 0; step < 4000; ++step) {
-    SeenUpdate seen{.samples = step < 2000 ? 16.0 : 64.0, .factor = step % 2 == 0 ? 1.0 : 0.5};
+    UpdateStatistics seen{.samples = step < 2000 ? 16.0 : 64.0, .factor = step % 2 == 0 ? 1.0 : 0.5};
     for (std::size_t i = 0; i < gradient.size(); ++i) {
       gradient[i] = 0.1 + normal(random) / std::sqrt(seen.samples);
       seen.squared += gradient[i] * gradient[i], seen.product += gradient[i] * moment[i];
       moment[i] = seen.beta1 * moment[i] + (1 - seen.beta1) * seen.factor * gradient[i];
     }
-    scale.see(seen);
+    scale.add_measurement(seen);
     if (step == 19) {
       EXPECT_EQ(scale.samples(), std::nullopt) << "there is no moment before the first update";
     }
@@ -62,9 +62,9 @@ TEST(NoiseScale, OfATrainingsOwnUpdates) {
   EXPECT_NEAR(*scale.samples(), 100, 48);
 }
 
-TEST(NoiseScale, NothingIsSaidWhereNoiseHidesTheGradient) {
+TEST(NoiseScale, EmptyIfNoiseHidesGradient) {
   NoiseScale scale;
-  for (int step = 0; step < 100; ++step) scale.see({.squared = 1, .product = -0.1, .samples = 8});
+  for (int step = 0; step < 100; ++step) scale.add_measurement({.squared = 1, .product = -0.1, .samples = 8});
   EXPECT_EQ(scale.samples(), std::nullopt);
 }
 

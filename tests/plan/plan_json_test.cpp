@@ -22,7 +22,7 @@ TEST(PlanJson, RoundTrips) {
   }));
 }
 
-TEST(PlanJson, DifferentPlansHaveDifferentHashesAndWords) {
+TEST(PlanJson, DifferentPlansHaveDifferentHashesAndTexts) {
   EXPECT_TRUE(rc::check([] {
     const ModelSpec model = random_small_model();
     const Plan a = random_plan::plan_for(model), b = random_plan::plan_for(model);
@@ -91,7 +91,7 @@ TEST(PlanJson, IsSmallAndStable) {
   EXPECT_EQ(short_text(plan), "pp2 tp2 dp2 zero1 1f1b");
 }
 
-TEST(PlanJson, RefusalsNameTheFileAndThePlace) {
+TEST(PlanJson, ErrorsNameFileAndPosition) {
   const std::string good = plan_text(uniform_plan(small_model(2, false), {.batch = 2, .sequence_length = 8}));
   const auto refuse = [&](const std::string& from, const std::string& to) {
     std::string text = good;
@@ -119,7 +119,7 @@ TEST(PlanJson, RefusalsNameTheFileAndThePlace) {
   EXPECT_EQ(refuse("optimus-plan", "other"), "p.json: format must be \"optimus-plan\", found '\"other\"'");
 }
 
-TEST(Describe, TellsWhatChanges) {
+TEST(Describe, ListsDifferences) {
   const ModelSpec model = small_model(4, false);
   const Plan a = uniform_plan(model, {.pp = 2, .dp = 2, .batch = 8, .sequence_length = 16});
   const Plan b =

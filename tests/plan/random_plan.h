@@ -118,13 +118,13 @@ inline Plan plan_for(const ModelSpec& model, const Limits& limits = {}) {
 
 // Enables redundant shard copies at this distance. A strategy for which the copy would be on the same device
 // is changed to zero 0.
-inline void keep_copies(Plan& plan, int buddy) {
-  plan.buddy = buddy;
+inline void enable_shard_copies(Plan& plan, int copy_distance) {
+  plan.copy_distance = copy_distance;
   for (Pipeline& pipeline : plan.pipelines)
     for (Stage& stage : pipeline.stages)
       for (Chunk& chunk : stage.chunks)
         for (BlockRun& run : chunk.runs)
-          if (run.strategy.zero > 0 && buddy % shard_count(stage, run.strategy) == 0)
+          if (run.strategy.zero > 0 && copy_distance % shard_count(stage, run.strategy) == 0)
             run.strategy.zero = run.strategy.shard_group = 0;
 }
 

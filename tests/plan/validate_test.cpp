@@ -15,9 +15,9 @@ namespace {
 
 // Decides validity only, by enumeration instead of rules: lists every block of every pipeline in the order of
 // computation, counts every device, and searches for every split.
-bool is_valid_by_hand(const Plan& plan) {
+bool is_valid_by_enumeration(const Plan& plan) {
   if (plan.batch < 1 || plan.sequence_length < 1 || plan.num_blocks < 3 || plan.pipelines.empty() ||
-      plan.buddy < 0)
+      plan.copy_distance < 0)
     return false;
   const std::set<std::pair<Precision, Precision>> pairs = {
       {Precision::fp64, Precision::fp64}, {Precision::fp32, Precision::fp32},
@@ -27,7 +27,7 @@ bool is_valid_by_hand(const Plan& plan) {
   if (!pairs.contains({plan.precision, plan.accumulators})) return false;
   const bool is_async = plan.schedule == Schedule::pipedream || plan.schedule == Schedule::pipemare;
   const bool has_scales = plan.precision == Precision::fp16 || plan.precision == Precision::fp8;
-  if (is_async && (has_scales || plan.pipelines.size() != 1 || plan.buddy > 0)) return false;
+  if (is_async && (has_scales || plan.pipelines.size() != 1 || plan.copy_distance > 0)) return false;
   std::map<int, int> uses;
   std::int64_t sequences = 0;
   for (const Pipeline& pipeline : plan.pipelines) {
@@ -62,9 +62,9 @@ bool is_valid_by_hand(const Plan& plan) {
           for (int groups = 1; groups <= n; ++groups) has_groups |= s.tp * s.shard_group * groups == n;
           if (!has_split || !has_groups || (s.shard_group != 0 && s.zero == 0)) return false;
           if (is_async && s.zero > 1) return false;
-          if (plan.buddy > 0 && s.zero > 0) {
+          if (plan.copy_distance > 0 && s.zero > 0) {
             const int shards = s.shard_group > 0 ? s.shard_group : n / s.tp;
-            if (plan.buddy % shards == 0) return false;
+            if (plan.copy_distance % shards == 0) return false;
           }
         }
         if (blocks == 0) return false;
@@ -147,7 +147,7 @@ void disturb(Plan& plan) {
           *rc::gen::element(Precision::fp16, Precision::bf16, Precision::fp32, Precision::fp8);
       break;
     case 17:
-      plan.buddy = pick(-1, 4);
+      plan.copy_distance = pick(-1, 4);
       break;
     case 18:
       plan.num_blocks += pick(-1, 1);
@@ -164,17 +164,17 @@ void disturb(Plan& plan) {
   }
 }
 
-TEST(Validate, AgreesWithACheckByBruteForce) {
+TEST(Validate, AgreesWithBruteForce) {
   int valid = 0, invalid = 0;
   EXPECT_TRUE(rc::check([&] {
     Plan plan = random_plan::plan_for(random_small_model());
-    RC_ASSERT(!problem_in(plan).has_value());
+    RC_ASSERT(!find_problem(plan).has_value());
     const int changes = random_plan::pick(1, 2);
     for (int i = 0; i < changes; ++i) disturb(plan);
-    const auto problem = problem_in(plan);
+    const auto problem = find_problem(plan);
     ++(problem ? invalid : valid);
     if (problem) RC_LOG() << *problem << std::endl;
-    RC_ASSERT(problem.has_value() == !is_valid_by_hand(plan));
+    RC_ASSERT(problem.has_value() == !is_valid_by_enumeration(plan));
     if (problem) RC_ASSERT(!problem->empty() && problem->find('\n') == std::string::npos);
   }));
   EXPECT_GT(valid, 0);
@@ -187,11 +187,11 @@ Plan base_plan() {
       {.pp = 2, .dp = 2, .strategy = {.tp = 2}, .microbatch = 1, .batch = 8, .sequence_length = 16});
 }
 
-TEST(Validate, EachRuleHasItsSentence) {
+TEST(Validate, ReportsEachRule) {
   const auto says = [](auto change) {
     Plan plan = base_plan();
     change(plan);
-    return problem_in(plan).value_or("valid");
+    return find_problem(plan).value_or("valid");
   };
   const auto strategy = [](Plan& plan) -> LayerStrategy& {
     return plan.pipelines[0].stages[0].chunks[0].runs[0].strategy;
@@ -223,44 +223,44 @@ TEST(Validate, EachRuleHasItsSentence) {
 TEST(Validate, MixturesOfExperts) {
   const ModelSpec model = small_mixture(4, false, false);
   UniformPlan shape{.dp = 8, .strategy = {.ep = 4}, .batch = 8, .sequence_length = 16};
-  EXPECT_EQ(problem_in(uniform_plan(model, shape), model), std::nullopt);
-  EXPECT_EQ(*problem_in(uniform_plan(small_model(4, false), shape), small_model(4, false)),
+  EXPECT_EQ(find_problem(uniform_plan(model, shape), model), std::nullopt);
+  EXPECT_EQ(*find_problem(uniform_plan(small_model(4, false), shape), small_model(4, false)),
             "block 0: ep is 4, but llama3-8b is dense and has no experts; use 1");
   shape.strategy.ep = 3;
-  EXPECT_EQ(*problem_in(uniform_plan(model, shape), model),
+  EXPECT_EQ(*find_problem(uniform_plan(model, shape), model),
             "pipeline 0, stage 0, block 0: experts cannot be distributed over ep 3; it must divide the 8 "
             "devices of "
             "the stage");
   shape.strategy.ep = 8;
-  EXPECT_EQ(*problem_in(uniform_plan(model, shape), model),
+  EXPECT_EQ(*find_problem(uniform_plan(model, shape), model),
             "block 0: ep 8 must divide the 12 experts of llama3-8b");
   shape.strategy.ep = 4, shape.strategy.tp = 2, shape.dp = 4;
-  EXPECT_EQ(*problem_in(uniform_plan(model, shape), model),
+  EXPECT_EQ(*find_problem(uniform_plan(model, shape), model),
             "block 0: tp 2 needs sequence_parallel in llama3-8b, whose experts process each device's own "
             "positions");
   shape.strategy.sequence_parallel = true, shape.strategy.zero = 1;
   Plan plan = uniform_plan(model, shape);
-  EXPECT_EQ(problem_in(plan, model), std::nullopt);
-  plan.buddy = 1;
-  EXPECT_EQ(*problem_in(plan, model),
+  EXPECT_EQ(find_problem(plan, model), std::nullopt);
+  plan.copy_distance = 1;
+  EXPECT_EQ(*find_problem(plan, model),
             "block 0: shard copies of expert state are not supported yet; use buddy 0");
 }
 
-TEST(Validate, AgainstTheModel) {
+TEST(Validate, ChecksPlanAgainstModel) {
   const ModelSpec model = small_model(4, false);
-  EXPECT_EQ(problem_in(base_plan(), model), std::nullopt);
-  EXPECT_EQ(*problem_in(base_plan(), small_model(5, false)),
+  EXPECT_EQ(find_problem(base_plan(), model), std::nullopt);
+  EXPECT_EQ(*find_problem(base_plan(), small_model(5, false)),
             "the plan is for a model of 4 layers, llama3-8b has 5; both must match (--layers)");
   Plan wide = uniform_plan(model, {.strategy = {.tp = 8}, .batch = 1, .sequence_length = 16});
-  EXPECT_EQ(*problem_in(wide, model),
+  EXPECT_EQ(*find_problem(wide, model),
             "block 0: tp 8 is more than the 6 heads of llama3-8b; each device needs at least one");
   Plan longer = base_plan();
   longer.sequence_length = 65;
-  EXPECT_EQ(*problem_in(longer, model),
+  EXPECT_EQ(*find_problem(longer, model),
             "the sequence length 65 is longer than the 64 positions of llama3-8b");
   Plan async = base_plan();
   async.schedule = Schedule::pipedream;
-  EXPECT_EQ(*problem_in(async, small_model(4, true)),
+  EXPECT_EQ(*find_problem(async, small_model(4, true)),
             "schedule pipedream updates stages at different times and needs an untied embedding if first and "
             "last stage differ");
 }

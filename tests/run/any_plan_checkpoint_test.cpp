@@ -66,8 +66,8 @@ void save_as(const Plan& plan, const ModelSpec& model, std::vector<Parameters>& 
   RealFileSystem files;
   value_or_throw(files.create_folders(run));
   const Path folder = value_or_throw(begin_checkpoint(files, run, step));
-  const std::vector<std::vector<HeldBox>> boxes =
-      boxes_to_store(layout_of(plan, model, StateKind::optimizer));
+  const std::vector<std::vector<TensorBox>> boxes =
+      boxes_to_save(layout_of(plan, model, StateKind::optimizer));
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const Saver saver({files, run, {}, {}}, plan, model, ranks[rank]);
     value_or_throw(saver.write_part(boxes[rank], folder, Rank{static_cast<int>(rank)}));
@@ -125,7 +125,7 @@ std::vector<std::pair<std::size_t, std::size_t>> pairs_of_plans(bool are_all) {
   return pairs;
 }
 
-TEST(AnyPlanCheckpoint, AnyLoadsWhatAnySaved) {
+TEST(AnyPlanCheckpoint, AnyPlanLoadsAnySavedState) {
   const bool are_all = std::getenv("OPTIMUS_LONG") != nullptr;
   EXPECT_TRUE(holds("pairs of plans", 1, [&] {
     const TemporaryFolder folder;
@@ -147,7 +147,7 @@ TEST(AnyPlanCheckpoint, AnyLoadsWhatAnySaved) {
   }));
 }
 
-TEST(AnyPlanCheckpoint, GoesFromPlanToPlan) {
+TEST(AnyPlanCheckpoint, StateSurvivesChainsOfPlans) {
   EXPECT_TRUE(holds("chains of plans", 1, [&] {
     const TemporaryFolder folder;
     const ModelSpec model = model_of(*rc::gen::elementOf(families()), 4, 2, random_plan::pick(1, 4));
@@ -164,7 +164,7 @@ TEST(AnyPlanCheckpoint, GoesFromPlanToPlan) {
   }));
 }
 
-TEST(AnyPlanCheckpoint, IsExportedFromShards) {
+TEST(AnyPlanCheckpoint, ExportsFromShards) {
   EXPECT_TRUE(holds("exports", 6, [&] {
     const TemporaryFolder folder;
     const ModelSpec model = model_of(*rc::gen::elementOf(families()), 4, 2, random_plan::pick(1, 4));

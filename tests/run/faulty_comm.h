@@ -47,8 +47,8 @@ class FaultyComm final : public Comm {
       : inner_(std::move(inner)), rank_(inner_->rank()), size_(inner_->size()), fault_(fault) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void regroup(const Membership& membership) override {
-    inner_->regroup(membership);
+  void change_membership(const Membership& membership) override {
+    inner_->change_membership(membership);
     rank_ = inner_->rank(), size_ = inner_->size(), has_regrouped_ = true;
   }
   void shrink(int size) override {
@@ -73,7 +73,7 @@ class FaultyComm final : public Comm {
   }
   void abandon(const std::string& reason) override { inner_->abandon(reason); }
   void decline(int epoch, const std::string& reason) override { inner_->decline(epoch, reason); }
-  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
+  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
                                       std::string_view what) override {
     return with_fault(
         tensor, [&] { return inner_->all_reduce(group, tensor, kind, what); }, what);

@@ -12,7 +12,7 @@ namespace {
 ModuleModel small_net() {
   at::manual_seed(3);
   ModuleModel model{.name = "net", .loss = [](const at::Tensor& logits, const at::Tensor& labels) {
-                      return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
+                      return at::cross_entropy_loss(logits, labels, {}, at::Reduction::ReduceOp);
                     }};
   model.add("first", torch::nn::Linear(12, 16));
   model.add("second", torch::nn::Linear(16, 4));
@@ -32,7 +32,7 @@ TrainOptions options_of(const Path& run, std::int64_t steps) {
   return options;
 }
 
-TEST(ModuleResume, LearnsWhatAnUninterruptedRunLearns) {
+TEST(ModuleResume, EqualsUninterruptedRun) {
   const TemporaryFolder folder;
   const ModuleModel whole = small_net(), parts = small_net();
   const TrainResult once = train(whole, kData, options_of(folder.path() / "whole", 12));

@@ -12,9 +12,9 @@
 #include "base/json.h"
 #include "base/temporary_folder.h"
 #include "engine/module_block.h"
-#include "run/train_modules.h"
 #include "plan/plan_json.h"
 #include "reshard/control.h"
+#include "run/train_modules.h"
 
 namespace optimus::module_switch {
 namespace {
@@ -26,7 +26,7 @@ constexpr std::int64_t kBatch = 6, kSteps = 24;
 ModuleModel conv_net() {
   at::manual_seed(3);
   ModuleModel model{.name = "conv", .loss = [](const at::Tensor& output, const at::Tensor& targets) {
-                      return at::cross_entropy_loss(output, targets, {}, at::Reduction::Sum);
+                      return at::cross_entropy_loss(output, targets, {}, at::Reduction::ReduceOp);
                     }};
   model.add("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 5, 3).padding(1)));
   model.add("norm", torch::nn::GroupNorm(torch::nn::GroupNormOptions(1, 5)));
@@ -123,7 +123,7 @@ class ModuleSwitch : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(ModuleSwitch, AnySequenceOfPlansLearnsWhatOneDeviceLearns) {
+TEST_F(ModuleSwitch, AnySequenceOfPlansEqualsOneDevice) {
   expect_equal_to_one_device({zero(0, 3), zero(1, 2), pipeline(3, 1, Schedule::gpipe), zero(3, 3),
                               pipeline(2, 2, Schedule::one_f_one_b, 1), zero(2, 3, RecomputeMode::full)});
   // Ranks that start and stop being used, ending on one device.
@@ -132,7 +132,7 @@ TEST_F(ModuleSwitch, AnySequenceOfPlansLearnsWhatOneDeviceLearns) {
                               plan_of({.microbatch = 2})});
 }
 
-TEST_F(ModuleSwitch, GoesOnWithThePlanItWasOn) {
+TEST_F(ModuleSwitch, ResumesOnItsLastPlan) {
   const ModuleModel alone = conv_net(), fresh = conv_net();
   TrainOptions once = options_of(folder_.path() / "once");
   once.shape = LearningRateShape::constant;
@@ -149,7 +149,7 @@ TEST_F(ModuleSwitch, GoesOnWithThePlanItWasOn) {
   EXPECT_EQ(rows_of(folder_.path() / "parts", "metrics.jsonl").back().at("epoch"), 1);
 }
 
-TEST_F(ModuleSwitch, MayBeAskedFor) {
+TEST_F(ModuleSwitch, SwitchesOnRequest) {
   const Path run = folder_.path() / "run";
   TrainOptions options = options_of(run);
   options.plan = write(zero(0, 2), "first.json"), options.steps = 100'000;
@@ -168,7 +168,7 @@ TEST_F(ModuleSwitch, MayBeAskedFor) {
     return "";
   });
   const auto answer_to = [&](const std::optional<Plan>& plan) {
-    return value_or_throw(ask(run, plan_wish(plan), Deadline::after(Seconds(60), "the answer")));
+    return value_or_throw(ask(run, plan_request_json(plan), Deadline::after(Seconds(60), "the answer")));
   };
   for (const Plan& plan : {zero(2, 2), pipeline(2, 1, Schedule::gpipe), zero(3, 2)}) {
     const ControlAnswer answer = answer_to(plan);
@@ -184,7 +184,7 @@ TEST_F(ModuleSwitch, MayBeAskedFor) {
   EXPECT_EQ(rows_of(run, "decisions.jsonl").size(), 3U);
 }
 
-TEST_F(ModuleSwitch, RefusesAPlanThatModulesCannotHave) {
+TEST_F(ModuleSwitch, RejectsUnsupportedPlan) {
   TrainOptions options = options_of(folder_.path() / "run");
   UniformPlan shape{.dp = 2};
   shape.strategy.zero = 3;  // needs a forward that runs again, which is not requested

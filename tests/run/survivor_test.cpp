@@ -12,7 +12,7 @@
 
 #include "base/temporary_folder.h"
 #include "comm/thread_comm.h"
-#include "elastic/salvage_host.h"
+#include "elastic/emergency_checkpoint_host.h"
 #include "engine/device.h"
 #include "plan/layouts.h"
 #include "plan/plan_json.h"
@@ -30,7 +30,7 @@ class SurvivorTest : public testing::Test {
  protected:
   struct Layout3d {
     int devices = 3, tp = 1, pp = 1, zero = 0;
-    bool has_buddies = false;  // devices fail often, so the planner chooses redundant copies
+    bool has_copies = false;  // devices fail often, so the planner chooses redundant copies
   };
   struct Ran {
     std::string line;               // from the host; empty if the run succeeded
@@ -56,8 +56,8 @@ class SurvivorTest : public testing::Test {
     options.run = run, options.devices = layout.devices, options.validation = 0;
     options.layout.tp = Range{layout.tp, layout.tp}, options.layout.pp = Range{layout.pp, layout.pp};
     options.layout.zero = Range{layout.zero, layout.zero};
-    if (layout.has_buddies) options.failures.mtbf = Seconds(60);
-    options.save_every = save_every, options.keep_last = 0, options.patience = Seconds(20);
+    if (layout.has_copies) options.failures.mtbf = Seconds(60);
+    options.save_every = save_every, options.keep_last = 0, options.timeout = Seconds(20);
     options.is_static = true;  // no plan is chosen for its redundant copies
     return options;
   }
@@ -82,20 +82,20 @@ class SurvivorTest : public testing::Test {
         ran.ends[at] = one_rank(run, options, world, board, rank, faults[at], ran);
         is_gone[at] = true;
       });
-    SalvageHost salvage(board, files_,
-                        {.run = folder,
-                         .model = run.settings.model,
-                         .small_files = small_files(run.settings),
-                         .settle = Seconds(0.5)});
+    EmergencyCheckpointHost emergency_checkpoint(board, files_,
+                                                 {.run = folder,
+                                                  .model = run.settings.model,
+                                                  .small_files = small_files(run.settings),
+                                                  .late_grace = Seconds(0.5)});
     bool is_under_way = true;
     while (is_under_way) {
       std::vector<bool> gone(is_gone.begin(), is_gone.end());
-      const bool is_salvaging = salvage.look(gone);
+      const bool is_salvaging = emergency_checkpoint.poll(gone);
       is_under_way = is_salvaging || std::find(gone.begin(), gone.end(), false) != gone.end();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     for (std::thread& rank : ranks) rank.join();
-    ran.line = salvage.finish();
+    ran.line = emergency_checkpoint.finish();
     return ran;
   }
 
@@ -120,7 +120,7 @@ class SurvivorTest : public testing::Test {
     try {
       const Group everybody{Role::world, {}};
       done_or_throw(comm.connect(0, {&everybody, 1}, Deadline::after(Seconds(20), "connecting")));
-      StepAgreement agreement(comm, options.patience);
+      StepAgreement agreement(comm, options.timeout);
       const auto step_ended = [&] {
         if (rank == 0) ran.num_operations = comm.num_operations, ran.gates = comm.gates;
         return false;
@@ -150,7 +150,7 @@ class SurvivorTest : public testing::Test {
   }
 
   // Expects exactly one checkpoint in the run, equal to the undisturbed run's. Returns its step.
-  std::int64_t expect_as_undisturbed(const Path& run, const Path& undisturbed) {
+  std::int64_t expect_equal_to_undisturbed(const Path& run, const Path& undisturbed) {
     const std::vector<CheckpointEntry> all = list_checkpoints(run);
     EXPECT_EQ(all.size(), 1U);
     if (all.size() != 1) return -1;
@@ -171,18 +171,18 @@ class SurvivorTest : public testing::Test {
   RealFileSystem files_;
 };
 
-TEST_F(SurvivorTest, LostAtAnyOperation) {
+TEST_F(SurvivorTest, SavesStateAfterLossAtAnyOperation) {
   // Each rank's state has a copy: with tp 2 ranks 0 and 2 own the same state, with pp 2 ranks 0 and 1; a
   // shard has a copy on the next rank.
   for (const Layout3d layout :
-       {Layout3d{3}, Layout3d{4, 2}, Layout3d{.devices = 4, .pp = 2},
-        Layout3d{.zero = 1, .has_buddies = true}, Layout3d{.zero = 3, .has_buddies = true}}) {
+       {Layout3d{3}, Layout3d{4, 2}, Layout3d{.devices = 4, .pp = 2}, Layout3d{.zero = 1, .has_copies = true},
+        Layout3d{.zero = 3, .has_copies = true}}) {
     const std::string name = fmt::format("{}-{}-{}-{}", layout.devices, layout.tp, layout.pp, layout.zero);
     const auto num_ranks = static_cast<std::size_t>(layout.devices);
     const Path undisturbed = folder_ / ("whole-" + name);
     const Ran whole = train(undisturbed, layout, "1", std::vector<Fault>(num_ranks));
     ASSERT_EQ(whole.ends, std::vector<std::string>(num_ranks, "done"));
-    ASSERT_EQ(read_plan(undisturbed / "plan.json").buddy, layout.has_buddies ? 1 : 0);
+    ASSERT_EQ(read_plan(undisturbed / "plan.json").copy_distance, layout.has_copies ? 1 : 0);
     // Saves communicate too, so the operations are counted in a run without them.
     const Ran counted = train(folder_ / ("counted-" + name), layout, "0", std::vector<Fault>(num_ranks));
     std::set<std::int64_t> steps;
@@ -203,7 +203,7 @@ TEST_F(SurvivorTest, LostAtAnyOperation) {
           EXPECT_EQ(num_lines(run / "metrics.jsonl"), 0);  // in the first step: there is nothing to save yet
           continue;
         }
-        const std::int64_t step = expect_as_undisturbed(run, undisturbed);
+        const std::int64_t step = expect_equal_to_undisturbed(run, undisturbed);
         EXPECT_NE(ran.line.find(fmt::format("the other {} ranks saved step {}: optimus train --resume ",
                                             num_ranks - 1, step)),
                   std::string::npos);
@@ -215,7 +215,7 @@ TEST_F(SurvivorTest, LostAtAnyOperation) {
 }
 
 // Some ranks pass the gate, some fail at it, and one is lost after it: the ranks that failed catch up.
-TEST_F(SurvivorTest, TornAtTheGate) {
+TEST_F(SurvivorTest, FailedRanksCatchUpFromGate) {
   const Layout3d layout{4, 2};
   const Path undisturbed = folder_ / "whole";
   train(undisturbed, layout, "1", std::vector<Fault>(4));
@@ -228,18 +228,18 @@ TEST_F(SurvivorTest, TornAtTheGate) {
     const Ran ran = train(run, layout, "0", {fails, {}, dies, fails});
     SCOPED_TRACE(ran.line);
     EXPECT_EQ(ran.ends[2], "killed");
-    EXPECT_EQ(expect_as_undisturbed(run, undisturbed), static_cast<std::int64_t>(step) + 1);
+    EXPECT_EQ(expect_equal_to_undisturbed(run, undisturbed), static_cast<std::int64_t>(step) + 1);
   }
   // No other rank has passed the gate, so nothing of the step has happened.
   const Fault fails{Fault::Kind::fails, whole.gates[2]}, dies{Fault::Kind::dies_after, whole.gates[2]};
   const Ran ran = train(folder_ / "nobody", layout, "0", {fails, fails, dies, fails});
-  EXPECT_EQ(expect_as_undisturbed(folder_ / "nobody", undisturbed), 2) << ran.line;
+  EXPECT_EQ(expect_equal_to_undisturbed(folder_ / "nobody", undisturbed), 2) << ran.line;
 }
 
 // The redundant copy of a shard is updated from the gate as its device would have done.
-TEST_F(SurvivorTest, CopiesFollowFromTheGate) {
+TEST_F(SurvivorTest, CopiesCatchUpFromGate) {
   for (const int zero : {1, 2, 3}) {
-    const Layout3d layout{.zero = zero, .has_buddies = true};
+    const Layout3d layout{.zero = zero, .has_copies = true};
     const Path undisturbed = folder_ / fmt::format("whole-{}", zero);
     train(undisturbed, layout, "1", std::vector<Fault>(3));
     const Ran whole = train(folder_ / fmt::format("counted-{}", zero), layout, "0", std::vector<Fault>(3));
@@ -248,20 +248,20 @@ TEST_F(SurvivorTest, CopiesFollowFromTheGate) {
     const Ran ran = train(run, layout, "0", {fails, dies, {}});
     SCOPED_TRACE(ran.line);
     EXPECT_EQ(ran.ends[1], "killed");
-    EXPECT_EQ(expect_as_undisturbed(run, undisturbed), 2);
+    EXPECT_EQ(expect_equal_to_undisturbed(run, undisturbed), 2);
   }
 }
 
 // Losing a device together with the one that has its copy loses state.
-TEST_F(SurvivorTest, BothCopiesAreLost) {
-  const Layout3d layout{.zero = 3, .has_buddies = true};
+TEST_F(SurvivorTest, ReportsLossOfBothCopies) {
+  const Layout3d layout{.zero = 3, .has_copies = true};
   const Ran whole = train(folder_ / "whole", layout, "0", std::vector<Fault>(3));
   const Fault dies{Fault::Kind::dies_after, whole.gates[1]};
   const Ran ran = train(folder_ / "run", layout, "0", {{}, dies, dies});
   EXPECT_NE(ran.line.find("; lost with the ranks: embedding.words.weight ["), std::string::npos) << ran.line;
 }
 
-TEST_F(SurvivorTest, WhatNobodyElseHoldsIsNamed) {
+TEST_F(SurvivorTest, NamesStateWithoutCopy) {
   const Layout3d layout{.devices = 3, .zero = 3};
   const Path run = folder_ / "run";
   const Ran whole = train(folder_ / "whole", layout, "1", std::vector<Fault>(3));
@@ -269,12 +269,13 @@ TEST_F(SurvivorTest, WhatNobodyElseHoldsIsNamed) {
   faults[1] = {Fault::Kind::dies_after, whole.gates[2]};
   const Ran ran = train(run, layout, "1", faults);
   EXPECT_NE(ran.line.find("; lost with the ranks: embedding.words.weight ["), std::string::npos) << ran.line;
-  EXPECT_NE(ran.line.find(" more; the last complete checkpoint is from step "), std::string::npos) << ran.line;
+  EXPECT_NE(ran.line.find(" more; the last complete checkpoint is from step "), std::string::npos)
+      << ran.line;
   for (const CheckpointEntry& entry : list_checkpoints(run)) EXPECT_TRUE(entry.is_whole);
 }
 
 // A rank that fails on its own still has its state.
-TEST_F(SurvivorTest, AllSaveWhenNobodyIsLost) {
+TEST_F(SurvivorTest, AllRanksSaveIfNoneIsLost) {
   const Layout3d layout{.devices = 3, .zero = 3};
   const Path undisturbed = folder_ / "whole";
   train(undisturbed, layout, "1", std::vector<Fault>(3));
@@ -283,7 +284,7 @@ TEST_F(SurvivorTest, AllSaveWhenNobodyIsLost) {
   faults[1] = {Fault::Kind::fails, whole.gates[2] - 2};
   const Ran ran = train(folder_ / "run", layout, "0", faults);
   EXPECT_NE(ran.line.find("; all 3 ranks saved step 2: "), std::string::npos) << ran.line;
-  EXPECT_EQ(expect_as_undisturbed(folder_ / "run", undisturbed), 2);
+  EXPECT_EQ(expect_equal_to_undisturbed(folder_ / "run", undisturbed), 2);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ constexpr double kTolerance = 1e-9;
 ModuleModel small_net() {
   at::manual_seed(3);
   ModuleModel model{.name = "net", .loss = [](const at::Tensor& logits, const at::Tensor& labels) {
-                      return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
+                      return at::cross_entropy_loss(logits, labels, {}, at::Reduction::ReduceOp);
                     }};
   model.add("first", torch::nn::Linear(torch::nn::LinearOptions(12, 16)));
   model.parts.push_back({.name = "bend", .forward = [](const at::Tensor& x) { return at::tanh(x); }});
@@ -47,7 +47,7 @@ TrainOptions options_of(const Path& run, int devices, int zero) {
 
 std::size_t num_listed(const Path& run) { return read_json(run / "workers.json").at("workers").size(); }
 
-TEST(TrainThreads, ModulesOnSeveralRanksLearnWhatOneLearns) {
+TEST(TrainThreads, ModulesOnSeveralRanksEqualOneRank) {
   const TemporaryFolder folder;
   const ModuleModel alone = small_net();
   const TrainResult one = train(alone, {40, sample}, options_of(folder.path() / "one", 1, 0));
@@ -69,7 +69,7 @@ TEST(TrainThreads, ModulesOnSeveralRanksLearnWhatOneLearns) {
   }
 }
 
-TEST(TrainThreads, RanksAreListedWhileTheyTrain) {
+TEST(TrainThreads, ListsRanksDuringTraining) {
   const TemporaryFolder folder;
   const Path run = folder.path() / "run";
   std::atomic<std::size_t> most = 0;
@@ -82,7 +82,7 @@ TEST(TrainThreads, RanksAreListedWhileTheyTrain) {
   EXPECT_EQ(most, 2U);
 }
 
-TEST(TrainThreads, ARankThatFailsEndsAll) {
+TEST(TrainThreads, FailingRankEndsAll) {
   const TemporaryFolder folder;
   const ModuleData data{40, [](std::int64_t number) {
                           if (number == 23) throw UserError("sample 23 is damaged");
@@ -97,7 +97,7 @@ TEST(TrainThreads, ARankThatFailsEndsAll) {
   EXPECT_EQ(num_listed(folder.path() / "run"), 0U);
 }
 
-TEST(TrainThreads, RefusesWhatModulesCannot) {
+TEST(TrainThreads, RejectsUnsupportedModuleLayouts) {
   const TemporaryFolder folder;
   const auto refuses = [&](const ModuleModel& model, const TrainOptions& options, const std::string& says) {
     try {
@@ -118,7 +118,7 @@ TEST(TrainThreads, RefusesWhatModulesCannot) {
   refuses(model, options_of(folder.path() / "run", 2, 0), "part first has a module and no way to copy it");
 }
 
-TEST(TrainThreads, TextOnSeveralRanksLearnsWhatOneLearns) {
+TEST(TrainThreads, TextOnSeveralRanksEqualsOneRank) {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 400; ++i) text += fmt::format("line {} of the text, {}\n", i, i * 7 % 31);

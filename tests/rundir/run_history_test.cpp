@@ -12,7 +12,7 @@
 #include "model/presets.h"
 #include "model/tensors.h"
 #include "observe/metrics.h"
-#include "trials/imagine.h"
+#include "trials/simulated_run.h"
 
 namespace optimus {
 namespace {
@@ -36,7 +36,7 @@ class RunHistory : public testing::Test {
   // earlier plan, which do not count.
   void write_run() {
     std::ofstream metrics(folder_.path() / "metrics.jsonl"), seen(folder_.path() / "observations.jsonl");
-    ImaginedRun run(plan_, model_, standard_cluster("h100x2"), Noise{}, 3);
+    SimulatedRun run(plan_, model_, standard_cluster("h100x2"), Noise{}, 3);
     run.set({{Cause::device, 0, 1.4}, {Cause::device, 1, 1.4}});
     for (int step = 1; step <= 50; ++step) {
       StepMetrics one;
@@ -50,8 +50,8 @@ class RunHistory : public testing::Test {
     seen << "{\"cut off";
   }
 
-  bool remember_it(std::int64_t now = 1000) {
-    return remember_run(history_, {folder_.path(), plan_, model_, "h100", now}, lines_);
+  bool record_it(std::int64_t now = 1000) {
+    return record_run(history_, {folder_.path(), plan_, model_, "h100", now}, lines_);
   }
 
   const ModelSpec model_ = *find_preset("gpt2");
@@ -61,12 +61,12 @@ class RunHistory : public testing::Test {
   Lines lines_;
 };
 
-TEST_F(RunHistory, ARunIsRememberedFromItsRecords) {
+TEST_F(RunHistory, RecordsRunFromItsFolder) {
   write_run();
-  EXPECT_TRUE(known_history(history_, lines_).runs.empty());
-  EXPECT_TRUE(remember_it(1000));
-  EXPECT_TRUE(remember_it(2000));
-  const History known = known_history(history_, lines_);
+  EXPECT_TRUE(load_history(history_, lines_).runs.empty());
+  EXPECT_TRUE(record_it(1000));
+  EXPECT_TRUE(record_it(2000));
+  const History known = load_history(history_, lines_);
   ASSERT_EQ(known.runs.size(), 2u);
   const PastRun& run = known.runs.front();
   EXPECT_EQ(run.when, 1000);
@@ -80,13 +80,13 @@ TEST_F(RunHistory, ARunIsRememberedFromItsRecords) {
   EXPECT_TRUE(lines_.all.empty()) << lines_.all.front();
 }
 
-TEST_F(RunHistory, WhatIsNotOursIsNeitherReadNorWrittenOver) {
+TEST_F(RunHistory, DoesNotReadOrOverwriteForeignFiles) {
   write_run();
   std::filesystem::create_directories(Path(history_).parent_path());
   const std::string foreign = "{\"format\": \"something else\"}";
   std::ofstream(history_) << foreign;
-  EXPECT_TRUE(known_history(history_, lines_).runs.empty());
-  EXPECT_FALSE(remember_it());
+  EXPECT_TRUE(load_history(history_, lines_).runs.empty());
+  EXPECT_FALSE(record_it());
   ASSERT_EQ(lines_.all.size(), 2u);
   for (const std::string& line : lines_.all) {
     EXPECT_NE(line.find("history.json"), std::string::npos) << line;
@@ -95,14 +95,14 @@ TEST_F(RunHistory, WhatIsNotOursIsNeitherReadNorWrittenOver) {
   EXPECT_EQ(value_or_throw(read_file(history_)), foreign);
 }
 
-TEST_F(RunHistory, RunsWithoutRecordsAndNoneSayNothing) {
-  EXPECT_FALSE(remember_it());  // no metrics: one line
+TEST_F(RunHistory, IgnoresRunsWithoutRecords) {
+  EXPECT_FALSE(record_it());  // no metrics: one line
   EXPECT_EQ(lines_.all.size(), 1u);
   write_run();
   history_ = "none";
-  EXPECT_FALSE(remember_it());
+  EXPECT_FALSE(record_it());
   EXPECT_FALSE(std::filesystem::exists("none"));
-  EXPECT_TRUE(known_history("none", lines_).runs.empty());
+  EXPECT_TRUE(load_history("none", lines_).runs.empty());
 }
 
 }  // namespace

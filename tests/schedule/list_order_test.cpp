@@ -23,9 +23,9 @@ class Meetings {
   // Identifies the message or collective of an instruction: the k-th of its kind.
   using Key = std::tuple<int, int, int, std::vector<int>, int>;
   Key key_of(const Program& program, const Instruction& at) {
-    const bool sends = at.op == Op::send || at.op == Op::send_buddy;
+    const bool sends = at.op == Op::send || at.op == Op::send_copy;
     if (at.peer >= 0) {
-      const int kind = at.op == Op::send_buddy || at.op == Op::receive_buddy ? 2 : at.is_backward ? 1 : 0;
+      const int kind = at.op == Op::send_copy || at.op == Op::receive_copy ? 2 : at.is_backward ? 1 : 0;
       const int from = sends ? program.device : at.peer, to = sends ? at.peer : program.device;
       return {from, to, kind, {}, counts_[{program.device, from, to, kind, {}}]++};
     }
@@ -80,7 +80,7 @@ bool advance(Walker& walker, Meetings& meetings) {
   return true;
 }
 
-TEST(ListOrder, ProgramsOfAnyPlanEnd) {
+TEST(ListOrder, ProgramsOfAnyPlanTerminate) {
   EXPECT_TRUE(holds("programs in list order", 100, [] {
     auto [model, plan] = random_case();
     if (random_plan::pick(0, 1) == 1 && !is_asynchronous(plan.schedule) && !model.is_mixture())

@@ -15,11 +15,11 @@ Plan mixture_plan(const ModelSpec& model, int ep, int zero) {
   UniformPlan shape{.dp = 4, .microbatch = 1, .batch = 8, .sequence_length = 8};
   shape.strategy = {.tp = 2, .sequence_parallel = true, .ep = ep, .zero = zero};
   Plan plan = uniform_plan(model, shape);
-  EXPECT_EQ(problem_in(plan, model), std::nullopt);
+  EXPECT_EQ(find_problem(plan, model), std::nullopt);
   return plan;
 }
 
-TEST(MixtureProgram, TokensGoOutAndComeBack) {
+TEST(MixtureProgram, DispatchesAndCombinesTokens) {
   const ModelSpec model = small_mixture(2, false, true);
   const Program program = compile(mixture_plan(model, 4, 0), model, 5);
   int dispatches = 0, combines = 0;
@@ -38,7 +38,7 @@ TEST(MixtureProgram, TokensGoOutAndComeBack) {
   EXPECT_EQ(combines, dispatches);
 }
 
-TEST(MixtureProgram, OneDeviceSendsNoTokens) {
+TEST(MixtureProgram, SingleDeviceSendsNoTokens) {
   const ModelSpec model = small_mixture(2, true, false);
   const Plan plan = uniform_plan(model, {.batch = 2, .sequence_length = 8});
   for (const Instruction& at : compile(plan, model, 0).instructions) {
@@ -48,7 +48,7 @@ TEST(MixtureProgram, OneDeviceSendsNoTokens) {
 }
 
 // For each block, the devices with which a device sums gradients, and the number of bytes.
-TEST(MixtureProgram, CopiesOfExpertsAddTheirGradientsUp) {
+TEST(MixtureProgram, SumsGradientsOfExpertCopies) {
   const ModelSpec model = small_mixture(1, false, true);
   std::int64_t expert_elements = 0;
   for (const LogicalTensor& tensor : logical_tensors(model, 1))
@@ -70,7 +70,7 @@ TEST(MixtureProgram, CopiesOfExpertsAddTheirGradientsUp) {
   }
 }
 
-TEST(MixtureProgram, ExpertParallelismDividesTheState) {
+TEST(MixtureProgram, ExpertParallelismDividesState) {
   const ModelSpec model = small_mixture(2, false, false);
   const auto weights = [&](int ep) {
     return memory_use(compile(mixture_plan(model, ep, 0), model, 0)).weights.value;

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-TEST(Order, AsThePapersDrawThem) {
+TEST(Order, MatchesPapers) {
   EXPECT_EQ(text(gpipe({.stage = 0, .num_stages = 2, .num_microbatches = 3})), "F0 F1 F2 B2 B1 B0");
   EXPECT_EQ(text(one_f_one_b({.stage = 0, .num_stages = 2, .num_microbatches = 3})), "F0 F1 B0 F2 B1 B2");
   EXPECT_EQ(text(one_f_one_b({.stage = 1, .num_stages = 2, .num_microbatches = 3})), "F0 B0 F1 B1 F2 B2");
@@ -29,7 +29,7 @@ TEST(Order, AsThePapersDrawThem) {
 constexpr Schedule kAll[] = {Schedule::gpipe,       Schedule::one_f_one_b, Schedule::interleaved,
                              Schedule::zero_bubble, Schedule::pipedream,   Schedule::pipemare};
 
-TEST(Order, EveryMicrobatchGoesForwardAndBackwardOnceThroughEveryChunk) {
+TEST(Order, EveryMicrobatchVisitsEveryChunkOnce) {
   for (const Schedule schedule : kAll)
     for (int p = 1; p <= 5; ++p)
       for (int m = 1; m <= 9; ++m)
@@ -38,18 +38,18 @@ TEST(Order, EveryMicrobatchGoesForwardAndBackwardOnceThroughEveryChunk) {
           for (int stage = 0; stage < p; ++stage) {
             const StagePosition at{stage, p, m, v};
             std::set<std::pair<int, int>> forward, backward, weight;
-            int kept = 0, most = 0;
+            int saved = 0, most = 0;
             for (const Slot& slot : order_of(schedule, at)) {
               const std::pair key{slot.microbatch, slot.chunk};
               if (slot.work == Work::forward) {
                 EXPECT_TRUE(forward.insert(key).second);
-                most = std::max(most, ++kept);
+                most = std::max(most, ++saved);
               } else if (slot.work == Work::backward || slot.work == Work::backward_input) {
                 EXPECT_TRUE(forward.contains(key) && backward.insert(key).second);
-                if (slot.work == Work::backward) --kept;
+                if (slot.work == Work::backward) --saved;
               } else if (slot.work == Work::backward_weight) {
                 EXPECT_TRUE(backward.contains(key) && weight.insert(key).second);
-                --kept;
+                --saved;
               }
             }
             EXPECT_EQ(std::ssize(forward), m * v);
@@ -57,12 +57,12 @@ TEST(Order, EveryMicrobatchGoesForwardAndBackwardOnceThroughEveryChunk) {
             if (schedule == Schedule::zero_bubble) {
               EXPECT_EQ(weight, forward);
             }
-            EXPECT_EQ(most, most_kept(schedule, at))
+            EXPECT_EQ(most, max_saved_microbatches(schedule, at))
                 << text(schedule) << " stage " << stage << " of " << p << ", m " << m << ", v " << v;
           }
 }
 
-TEST(Order, BubblesUnderUnitTimes) {
+TEST(Order, BubblesMatchFormulas) {
   for (int p = 1; p <= 8; ++p)
     for (int m = p; m <= 4 * p; m += p) {
       const double plain = static_cast<double>(p - 1) / m;
@@ -80,7 +80,7 @@ TEST(Order, BubblesUnderUnitTimes) {
     }
 }
 
-TEST(Order, OddNumbersOfMicrobatchesDoNotHang) {
+TEST(Order, OddMicrobatchCountsDoNotDeadlock) {
   for (const Schedule schedule : kAll)
     for (int p = 1; p <= 6; ++p)
       for (int m = 1; m <= 13; ++m) {
@@ -91,7 +91,7 @@ TEST(Order, OddNumbersOfMicrobatchesDoNotHang) {
       }
 }
 
-TEST(Picture, DrawsTheStep) {
+TEST(Picture, DrawsStep) {
   ModelSpec model;
   Plan plan;
   plan.schedule = Schedule::one_f_one_b, plan.num_blocks = 3;

@@ -23,7 +23,7 @@ Plan plan_of(const ModelSpec& model, int recompute_layers) {
                        .precision = Precision::fp32});
 }
 
-TEST(Recompute, AGroupIsComputedAgainFromItsFirstInput) {
+TEST(Recompute, RecomputesGroupFromFirstInput) {
   const ModelSpec model = model_of(5);
   std::vector<std::string> work;
   for (const Instruction& at : compile(plan_of(model, 2), model, 0).instructions)
@@ -35,7 +35,7 @@ TEST(Recompute, AGroupIsComputedAgainFromItsFirstInput) {
                                             "recompute 2", "backward_input 2", "backward_input 1"}));
 }
 
-TEST(Recompute, InputsInsideAGroupDoNotOutliveTheForward) {
+TEST(Recompute, InnerInputsOfGroupEndWithForward) {
   const ModelSpec model = model_of(6);
   const Program program = compile(plan_of(model, 3), model, 0);
   std::vector<Span> lives(program.buffers.size(), Span{-1, -1});
@@ -49,24 +49,24 @@ TEST(Recompute, InputsInsideAGroupDoNotOutliveTheForward) {
       life.end = i;
     }
   }
-  std::vector<int> kept;  // at the transition from forward to backward
+  std::vector<int> saved;  // at the transition from forward to backward
   for (std::size_t b = 0; b < lives.size(); ++b)
-    if (program.buffers[b].kind == BufferKind::kept_activations && lives[b].begin < last_forward &&
+    if (program.buffers[b].kind == BufferKind::saved_activations && lives[b].begin < last_forward &&
         lives[b].end > last_forward)
-      kept.push_back(program.buffers[b].block);
-  std::sort(kept.begin(), kept.end());
-  EXPECT_EQ(kept, (std::vector<int>{0, 1, 4, 7}));  // embedding, two layers, head
+      saved.push_back(program.buffers[b].block);
+  std::sort(saved.begin(), saved.end());
+  EXPECT_EQ(saved, (std::vector<int>{0, 1, 4, 7}));  // embedding, two layers, head
 }
 
 // Compares the rule's memory with the best group size. The rule ignores gradients and logits and rounds, so
 // it may be a few percent worse. For deep models it must be better than recomputing one layer at a time.
-TEST(Recompute, TheRuleFindsNearlyTheLeastMemory) {
+TEST(Recompute, GroupSizeRuleIsNearlyOptimal) {
   for (const std::int64_t layers : {1, 4, 12, 48, 200}) {
     const ModelSpec model = model_of(layers);
     const auto memory = [&](int size) {
       return plan_arena(compile(plan_of(model, size), model, 0)).bytes.value;
     };
-    const int chosen = least_recompute_layers(plan_of(model, 1), model);
+    const int chosen = best_recompute_group_size(plan_of(model, 1), model);
     std::int64_t least = memory(1);
     for (int size = 2; size <= std::min<int>(static_cast<int>(layers), 16); ++size)
       least = std::min(least, memory(size));

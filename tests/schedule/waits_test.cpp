@@ -72,15 +72,15 @@ bool reads_gradient(const Plan& plan, const Instruction& later, const Instructio
     return is_same_block && earlier.op == Op::backward_weight && earlier.microbatch == later.microbatch;
   if (later.op == Op::sync_gradients) return is_own_sum;
   // a tied embedding is summed as block 0 and is part of the head's shard too
-  if (later.op == Op::send_buddy) {
+  if (later.op == Op::send_copy) {
     const bool is_tied_block = earlier.block == 0 && later.block == plan.num_blocks - 1;
     return is_own_sum || (earlier.op == Op::sync_gradients && (is_same_block || is_tied_block));
   }
   if (later.op == Op::step_gate)
     return is_one_of(earlier.op,
-                     {Op::backward_weight, Op::reduce_gradients, Op::sync_gradients, Op::receive_buddy});
+                     {Op::backward_weight, Op::reduce_gradients, Op::sync_gradients, Op::receive_copy});
   if (later.op == Op::optimizer)
-    return is_own_sum || is_one_of(earlier.op, {Op::step_gate, Op::sync_gradients, Op::receive_buddy});
+    return is_own_sum || is_one_of(earlier.op, {Op::step_gate, Op::sync_gradients, Op::receive_copy});
   return false;
 }
 
@@ -123,7 +123,7 @@ std::string missing_wait(const Plan& plan, const Program& program) {
   return "";
 }
 
-TEST(Waits, NothingIsReadBeforeItIsComplete) {
+TEST(Waits, NoReadBeforeCompletion) {
   EXPECT_TRUE(holds("waits", 100, [] {
     auto [model, plan] = random_case();
     if (random_plan::pick(0, 1) == 1 && !is_asynchronous(plan.schedule) && !model.is_mixture())
@@ -136,13 +136,13 @@ TEST(Waits, NothingIsReadBeforeItIsComplete) {
 }
 
 // Checks the property above: if all waits of one kind of instruction are removed, it must fail.
-TEST(Waits, AMissingWaitIsFound) {
+TEST(Waits, DetectsMissingWait) {
   const ModelSpec model = small_model(2, true);
   Plan plan = uniform_plan(
       model, {.pp = 2, .dp = 2, .strategy = {.tp = 2, .zero = 1}, .batch = 8, .sequence_length = 8});
-  plan.buddy = 1;
-  ASSERT_EQ(problem_in(plan, model), std::nullopt);
-  for (const Op op : {Op::forward, Op::backward_input, Op::send, Op::reduce_gradients, Op::send_buddy,
+  plan.copy_distance = 1;
+  ASSERT_EQ(find_problem(plan, model), std::nullopt);
+  for (const Op op : {Op::forward, Op::backward_input, Op::send, Op::reduce_gradients, Op::send_copy,
                       Op::step_gate, Op::optimizer, Op::gather_parameters}) {
     bool is_found = false;
     for (Program program : compile_all(plan, model)) {

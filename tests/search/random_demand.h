@@ -28,13 +28,13 @@ T pick_of(std::initializer_list<T> values) {
 struct Problem {
   ModelSpec model;
   Cluster cluster;
-  std::unique_ptr<Ground> ground{};
+  std::unique_ptr<ClusterView> cluster_view{};
   std::int64_t batch = 1, sequence_length = 1;
   Precision precision = Precision::bf16;
   Constraints constraints{};
   Goal goal = Goal::throughput;
   Failures failures{};
-  const Software* software = &our_software();
+  const Software* software = &optimus_software();
 
   Demand demand() const {
     Demand result{model, cluster, *software, fitted_constants()};
@@ -54,7 +54,7 @@ inline Problem make_problem(const std::string& model, HardwareProfile profile, s
 // The view refers to the cluster, which must have its final address first.
 inline std::unique_ptr<Problem> placed(Problem problem) {
   auto result = std::make_unique<Problem>(std::move(problem));
-  result->ground = std::make_unique<Ground>(result->cluster);
+  result->cluster_view = std::make_unique<ClusterView>(result->cluster);
   return result;
 }
 

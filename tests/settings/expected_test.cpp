@@ -27,7 +27,7 @@ DeviceType made_up(double rate) {
   return type;
 }
 
-TEST(Expected, FollowsWhatWasMeasured) {
+TEST(Expected, FollowsMeasurements) {
   const ModelSpec model = *find_preset("gpt2");
   const auto seconds = [&](double rate, Precision precision) {
     return expected_step_seconds(
@@ -42,7 +42,7 @@ TEST(Expected, FollowsWhatWasMeasured) {
 }
 
 // If this machine was measured, plans are chosen for it.
-TEST(Expected, PlansAreForTheMachineAsItWasMeasured) {
+TEST(Expected, PlansUseMeasuredMachine) {
   const Path folder = Path(::testing::TempDir()) / "optimus-expected-plans";
   std::filesystem::remove_all(folder);
   ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
@@ -65,7 +65,7 @@ TEST(Expected, PlansAreForTheMachineAsItWasMeasured) {
   ::unsetenv("XDG_CACHE_HOME");
 }
 
-TEST(Expected, WorkersShareTheMeasuredProcessor) {
+TEST(Expected, WorkersShareMeasuredProcessor) {
   const Path folder = Path(::testing::TempDir()) / "optimus-expected-parts";
   std::filesystem::remove_all(folder);
   ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
@@ -91,7 +91,7 @@ TEST(Expected, WorkersShareTheMeasuredProcessor) {
   ::unsetenv("XDG_CACHE_HOME");
 }
 
-TEST(Expected, ABrokenFileIsWarnedOf) {
+TEST(Expected, WarnsAboutMalformedFile) {
   const Path folder = Path(::testing::TempDir()) / "optimus-expected";
   std::filesystem::remove_all(folder);
   ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);

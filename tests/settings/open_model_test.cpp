@@ -56,7 +56,7 @@ ConvertOptions conversion(const Path& from, const Path& to) {
   return options;
 }
 
-TEST(OpenModel, PresetsAndBareConfigsHaveNoWeights) {
+TEST(OpenModel, PresetsAndConfigsHaveNoWeights) {
   const TemporaryFolder folder;
   NullSink events;
   const ModelSpec spec = spec_of(Family::llama);
@@ -69,7 +69,7 @@ TEST(OpenModel, PresetsAndBareConfigsHaveNoWeights) {
   }
 }
 
-TEST(OpenModel, AFoldersWeightsMustFitTheModel) {
+TEST(OpenModel, WeightsMustFitModel) {
   const TemporaryFolder folder;
   NullSink events;
   write_folder(folder.path(), spec_of(Family::llama));
@@ -86,7 +86,7 @@ TEST(OpenModel, AFoldersWeightsMustFitTheModel) {
             std::string::npos);
 }
 
-TEST(Convert, EveryFamilyThereAndBackGivesTheSameLogits) {
+TEST(Convert, RoundTripKeepsLogitsOfEveryFamily) {
   for (const FamilyTraits& family : all_families()) {
     if (family.is_mixture) continue;  // reading its weights is not supported yet
     const TemporaryFolder folder;
@@ -110,7 +110,7 @@ TEST(Convert, EveryFamilyThereAndBackGivesTheSameLogits) {
   }
 }
 
-TEST(Convert, IntoACheckpointAndOutOfItAreTheSameBits) {
+TEST(Convert, CheckpointRoundTripIsBitIdentical) {
   for (const FamilyTraits& family : all_families())
     for (const ElementType type : {ElementType::f32, ElementType::bf16}) {
       if (family.is_mixture) continue;
@@ -137,7 +137,7 @@ TEST(Convert, IntoACheckpointAndOutOfItAreTheSameBits) {
     }
 }
 
-TEST(OpenModel, ACheckpointMustBeWholeAndOfItsModel) {
+TEST(OpenModel, CheckpointMustBeCompleteAndMatchModel) {
   const TemporaryFolder folder;
   NullSink events;
   RealFileSystem files;
@@ -146,8 +146,8 @@ TEST(OpenModel, ACheckpointMustBeWholeAndOfItsModel) {
   in.format = ModelFormat::checkpoint;
   convert(in, files, events);
   const Path step = folder / "run" / "checkpoints" / "step-0";
-  EXPECT_EQ(model_place((folder / "run").string()), step.string());
-  EXPECT_EQ(model_place(step.string()), step.string());
+  EXPECT_EQ(model_path_of((folder / "run").string()), step.string());
+  EXPECT_EQ(model_path_of(step.string()), step.string());
   const OpenedModel opened = open_trained_model((folder / "run").string(), events);
   ModelSpec deeper = opened.spec;
   ++deeper.layers;
@@ -160,7 +160,7 @@ TEST(OpenModel, ACheckpointMustBeWholeAndOfItsModel) {
   EXPECT_NE(message_of([&] { open_trained_model((folder / "run").string(), events); }), "");
 }
 
-TEST(Convert, RefusesFoldersThatHoldSomething) {
+TEST(Convert, RejectsNonEmptyFolders) {
   const TemporaryFolder folder;
   NullSink events;
   RealFileSystem files;
@@ -173,7 +173,7 @@ TEST(Convert, RefusesFoldersThatHoldSomething) {
   }
 }
 
-TEST(Convert, AFullDiskLeavesNoModel) {
+TEST(Convert, FullDiskLeavesNoModel) {
   const TemporaryFolder folder;
   NullSink events;
   write_folder(folder / "a", spec_of(Family::qwen3));

@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-TEST(Availability, ReadsAllForms) {
+TEST(Availability, ReadsAllFormats) {
   const AvailabilityTrace events = parse_trace("0,add,a\n0,add,b\n5000,remove,a\n", "t");
   EXPECT_EQ(events.num_nodes, 2);
   EXPECT_EQ(events.length, 5);
@@ -25,7 +25,7 @@ TEST(Availability, ReadsAllForms) {
   EXPECT_EQ(node_counts(clock)[1].seconds, 20);
 }
 
-TEST(Availability, TellsUnitsByHowNumbersAreWritten) {
+TEST(Availability, RecognisesTimeUnits) {
   // One sample per line: milliseconds. Step functions, with the old and new number at each change: seconds,
   // or hours with a decimal point.
   EXPECT_EQ(parse_trace("0,4\n60000,4\n120000,3\n", "t").length, 120);
@@ -34,7 +34,7 @@ TEST(Availability, TellsUnitsByHowNumbersAreWritten) {
   EXPECT_EQ(parse_trace("0.000,0\n0.500,0\n0.500,4\n", "t").form, "hours, number of nodes");
 }
 
-TEST(Availability, ReadsListsALine) {
+TEST(Availability, ReadsOneListPerLine) {
   const AvailabilityTrace trace = parse_trace(
       "[0, \"add\", {\"nodes\": [\"a\", \"b\"], \"duration\": 60000, \"plan\": [1, 2]}]\n"
       "[60000, \"no-op\", {\"nodes\": [], \"duration\": 60000}]\n"
@@ -112,7 +112,7 @@ TEST(Availability, ReadsPublishedTraces) {
   EXPECT_GT(read, 0);
 }
 
-TEST(Availability, RefusesNonsense) {
+TEST(Availability, RefusesInvalidInput) {
   EXPECT_THROW(parse_trace("", "t"), UserError);
   EXPECT_THROW(parse_trace("0,add,a\n1,add,a\n", "t"), UserError);
   EXPECT_THROW(parse_trace("0,remove,a\n", "t"), UserError);
@@ -122,7 +122,7 @@ TEST(Availability, RefusesNonsense) {
   EXPECT_THROW(parse_trace("a,b,c,d\n", "t"), UserError);
 }
 
-TEST(Availability, OnePlanLosesTheStepInFlight) {
+TEST(Availability, FixedPlanLosesCurrentStep) {
   // Two nodes for 100 s; one is removed and returns at 150 s; the trace ends at 300 s.
   const AvailabilityTrace trace =
       parse_trace("0,add,a\n0,add,b\n100000,remove,b\n150000,add,b\n300000,add,c\n", "t");
@@ -136,7 +136,7 @@ TEST(Availability, OnePlanLosesTheStepInFlight) {
   EXPECT_DOUBLE_EQ(replay.seconds_lost, 40);
 }
 
-TEST(Availability, NeverMoreThanTheOracle) {
+TEST(Availability, NeverExceedsOracle) {
   EXPECT_TRUE(rc::check([] {
     std::string text;
     double now = 0;

@@ -16,7 +16,7 @@ TEST(Csv, ReadsQuotesAndLineBreaks) {
   EXPECT_EQ(table.cell(1, "c"), "");
 }
 
-TEST(Csv, NamesTheLineOfAMistake) {
+TEST(Csv, ErrorsNameLine) {
   const auto message = [](std::string_view text) -> std::string {
     try {
       parse_csv(text, "t.csv");

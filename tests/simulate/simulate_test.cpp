@@ -20,7 +20,7 @@ struct Case {
   Plan plan;
   Cluster cluster;
   DeviceMap map;
-  Setup setup() const { return {plan, model, cluster, map, our_software(), format_of(plan.precision)}; }
+  Setup setup() const { return {plan, model, cluster, map, optimus_software(), format_of(plan.precision)}; }
 };
 
 Case make_case(const std::string& model_name, const std::string& cluster, const UniformPlan& shape) {
@@ -34,7 +34,7 @@ Case make_case(const std::string& model_name, const std::string& cluster, const 
 // Constants without the effects that only this simulator adds to the rules of schedule/execute.h.
 Constants plain_constants() {
   Constants constants;
-  constants.interference = 0, constants.slot_seconds = 0, constants.straggling = 0,
+  constants.interference = 0, constants.slot_seconds = 0, constants.straggler_loss = 0,
   constants.step_seconds = 0;
   return constants;
 }
@@ -65,7 +65,7 @@ double exact_seconds(const Case& one, const Constants& constants) {
 // with it (at most one such reduction per slot); messages do not wait for buffers (at most one message per
 // slot, relevant only if messages are long compared to slots). On machines with links that are fast compared
 // to their GEMMs, the two differ only slightly in either direction.
-TEST(Simulate, MeetsTheExactExecution) {
+TEST(Simulate, MatchesExactExecution) {
   EXPECT_TRUE(rc::check([] {
     UniformPlan shape;
     shape.pp = *rc::gen::inRange(1, 4), shape.dp = *rc::gen::inRange(1, 3);
@@ -79,8 +79,8 @@ TEST(Simulate, MeetsTheExactExecution) {
     shape.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::zero_bubble);
     Case one =
         make_case("gpt3-1.3b", "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
-    one.plan.buddy = shape.strategy.zero > 0 ? *rc::gen::inRange(0, 2) : 0;
-    RC_PRE(!problem_in(one.plan, one.model));
+    one.plan.copy_distance = shape.strategy.zero > 0 ? *rc::gen::inRange(0, 2) : 0;
+    RC_PRE(!find_problem(one.plan, one.model));
     const Constants constants = plain_constants();
     const double exact = exact_seconds(one, constants), quick = StepSimulator(one.setup()).seconds(constants);
     RC_ASSERT(quick > 0.97 * exact);
@@ -88,7 +88,7 @@ TEST(Simulate, MeetsTheExactExecution) {
   }));
 }
 
-TEST(Simulate, SplitsAddUpToTheStep) {
+TEST(Simulate, SplitsAddUpToStep) {
   UniformPlan shape{.pp = 4, .dp = 2, .batch = 64, .sequence_length = 2048};
   shape.strategy.tp = 2, shape.strategy.zero = 1;
   const Case one = make_case("gpt3-13b", "h100x16", shape);
@@ -102,7 +102,7 @@ TEST(Simulate, SplitsAddUpToTheStep) {
   EXPECT_GT(step.stages[0].memory.activations, step.stages[3].memory.activations);
 }
 
-TEST(Simulate, SlowDeviceSlowsTheStep) {
+TEST(Simulate, SlowDeviceSlowsStep) {
   UniformPlan shape{.pp = 2, .dp = 2, .batch = 16, .sequence_length = 1024};
   Case one = make_case("gpt3-1.3b", "a100x4", shape);
   const double before = StepSimulator(one.setup()).seconds(fitted_constants());
@@ -113,7 +113,7 @@ TEST(Simulate, SlowDeviceSlowsTheStep) {
   EXPECT_GT(after, 1.5 * before);
 }
 
-TEST(Simulate, MemoryFollowsThePrograms) {
+TEST(Simulate, MemoryMatchesPrograms) {
   // Plans of the Optimus engine: compares the formula with the peak size of the programs' buffers.
   EXPECT_TRUE(rc::check([] {
     UniformPlan shape;
@@ -128,7 +128,7 @@ TEST(Simulate, MemoryFollowsThePrograms) {
     shape.sequence_length = 512;
     const std::string model = *rc::gen::element<std::string>("gpt3-760m", "llama2-7b");  // tied and untied
     Case one = make_case(model, "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
-    one.plan.buddy = shape.strategy.zero > 0 ? *rc::gen::inRange(0, 2) : 0;
+    one.plan.copy_distance = shape.strategy.zero > 0 ? *rc::gen::inRange(0, 2) : 0;
     const int stage = *rc::gen::inRange(0, shape.pp);
     const Program program = compile(
         one.plan, one.model, one.plan.pipelines[0].stages[static_cast<std::size_t>(stage)].devices.front());
@@ -144,7 +144,7 @@ TEST(Simulate, MemoryFollowsThePrograms) {
   }));
 }
 
-TEST(Simulate, ManyDevicesCostWhatOnePipelineCosts) {
+TEST(Simulate, RunningTimeIsIndependentOfDevices) {
   UniformPlan shape{.pp = 16, .dp = 780, .batch = 780 * 32, .sequence_length = 8192};
   shape.strategy.tp = 8, shape.strategy.sequence_parallel = true, shape.strategy.zero = 1;
   const Case one = make_case("llama3-405b", "h100x99840", shape);
@@ -154,7 +154,7 @@ TEST(Simulate, ManyDevicesCostWhatOnePipelineCosts) {
 }
 
 // An MoE model, with the same rules as above.
-TEST(Simulate, MixturesMeetTheExactExecution) {
+TEST(Simulate, MoeMatchesExactExecution) {
   EXPECT_TRUE(rc::check([] {
     UniformPlan shape;
     shape.pp = *rc::gen::inRange(1, 4), shape.dp = *rc::gen::element(1, 2, 4);
@@ -171,7 +171,7 @@ TEST(Simulate, MixturesMeetTheExactExecution) {
     Case one = make_case("qwen3-30b-a3b", "a100x" + std::to_string(shape.pp * width), shape);
     one.model.layers = 6, one.model.mixture.first_layer = 1;
     one.plan = uniform_plan(one.model, shape);
-    RC_PRE(!problem_in(one.plan, one.model));
+    RC_PRE(!find_problem(one.plan, one.model));
     const Constants constants = plain_constants();
     const double exact = exact_seconds(one, constants), quick = StepSimulator(one.setup()).seconds(constants);
     RC_ASSERT(quick > 0.97 * exact);
@@ -179,12 +179,12 @@ TEST(Simulate, MixturesMeetTheExactExecution) {
   }));
 }
 
-TEST(Simulate, ExpertsOverNodesCostMoreThanInside) {
+TEST(Simulate, ExpertsAcrossNodesCostMore) {
   UniformPlan shape{.dp = 32, .microbatch = 1, .batch = 64, .sequence_length = 4096};
   const auto step = [&](int ep) {
     shape.strategy.ep = ep, shape.strategy.zero = 1;
     const Case one = make_case("qwen3-30b-a3b", "h100x32", shape);
-    EXPECT_EQ(problem_in(one.plan, one.model), std::nullopt);
+    EXPECT_EQ(find_problem(one.plan, one.model), std::nullopt);
     return StepSimulator(one.setup()).run(fitted_constants());
   };
   const StepPrediction inside = step(8), across = step(32);
@@ -192,7 +192,7 @@ TEST(Simulate, ExpertsOverNodesCostMoreThanInside) {
   EXPECT_LT(across.stages[0].memory.weights, inside.stages[0].memory.weights);
 }
 
-TEST(Simulate, SingleInstructionsFillTheirSlots) {
+TEST(Simulate, InstructionsFillSlots) {
   UniformPlan shape{.pp = 3, .dp = 2, .batch = 12, .sequence_length = 1024};
   shape.strategy.tp = 2, shape.strategy.zero = 1;
   const Case one = make_case("gpt3-1.3b", "a100x12", shape);
@@ -225,12 +225,12 @@ TEST(Simulate, SingleInstructionsFillTheirSlots) {
   EXPECT_GT(trace["traceEvents"].size(), all.size());
 }
 
-TEST(Simulate, RefusesWhatWouldTakeForever) {
+TEST(Simulate, RefusesTooManySlots) {
   const Case one = make_case("gpt3-13b", "a100x40", {.pp = 40, .batch = 1'000'000, .sequence_length = 128});
   EXPECT_THROW(StepSimulator{one.setup()}, UserError);
 }
 
-TEST(Report, PicturesAndFiles) {
+TEST(Report, WritesPicturesAndFiles) {
   UniformPlan shape{.pp = 2, .dp = 1, .batch = 4, .sequence_length = 1024};
   const Case one = make_case("gpt2", "a100x2", shape);
   const StepPrediction step = StepSimulator(one.setup()).run(fitted_constants());

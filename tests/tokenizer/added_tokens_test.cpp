@@ -40,7 +40,7 @@ TEST(AddedTokens, LeftmostThenLongest) {
   EXPECT_EQ(marked({}, "text"), "|text|");
 }
 
-TEST(AddedTokens, TakeSpacesWithThem) {
+TEST(AddedTokens, StripsSurroundingSpaces) {
   AddedToken left = token(1, "<l>"), right = token(2, "<r>");
   left.lstrip = true;
   right.rstrip = true;
@@ -57,7 +57,7 @@ TEST(AddedTokens, WholeWords) {
   EXPECT_EQ(marked({word}, "écat catɛ́ cat"), "|écat catɛ́ |<1>");
 }
 
-TEST(AddedTokens, TwoOfOnePattern) {
+TEST(AddedTokens, RejectsDuplicatePattern) {
   AddedTokenMatcher matcher;
   AddedToken first = token(1, "AB"), second = token(2, "ab"), none = token(3, "x");
   first.pattern = second.pattern = "ab";
@@ -67,7 +67,7 @@ TEST(AddedTokens, TwoOfOnePattern) {
   EXPECT_TRUE(matcher.add(none));
 }
 
-TEST(AddedTokens, SpacesAsTokensTakeNoQuadraticTime) {
+TEST(AddedTokens, SpaceTokensTakeLinearTime) {
   AddedToken space = token(1, " ");
   space.lstrip = space.rstrip = true;
   const auto start = std::chrono::steady_clock::now();

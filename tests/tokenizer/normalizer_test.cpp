@@ -41,7 +41,7 @@ TEST(Normalizer, StableTextIsNotCopied) {
   EXPECT_EQ(normalizer.apply(text, CharClasses(), scratch, regex_scratch).data(), text.data());
 }
 
-TEST(Normalizer, LongRunsOfMarksTakeNoQuadraticTime) {
+TEST(Normalizer, LongMarkRunsTakeLinearTime) {
   std::string marks;
   for (int i = 0; i < 200'000; ++i) marks += i % 2 == 0 ? "\u0301" : "\u0323";
   const std::string sorted = normalized(UnicodeForm::kNfc, marks);
@@ -87,7 +87,7 @@ TEST(Normalizer, LowercasePrependReplace) {
   EXPECT_EQ(normalized(Replace{SplitRegex("[0-9]+", "x"), "#"}, "a12b3"), "a#b#");
 }
 
-TEST(Normalizer, DoublingWithoutEndIsRefused) {
+TEST(Normalizer, RejectsUnboundedDoubling) {
   Normalizer normalizer;
   for (int i = 0; i < 60; ++i) normalizer.add(Replace{std::string("a"), "aa"});
   NormalizerScratch scratch;
@@ -96,7 +96,7 @@ TEST(Normalizer, DoublingWithoutEndIsRefused) {
   EXPECT_THROW(normalizer.apply("aaaa", classes, scratch, regex_scratch), UserError);
 }
 
-TEST(Normalizer, KnowsWhetherItRemoves) {
+TEST(Normalizer, ReportsWhetherTextMayBeRemoved) {
   Normalizer normalizer;
   EXPECT_TRUE(normalizer.is_empty());
   normalizer.add(Replace{std::string(" "), "▁"});

@@ -73,7 +73,7 @@ TEST(PreTokenizer, MetaspaceSchemes) {
   EXPECT_EQ(run(metaspace(kFirst, true), "Hey", false), (List{"Hey"}));
 }
 
-TEST(PreTokenizer, StepsInARow) {
+TEST(PreTokenizer, StepSequences) {
   std::vector<PreTokenizerStep> steps;
   steps.push_back(ClassSplit{kDigit, SplitBehavior::kIsolated});
   steps.push_back(PrefixSpace{});

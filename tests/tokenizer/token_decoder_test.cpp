@@ -15,7 +15,7 @@ std::string decoded(const List& tokens, Steps... steps) {
   return decoder.decode(tokens);
 }
 
-TEST(TokenDecoder, WithoutStepsSpaces) { EXPECT_EQ(decoded({"a", "b"}), "a b"); }
+TEST(TokenDecoder, JoinsBySpacesWithoutSteps) { EXPECT_EQ(decoded({"a", "b"}), "a b"); }
 
 TEST(TokenDecoder, ByteLevel) {
   EXPECT_EQ(decoded({"He", "llo", "Ġworld", "Ċ"}, ByteLevelDecoder{}), "Hello world\n");

@@ -98,7 +98,7 @@ TEST(Tokenizer, NormalizedAddedTokens) {
   EXPECT_EQ(tokenizer->decode({18}, false), "run");  // same output as the tokenizers library
 }
 
-TEST(Tokenizer, AnyUtf8ComesBackFromByteLevel) {
+TEST(Tokenizer, ByteLevelRoundTripsUtf8) {
   const auto tokenizer = tokenizer_of(hello_json());
   EXPECT_TRUE(rc::check([&](const std::string& bytes) {
     const std::string text = repair_utf8(bytes);
@@ -110,7 +110,7 @@ TEST(Tokenizer, AnyUtf8ComesBackFromByteLevel) {
 }
 
 // Caches are shared between calls and threads; earlier texts must not influence later ones.
-TEST(Tokenizer, ThreadsGetTheSameIds) {
+TEST(Tokenizer, ThreadsProduceSameIds) {
   const auto tokenizer = tokenizer_of(hello_json());
   std::vector<std::string> texts;
   for (int i = 0; i < 200; ++i)

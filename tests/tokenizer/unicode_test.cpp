@@ -9,7 +9,7 @@ namespace {
 
 const std::string kBad = "\xEF\xBF\xBD";
 
-TEST(Unicode, RepairsAsPythonDoes) {
+TEST(Unicode, RepairsLikePython) {
   const std::pair<std::string, std::string> cases[] = {
       {"", ""},
       {"plain", "plain"},
@@ -36,7 +36,7 @@ TEST(Unicode, RepairsAsPythonDoes) {
   }
 }
 
-TEST(Unicode, EveryCodePointGoesThereAndBack) {
+TEST(Unicode, CodePointsRoundTrip) {
   std::string text;
   for (CodePoint c = 0; c < kNumCodePoints; ++c) {
     if (c >= 0xD800 && c < 0xE000) continue;
@@ -49,7 +49,7 @@ TEST(Unicode, EveryCodePointGoesThereAndBack) {
   }
 }
 
-TEST(Unicode, AnyBytesAreRepairedOnceAndForAll) {
+TEST(Unicode, RepairIsIdempotent) {
   EXPECT_TRUE(rc::check([](const std::string& bytes) {
     const std::string once = repair_utf8(bytes);
     RC_ASSERT(is_valid_utf8(once));
@@ -78,7 +78,7 @@ TEST(Unicode, Classes) {
   EXPECT_EQ(classes.of(0x10FFFF), classes.of(0x10FFFE));  // the table covers the last code point
 }
 
-TEST(Unicode, Lowers) {
+TEST(Unicode, LowerCase) {
   const auto lower = [](CodePoint c) {
     std::string text;
     append_lower(c, text);

@@ -14,12 +14,12 @@
 namespace optimus {
 namespace {
 
-TEST(Vocabulary, BothWays) {
+TEST(Vocabulary, LooksUpBothWays) {
   Vocabulary vocabulary;
-  EXPECT_EQ(vocabulary.add("a", 0), Vocabulary::Added::kYes);
-  EXPECT_EQ(vocabulary.add("", 5), Vocabulary::Added::kYes);
-  EXPECT_EQ(vocabulary.add("a", 7), Vocabulary::Added::kTokenTwice);
-  EXPECT_EQ(vocabulary.add("b", 5), Vocabulary::Added::kIdTwice);
+  EXPECT_EQ(vocabulary.add("a", 0), Vocabulary::Added::kAdded);
+  EXPECT_EQ(vocabulary.add("", 5), Vocabulary::Added::kAdded);
+  EXPECT_EQ(vocabulary.add("a", 7), Vocabulary::Added::kDuplicateToken);
+  EXPECT_EQ(vocabulary.add("b", 5), Vocabulary::Added::kDuplicateId);
   EXPECT_EQ(vocabulary.id_of("a"), 0);
   EXPECT_EQ(vocabulary.id_of(""), 5);
   EXPECT_EQ(vocabulary.id_of("b"), std::nullopt);
@@ -37,7 +37,7 @@ TEST(Vocabulary, ManyTokens) {
   Vocabulary vocabulary;
   vocabulary.reserve(10);
   for (TokenId id = 0; id < 20'000; ++id)
-    ASSERT_EQ(vocabulary.add(fmt::format("t{}", id), id), Vocabulary::Added::kYes);
+    ASSERT_EQ(vocabulary.add(fmt::format("t{}", id), id), Vocabulary::Added::kAdded);
   for (TokenId id = 0; id < 20'000; ++id) {
     ASSERT_EQ(vocabulary.id_of(fmt::format("t{}", id)), id);
     ASSERT_EQ(vocabulary.token_of(id), fmt::format("t{}", id));
@@ -56,10 +56,10 @@ TEST(ByteTrie, LongestKey) {
   EXPECT_FALSE(trie.longest("a").has_value());
   EXPECT_FALSE(trie.longest("").has_value());
   EXPECT_EQ(trie.longest("xy", trie.walk("##"))->value, 3);
-  EXPECT_EQ(trie.walk("zz"), ByteTrie::kNowhere);
+  EXPECT_EQ(trie.walk("zz"), ByteTrie::kNoNode);
 }
 
-TEST(ByteTrie, AgreesWithLookingAtAllKeys) {
+TEST(ByteTrie, MatchesLinearSearch) {
   EXPECT_TRUE(rc::check([] {
     const auto letters = rc::gen::container<std::string>(rc::gen::elementOf(std::string("abc")));
     const auto keys = *rc::gen::container<std::vector<std::string>>(rc::gen::nonEmpty(letters));
@@ -77,7 +77,7 @@ TEST(ByteTrie, AgreesWithLookingAtAllKeys) {
 }
 
 // A look-up finds the ids that were inserted last for the word, or nothing; it never returns other ids.
-TEST(WordCache, ForgetsButNeverLies) {
+TEST(WordCache, NeverReturnsWrongIds) {
   WordCache cache;
   std::map<std::string, std::vector<TokenId>> truth;
   const RandomKey key(3);
@@ -105,7 +105,7 @@ TEST(WordCache, ForgetsButNeverLies) {
   EXPECT_GT(num_found, 100'000u);
 }
 
-TEST(WordCache, ReadsWideOnlyWhereItMay) {
+TEST(WordCache, ReadsWideOnlyInBounds) {
   WordCache cache;
   const std::string text = "word and more than sixteen bytes";
   const std::vector<TokenId> ids = {1, 2};
@@ -118,7 +118,7 @@ TEST(WordCache, ReadsWideOnlyWhereItMay) {
   EXPECT_EQ(narrow, ids);
 }
 
-TEST(ByteAlphabet, ThereAndBack) {
+TEST(ByteAlphabet, RoundTrips) {
   std::string token, bytes;
   const auto alphabet = byte_alphabet();
   for (std::size_t byte = 0; byte < 256; ++byte) {

@@ -28,10 +28,10 @@ TEST(WordPiece, LongestFirst) {
   EXPECT_EQ(encoded(tokens, {}, ""), (Ids{}));
 }
 
-TEST(WordPiece, CharactersAreCounted) {
+TEST(WordPiece, LimitCountsCharacters) {
   const std::vector<std::string> tokens = {"[UNK]", "é", "##é"};
-  EXPECT_EQ(encoded(tokens, {.most_characters = 3}, "ééé"), (Ids{1, 2, 2}));
-  EXPECT_EQ(encoded(tokens, {.most_characters = 2}, "ééé"), (Ids{0}));
+  EXPECT_EQ(encoded(tokens, {.max_characters = 3}, "ééé"), (Ids{1, 2, 2}));
+  EXPECT_EQ(encoded(tokens, {.max_characters = 2}, "ééé"), (Ids{0}));
 }
 
 TEST(WordPiece, OtherPrefixes) {
