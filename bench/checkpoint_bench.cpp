@@ -1,7 +1,10 @@
-// bench_checkpoint manifest: the manifest of 405 billion parameters on 16,384 ranks: written and read, seconds and bytes.
-// bench_checkpoint save|load FOLDER MIB [nosync|nosum]: one save or load of a made-up state of so many MiB, masters and moments
-// of square matrices; prints its seconds. checkpoint_bench.py runs it beside Python's libraries. With nosync nothing is synced
-// (what Python's libraries do); with nosum the load does not check sums.
+// Benchmarks checkpoints; checkpoint_bench.py compares it with Python libraries.
+//
+//   bench_checkpoint manifest
+//       the manifest of a model with 405 billion parameters on 16,384 ranks: times to write and read
+//   bench_checkpoint save|load FOLDER MIB [nosync|nosum]
+//       one save or load of a synthetic state of MIB MiB (masters and moments of square matrices); prints the
+//       seconds. nosync: no fsync, as in the Python libraries; nosum: the load does not verify checksums
 #include <fmt/format.h>
 
 #include <chrono>
@@ -18,7 +21,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::int64_t kSide = 1024;  // a matrix: 4 MiB
+constexpr std::int64_t kSide = 1024;  // one matrix has 4 MiB
 
 struct Buffer {
   StateField field;
@@ -56,8 +59,8 @@ double save(const Path& folder, const std::vector<Buffer>& state, FileSystem& fi
   });
 }
 
-// Into memory that exists, as a run's parameters do.
-double load(const Path& folder, std::vector<Buffer>& state, SumCheck check) {
+// Reads into allocated memory, as a run does with its parameters.
+double load(const Path& folder, std::vector<Buffer>& state, ChecksumCheck check) {
   for (Buffer& buffer : state) std::fill(buffer.values.begin(), buffer.values.end(), 0.0F);
   const double seconds = seconds_of([&] {
     const Checkpoint saved = Checkpoint::open(find_checkpoint(folder), check);
@@ -69,7 +72,7 @@ double load(const Path& folder, std::vector<Buffer>& state, SumCheck check) {
   return seconds;
 }
 
-// 1134 tensors of 16 stages, each cut into 8 parts by 128 shards, and three fields of each box.
+// 1134 tensors in 16 stages, each tensor cut into 8 parts and 128 shards, three fields per box.
 void manifest_at_scale() {
   Manifest manifest;
   constexpr int kTensors = 1134, kStages = 16, kParts = 8, kShards = 128;
@@ -107,7 +110,7 @@ int run(int count, char** words) {
   UnsyncedFileSystem unsynced;
   const double seconds =
       what == "save" ? save(folder, state, how == "nosync" ? static_cast<FileSystem&>(unsynced) : real)
-                     : load(folder, state, how == "nosum" ? SumCheck::never : SumCheck::when_read);
+                     : load(folder, state, how == "nosum" ? ChecksumCheck::never : ChecksumCheck::when_read);
   fmt::print("{}\n", seconds);
   return 0;
 }

@@ -1,5 +1,6 @@
-// Collectives between processes of this machine: Gloo's own beside those that we build from its messages (comm/exchange.h), with
-// several sizes of segments. Starts its own processes. Each figure is a median of repeats, in microseconds.
+// Benchmarks collectives between processes on this machine: Gloo's own collectives, and those that this
+// project builds from messages (comm/exchange.h) with several segment sizes. Starts its own processes. Prints
+// medians in microseconds.
 //
 //   bench_comm 4            with 4 processes
 #define USE_C10D_GLOO
@@ -30,7 +31,7 @@ constexpr std::int64_t kSizes[] = {1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 
 
 struct Variant {
   std::string name;
-  ExchangeSizes sizes;
+  AlgorithmThresholds sizes;
 };
 
 const std::vector<Variant>& variants() {
@@ -75,7 +76,7 @@ class Bench {
   }
 
  private:
-  // Of a collective whose whole tensor has so many bytes.
+  // The median time of a collective; `bytes` is the size of the whole tensor.
   std::string shown(const std::function<void()>& once, std::int64_t bytes) {
     whole_ = at::ones({bytes / 4 / size_ * size_}, at::kFloat);
     part_ = at::ones({whole_.numel() / size_}, at::kFloat);
@@ -100,8 +101,8 @@ class Bench {
       gloo_->_reduce_scatter_base(part_, whole_)->wait();
   }
 
-  void ours(CommKind kind, ExchangeSizes sizes) {
-    CommOperation operation = kind == CommKind::all_reduce ? all_reduce_operation(whole_, Sum::sum, "x")
+  void ours(CommKind kind, AlgorithmThresholds sizes) {
+    CommOperation operation = kind == CommKind::all_reduce ? all_reduce_operation(whole_, ReduceOp::sum, "x")
                               : kind == CommKind::all_gather
                                   ? all_gather_operation(part_, whole_, size_, "x")
                                   : reduce_scatter_operation(whole_, part_, size_, "x");
@@ -113,9 +114,9 @@ class Bench {
 
   const int rank_, size_;
   std::unique_ptr<StoreClient> client_;
-  std::unique_ptr<Wire> link_;
+  std::unique_ptr<GroupLink> link_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
-  Scratch scratch_;
+  ScratchMemory scratch_;
   Interrupter interrupter_;
   std::int64_t number_ = 0;
   at::Tensor whole_, part_;

@@ -81,7 +81,7 @@ def with_words(one, words, hosts=None):
 
 def kept(one, words, hosts=None):
     """A plan that is kept, and samples as they come. Where a host is lost the run ends, and is started again at once on the hosts that are left, from its last checkpoint."""
-    one = with_words(one, [*words, "--static", "--deal", "in-order"], hosts)
+    one = with_words(one, [*words, "--static", "--sample-assignment", "in-order"], hosts)
     run = one.runs[0]
     lost = next((i for i, event in enumerate(run.events) if event.what == "kill"), None)
     if lost is None:

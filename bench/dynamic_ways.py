@@ -46,7 +46,7 @@ def scenario_of(one, way, folder, steps_of_undisturbed):
     if way == "oracle":
         path = folder / "foretold.json"
         path.write_text(json.dumps(foretold.time_line(one, steps_of_undisturbed())))
-        return lab.with_words(one, [*start, "--policy", "oracle", "--foretold", str(path)])
+        return lab.with_words(one, [*start, "--policy", "oracle", "--conditions", str(path)])
     return lab.with_words(one, [*start, "--policy", way])
 
 

@@ -1,12 +1,17 @@
-// Steps a second of the engine, on random tokens or on a text: one line of JSON. bench/engine_bench.py runs it beside PyTorch.
+// Benchmarks training steps of the engine on random tokens or on a token file; prints one line of JSON.
+// bench/engine_bench.py compares it with PyTorch.
 //
-//   engine_bench model=gpt2 layers=12 batch=8 microbatch=4 seq=512 precision=fp32 device=cpu threads=2 warm=2 steps=10
-//   engine_bench probe=FILE device=cuda          measures this machine, as `optimus profile --hardware --out FILE`
-//   engine_bench … products=FILE recording=0     where measured products are kept (CUDA); steps are not recorded
-//   engine_bench … plan=FILE                     runs that plan instead of one made from batch, microbatch, seq, recompute
-//   engine_bench … losses=1                      adds the loss of every step, and its gradient's norm
-//   engine_bench … tokens=PREFIX seed=N lr=X     trains on a token file in Megatron's layout; the rate grows for 30 steps and stays
-//   engine_bench … hardware=FILE                 adds what the simulator predicts on that hardware
+//   engine_bench model=gpt2 layers=12 batch=8 microbatch=4 seq=512 precision=fp32 device=cpu threads=2 warm=2
+//   engine_bench probe=FILE device=cuda   measures this machine, as `optimus profile --hardware --out FILE`
+//   engine_bench … steps=10               number of timed steps, after `warm` untimed ones
+//   engine_bench … products=FILE          file that stores measured GEMM algorithms (CUDA)
+//   engine_bench … recording=0            does not record steps
+//   engine_bench … plan=FILE              runs this plan; batch, microbatch, seq and recompute are ignored
+//   engine_bench … losses=1               also prints the loss and the gradient norm of every step
+//   engine_bench … tokens=PREFIX seed=N lr=X
+//                                         trains on a token file in Megatron's format; the learning rate
+//                                         warms up for 30 steps and then stays constant
+//   engine_bench … hardware=FILE          also prints the simulator's prediction for that hardware
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #ifdef OPTIMUS_CUDA
@@ -37,29 +42,29 @@
 namespace optimus {
 namespace {
 
-class Words {
+class Arguments {
  public:
-  Words(int argc, char** argv) {
+  Arguments(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
       const std::string word = argv[i];
       const std::size_t at = word.find('=');
       if (at == std::string::npos) throw UserError("'{}' is not KEY=VALUE", word);
-      words_[word.substr(0, at)] = word.substr(at + 1);
+      arguments_[word.substr(0, at)] = word.substr(at + 1);
     }
   }
-  std::string text(const std::string& key, const std::string& usual) const {
-    const auto at = words_.find(key);
-    return at == words_.end() ? usual : at->second;
+  std::string text(const std::string& key, const std::string& default_value) const {
+    const auto at = arguments_.find(key);
+    return at == arguments_.end() ? default_value : at->second;
   }
-  std::int64_t number(const std::string& key, std::int64_t usual) const {
-    return parse_count(text(key, std::to_string(usual)), key);
+  std::int64_t number(const std::string& key, std::int64_t default_value) const {
+    return parse_count(text(key, std::to_string(default_value)), key);
   }
   std::optional<std::int64_t> given(const std::string& key) const {
-    return words_.contains(key) ? std::optional(number(key, 0)) : std::nullopt;
+    return arguments_.contains(key) ? std::optional(number(key, 0)) : std::nullopt;
   }
 
  private:
-  std::map<std::string, std::string> words_;
+  std::map<std::string, std::string> arguments_;
 };
 
 Batch random_batch(const Plan& plan, const ModelSpec& model, std::int64_t step) {
@@ -80,17 +85,17 @@ Batch random_batch(const Plan& plan, const ModelSpec& model, std::int64_t step) 
   return make_batch(samples, plan, step, step * plan.batch);
 }
 
-// What the steps train on.
+// The batches of the steps: from a token file, or random.
 class Batches {
  public:
-  Batches(const Words& words, const Plan& plan, const ModelSpec& model) : plan_(plan) {
-    const std::string tokens = words.text("tokens", "");
+  Batches(const Arguments& arguments, const Plan& plan, const ModelSpec& model) : plan_(plan) {
+    const std::string tokens = arguments.text("tokens", "");
     if (tokens.empty()) {
       for (int i = 0; i < 4; ++i) random_.push_back(random_batch(plan, model, i));
       return;
     }
     const std::shared_ptr<const TokenSet> set = open_megatron(tokens);
-    const SampleOptions how{.sequence_length = plan.sequence_length, .seed = words.number("seed", 1)};
+    const SampleOptions how{.sequence_length = plan.sequence_length, .seed = arguments.number("seed", 1)};
     text_.emplace(std::vector<BlendPart>{{{set, 0, set->num_tokens()}, 1}}, how, model.vocab);
   }
   Batch operator[](std::int64_t step) const {
@@ -111,15 +116,15 @@ void synchronize(at::Device device) {
   (void)device;
 }
 
-// Behind the steps that warm up, in which libraries try their kernels.
-void forget_peak(at::Device device) {
+// Called after the warm-up steps, in which libraries try out their kernels.
+void reset_peak(at::Device device) {
 #ifdef OPTIMUS_CUDA
   if (device.is_cuda()) c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
 #endif
   (void)device;
 }
 
-// The most memory there was: of the device's allocator, or of the process.
+// Peak memory of the device's allocator, or of the process.
 std::int64_t peak_bytes(at::Device device) {
 #ifdef OPTIMUS_CUDA
   if (device.is_cuda())
@@ -131,13 +136,13 @@ std::int64_t peak_bytes(at::Device device) {
   return usage.ru_maxrss * 1024;
 }
 
-void probe(const Words& words) {
+void probe(const Arguments& arguments) {
   NullSink events;
   ProbeOptions options;
-  options.device = words.text("device", ""), options.precision = words.text("precision", "");
-  options.threads = words.number("threads", 0);
+  options.device = arguments.text("device", ""), options.precision = arguments.text("precision", "");
+  options.threads = arguments.number("threads", 0);
   RealFileSystem files;
-  value_or_throw(write_atomically(files, Path(words.text("probe", "")),
+  value_or_throw(write_atomically(files, Path(arguments.text("probe", "")),
                                   to_json(probe_machine(options, events).hardware).dump(1)));
 }
 
@@ -146,14 +151,15 @@ void add_prediction(const std::string& hardware, const Plan& plan, const ModelSp
   const Cluster cluster = open_cluster(hardware);
   const DeviceMap map = DeviceMap::of_present(cluster);
   const StepPrediction step =
-      StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})
+      StepSimulator({plan, model, cluster, map, optimus_software(), format_of(plan.precision)})
           .run(fitted_constants());
   json["predicted_seconds"] = step.seconds;
   json["predicted"] = {
       {"compute", step.split.compute}, {"optimizer", step.split.optimizer}, {"host", step.split.host}};
 }
 
-// Keyed numbers are made on the host, which takes minutes for billions; for speed alone any of the same spread will do.
+// Initialization from keys runs on the host and takes minutes for billions of parameters. For benchmarks, any
+// values with the same distribution suffice.
 void initialize_quickly(Parameters& parameters, std::int64_t seed) {
   at::manual_seed(static_cast<std::uint64_t>(seed));
   for (const LogicalTensor& tensor : parameters.tensors()) {
@@ -174,50 +180,50 @@ void initialize_quickly(Parameters& parameters, std::int64_t seed) {
   parameters.round_masters();
 }
 
-void run(const Words& words) {
-  if (!words.text("probe", "").empty()) return probe(words);
-  const ModelOverrides overrides{.layers = words.given("layers"),
-                                 .hidden = words.given("hidden"),
-                                 .heads = words.given("heads"),
-                                 .kv_heads = words.given("kv_heads"),
-                                 .head_dim = words.given("head_dim"),
-                                 .ffn = words.given("ffn"),
-                                 .vocab = words.given("vocab"),
-                                 .max_positions = words.given("max_positions")};
-  ModelSpec model = with_overrides(open_model(words.text("model", "gpt2")), overrides);
+void run(const Arguments& arguments) {
+  if (!arguments.text("probe", "").empty()) return probe(arguments);
+  const ModelOverrides overrides{.layers = arguments.given("layers"),
+                                 .hidden = arguments.given("hidden"),
+                                 .heads = arguments.given("heads"),
+                                 .kv_heads = arguments.given("kv_heads"),
+                                 .head_dim = arguments.given("head_dim"),
+                                 .ffn = arguments.given("ffn"),
+                                 .vocab = arguments.given("vocab"),
+                                 .max_positions = arguments.given("max_positions")};
+  ModelSpec model = with_overrides(open_model(arguments.text("model", "gpt2")), overrides);
   model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0;
-  if (words.given("tied")) model.is_tied = words.number("tied", 1) != 0;
-  UniformPlan shape{.microbatch = static_cast<int>(words.number("microbatch", 4)),
-                    .batch = words.number("batch", 8),
-                    .sequence_length = words.number("seq", 512)};
-  shape.precision = parse_precision(words.text("precision", "fp32"), "precision");
-  shape.strategy.recompute = parse_recompute(words.text("recompute", "none"), "recompute");
-  shape.strategy.recompute_layers = static_cast<int>(words.number("recompute_layers", 1));
-  const std::string file = words.text("plan", "");
+  if (arguments.given("tied")) model.is_tied = arguments.number("tied", 1) != 0;
+  UniformPlan shape{.microbatch = static_cast<int>(arguments.number("microbatch", 4)),
+                    .batch = arguments.number("batch", 8),
+                    .sequence_length = arguments.number("seq", 512)};
+  shape.precision = parse_precision(arguments.text("precision", "fp32"), "precision");
+  shape.strategy.recompute = parse_recompute(arguments.text("recompute", "none"), "recompute");
+  shape.strategy.recompute_layers = static_cast<int>(arguments.number("recompute_layers", 1));
+  const std::string file = arguments.text("plan", "");
   const Plan plan = file.empty() ? uniform_plan(model, shape) : read_plan(file);
-  const at::Device device = parse_device(words.text("device", "cpu"));
-  const int threads = set_num_threads(static_cast<int>(words.number("threads", 0)));
+  const at::Device device = parse_device(arguments.text("device", "cpu"));
+  const int threads = set_num_threads(static_cast<int>(arguments.number("threads", 0)));
   Parameters parameters(plan, model, 0, device);
-  if (words.number("quick", 0) == 0)
+  if (arguments.number("quick", 0) == 0)
     parameters.initialize(1);
   else
-    initialize_quickly(parameters, words.number("seed", 1));
+    initialize_quickly(parameters, arguments.number("seed", 1));
   Engine engine(plan, model, parameters,
                 {.device = device,
-                 .records_steps = words.number("recording", 1) != 0,
-                 .product_record = Path(words.text("products", ""))});
-  const Batches batches(words, plan, model);
+                 .records_steps = arguments.number("recording", 1) != 0,
+                 .gemm_algorithm_file = Path(arguments.text("products", ""))});
+  const Batches batches(arguments, plan, model);
   constexpr std::int64_t kWarmUp = 30;
   double highest = 0;
-  option_value::parse(highest, words.text("lr", "1e-4"), "lr");
-  const bool is_text = !words.text("tokens", "").empty();
+  option_value::parse(highest, arguments.text("lr", "1e-4"), "lr");
+  const bool is_text = !arguments.text("tokens", "").empty();
   std::vector<double> seconds, losses, norms;
   StepReport report;
   OrderedJson json;
-  const std::int64_t warm = words.number("warm", 2), steps = words.number("steps", 10);
+  const std::int64_t warm = arguments.number("warm", 2), steps = arguments.number("steps", 10);
   for (std::int64_t step = 0; step < warm + steps; ++step) {
     synchronize(device);
-    if (step == warm) json["warm_peak_bytes"] = peak_bytes(device), forget_peak(device);
+    if (step == warm) json["warm_peak_bytes"] = peak_bytes(device), reset_peak(device);
     const Batch batch = batches[step];
     const double rate =
         is_text && step < kWarmUp ? highest * static_cast<double>(step + 1) / kWarmUp : highest;
@@ -237,15 +243,15 @@ void run(const Words& words) {
   json["slow"] = tokens / at(0.9), json["fast"] = tokens / at(0.1);
   json["step_seconds"] = at(0.5);
   json["loss"] = report.loss;
-  json["recording"] = engine.recording_note();
+  json["recording"] = engine.recording_status();
   json["threads"] = threads;
   json["parameters"] = num_parameters(model);
   json["state_bytes"] = parameters.bytes().value, json["arena_bytes"] = engine.arena_bytes().value;
   json["engine_bytes"] = engine.bytes().value;
   json["predicted_bytes"] = predicted_memory(plan, model, 0, device).value;
   json["peak_bytes"] = peak_bytes(device);
-  if (words.number("losses", 0) != 0) json["losses"] = losses, json["norms"] = norms;
-  if (const std::string hardware = words.text("hardware", ""); !hardware.empty())
+  if (arguments.number("losses", 0) != 0) json["losses"] = losses, json["norms"] = norms;
+  if (const std::string hardware = arguments.text("hardware", ""); !hardware.empty())
     add_prediction(hardware, plan, model, json);
   fmt::print("{}\n", json.dump());
 }

@@ -1,8 +1,8 @@
-// Fits the cost model's constants on measured runs and writes them.
-//   bench_fit RUNS.csv                  fits on all, prints errors by source
-//   bench_fit RUNS.csv --also MORE.csv  fits on every twelfth row of a second table too, which is not reported
+// Fits the constants of the cost model to measured runs and writes them.
+//   bench_fit RUNS.csv                  fits to all runs, prints errors by source
+//   bench_fit RUNS.csv --also MORE.csv  also fits to every twelfth row of another, unreported table
 //   bench_fit RUNS.csv --write FILE     also fits once without each source, and writes src/cost/fitted.inc
-// Takes about a minute, and as many minutes as there are sources with --write.
+// Takes about a minute; with --write, one minute more per source.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -26,7 +26,7 @@ std::vector<std::string> constants_of(bool is_memory) {
   return names;
 }
 
-// A source with many rows counts for more than one with few, but not in proportion.
+// The weight of a source grows with its number of rows, but less than proportionally.
 std::vector<double> weights_of(const std::vector<const Run*>& runs) {
   std::map<std::string, int> counts;
   for (const Run* run : runs) ++counts[run->measured.source];
@@ -39,21 +39,22 @@ std::vector<double> weights_of(const std::vector<const Run*>& runs) {
 
 Constants fit_without(std::span<const Run> all, std::span<const Run> more, const std::string& source,
                       const Constants& start, int steps) {
-  std::vector<const Run*> timed, weighed;
+  std::vector<const Run*> timed, runs_with_memory;
   for (const std::span<const Run> table : {all, more})
     for (const Run& run : table) {
       if (!run.run || run.measured.is_mixture || run.measured.source == source) continue;
       timed.push_back(&run);
-      if (run.measured.bytes) weighed.push_back(&run);
+      if (run.measured.bytes) runs_with_memory.push_back(&run);
     }
   FitProblem time{{}, weights_of(timed), {}, constants_of(false)};
   for (const Run* run : timed) time.measured.push_back(run->measured.seconds);
   time.predict = [&](std::size_t i, const Constants& c) { return timed[i]->run->simulator->seconds(c); };
   Constants constants = fit(time, start, {.steps = steps});
-  FitProblem memory{{}, weights_of(weighed), {}, constants_of(true)};
-  for (const Run* run : weighed) memory.measured.push_back(*run->measured.bytes);
+  FitProblem memory{{}, weights_of(runs_with_memory), {}, constants_of(true)};
+  for (const Run* run : runs_with_memory) memory.measured.push_back(*run->measured.bytes);
   memory.predict = [&](std::size_t i, const Constants& c) {
-    return static_cast<double>(weighed[i]->run->memory(weighed[i]->measured.memory_kind, c).value);
+    return static_cast<double>(
+        runs_with_memory[i]->run->memory(runs_with_memory[i]->measured.memory_kind, c).value);
   };
   return fit(memory, constants, {.steps = 6});
 }
@@ -66,8 +67,8 @@ std::string line_of(const std::string& source, const Constants& constants) {
   return line + "}},\n";
 }
 
-// What the mean error would be with another value of one constant.
-void vary(std::span<const Run> runs, const std::string& name, const Constants& constants) {
+// Prints the mean error for other values of one constant.
+void show_sensitivity(std::span<const Run> runs, const std::string& name, const Constants& constants) {
   for (const ConstantRow& row : constant_rows()) {
     if (row.name != name) continue;
     for (const double factor : {0.5, 0.7, 0.85, 0.95, 1.0, 1.05, 1.15, 1.4, 2.0}) {
@@ -80,7 +81,7 @@ void vary(std::span<const Run> runs, const std::string& name, const Constants& c
   }
 }
 
-// Where the time of runs goes whose ids begin so.
+// Prints the time split of the runs whose id begins with `prefix`.
 void show(std::span<const Run> runs, const std::string& prefix, const Constants& constants) {
   for (const Run& run : runs) {
     if (!run.run || !run.measured.id.starts_with(prefix)) continue;
@@ -137,9 +138,9 @@ int main(int argc, char** argv) try {
                row.meaning);
   const std::vector<RunOutcome> outcomes = predict_runs(runs, found);
   if (!more.empty())
-    fmt::print("the second table: {:.2f} % mean error\n",
+    fmt::print("second table: {:.2f} % mean error\n",
                100 * summarise(more, predict_runs(more, found)).step_time.mape);
-  if (!tried.empty()) vary(runs, tried, found);
+  if (!tried.empty()) show_sensitivity(runs, tried, found);
   if (!shown.empty()) show(runs, shown, found);
   fmt::print("{}", accuracy_text(runs, outcomes));
   if (target.empty()) return 0;
@@ -165,7 +166,7 @@ int main(int argc, char** argv) try {
                since());
     std::fflush(stdout);
   }
-  fmt::print("left out: {:.2f} % mean\n", 100 * sum / number);
+  fmt::print("cross-validation: {:.2f} % mean error\n", 100 * sum / number);
   RealFileSystem files;
   value_or_throw(write_atomically(files, target, text));
   return 0;

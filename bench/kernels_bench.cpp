@@ -1,4 +1,5 @@
-// Speed of the kernels on this machine's processor: GB/s of each kernel, and attention in GFLOP/s, ours and ATen's.
+// Benchmarks the CPU kernels: GB/s of each kernel, and attention in GFLOP/s, compared with plain or ATen
+// implementations.
 //
 //   bench_kernels [THREADS] [fp32|bf16|fp16|fp64] [all|kernels|attention|ring]
 #include <ATen/Parallel.h>
@@ -27,13 +28,13 @@ using namespace optimus;
 
 namespace {
 
-// With one thread the processor's time, which others on the machine hardly change.
+// With one thread, CPU time is used, which other processes on the machine hardly affect.
 double now() {
   if (at::get_num_threads() == 1) return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The best of several runs: others on the machine only ever make it slower.
+// The best of several runs, because other processes only make a run slower.
 double seconds_of(const std::function<void()>& work) {
   double best = 1e9;
   const double end = now() + 0.5;
@@ -53,7 +54,7 @@ void show(const std::string& name, double bytes, const std::function<void()>& ho
              bytes / ours * 1e-9, theirs * 1e3, theirs / ours);
 }
 
-// Both kernels on the same tensors.
+// Runs both implementations of each kernel on the same tensors.
 class Bench {
  public:
   explicit Bench(at::ScalarType type) : type_(type), wide_(type == at::kDouble ? at::kDouble : at::kFloat) {}
@@ -121,14 +122,14 @@ class Bench {
     at::Tensor gradient = at::randn({size}, wide_), master = at::randn({size}, wide_),
                weight = tensor({size});
     at::Tensor first = at::zeros({size}, wide_), second = at::zeros({size}, wide_);
-    at::Tensor sum = at::zeros({1}, at::kDouble), numbers = numbers_behind_gate(at::kCPU, 1e-3);
+    at::Tensor sum = at::zeros({1}, at::kDouble), numbers = step_scalars_after_gate(at::kCPU, 1e-3);
     both("sum of squares", bytes(gradient), [&](const Kernels& k) { k.add_square_sum(gradient, sum); });
     both("AdamW", 7 * bytes(gradient) + bytes(weight),
          [&](const Kernels& k) { k.adamw({}, numbers, gradient, master, first, second, weight); });
     both("convert", bytes(master) + bytes(weight), [&](const Kernels& k) { k.convert(master, weight); });
   }
 
-  // Forward and backward, causal: 7 products of half a square.
+  // Causal attention, forward and backward: seven GEMMs, each over half of the square score matrix.
   void attention(std::int64_t length, double rate) {
     const std::int64_t heads = 12, head_dim = 64, sequences = 4096 / length, rows = sequences * length;
     AttentionTask task{.shape = {sequences, length, heads, heads, head_dim, true, 0.125}};
@@ -143,7 +144,8 @@ class Bench {
     at::Tensor grads = tensor({rows, 3 * heads, head_dim});
     at::Tensor dq = grads.narrow(1, 0, heads), dk = grads.narrow(1, heads, heads),
                dv = grads.narrow(1, 2 * heads, heads);
-    const double products = static_cast<double>(rows * length * heads * head_dim);  // flops of half a square
+    // FLOPs of one GEMM over half of the square
+    const double gemm_flops = static_cast<double>(rows * length * heads * head_dim);
     for (const bool is_ours : {true, false}) {
       if (!is_ours && rate != 0) return;
       const auto attention = is_ours ? make_host_attention() : make_fused_attention();
@@ -157,13 +159,13 @@ class Bench {
           !is_ours    ? "ATen's flash"
           : rate == 0 ? "ours"
                       : "ours, dropout",
-          forward * 1e3, 2 * products / forward * 1e-9, backward * 1e3, 5 * products / backward * 1e-9,
+          forward * 1e3, 2 * gemm_flops / forward * 1e-9, backward * 1e3, 5 * gemm_flops / backward * 1e-9,
           (forward + backward) * 1e3);
     }
   }
 
-  // All hops of the part of a long causal sequence that has the most to do, beside the whole sequence at once: what cutting
-  // costs. The share that the part has of the whole's scores is 1 / cp.
+  // All ring steps of the context-parallel part with the most work, compared with the whole sequence at once:
+  // the overhead of splitting. The part has 1 / cp of all attention scores.
   void ring(std::int64_t length, int cp) {
     const std::int64_t heads = 2, head_dim = 64;
     const AttentionTask whole{.shape = {1, length, heads, heads, head_dim, true, 0.125}};
@@ -178,17 +180,18 @@ class Bench {
     const double backward =
         seconds_of([&] { attention->backward(whole, dout, q, k, v, out, logsumexp, dq, dk, dv); });
     const std::int64_t own = length / cp;
-    const std::vector<RingTask> hops = ring_hops(whole.shape, cp);
+    const std::vector<RingTask> ring_steps = make_ring_steps(whole.shape, cp);
     at::Tensor statistics = logsumexp.narrow(2, 0, own).contiguous();
     const auto attention_ring = make_ring_attention(at::kCPU);
     const double ring_forward = seconds_of([&] {
       wide_out.zero_(), statistics.fill_(-std::numeric_limits<double>::infinity());
-      for (const RingTask& hop : hops) attention_ring->forward(hop, q, k, v, wide_out, statistics);
+      for (const RingTask& ring_step : ring_steps)
+        attention_ring->forward(ring_step, q, k, v, wide_out, statistics);
     });
     out.copy_(wide_out);
     const double ring_backward = seconds_of([&] {
-      for (const RingTask& hop : hops)
-        attention_ring->backward(hop, dout, q, k, v, out, statistics, wide_dq, wide_dk, wide_dv);
+      for (const RingTask& ring_step : ring_steps)
+        attention_ring->backward(ring_step, dout, q, k, v, out, statistics, wide_dq, wide_dk, wide_dv);
     });
     fmt::print(
         "ring {:6} cp {}   forward {:8.1f} ms, whole / cp {:8.1f} ms {:5.2f}x   backward {:8.1f} ms, "
@@ -198,18 +201,18 @@ class Bench {
   }
 
  private:
-  static std::vector<RingTask> ring_hops(const AttentionShape& shape, int cp) {
+  static std::vector<RingTask> make_ring_steps(const AttentionShape& shape, int cp) {
     const auto positions = [&](int part) {
       return share_of({.num_devices = cp, .strategy = {.cp = cp}}, part, 1, shape.length, false).positions;
     };
-    std::vector<RingTask> hops;
+    std::vector<RingTask> ring_steps;
     for (int part = 0; part < cp; ++part)
-      hops.push_back({.shape = shape,
-                      .own_length = shape.length / cp,
-                      .their_length = shape.length / cp,
-                      .pieces = ring_pieces(positions(0), positions(part), 1, shape.length, true, {}),
-                      .dropout = {}});
-    return hops;
+      ring_steps.push_back({.shape = shape,
+                            .own_length = shape.length / cp,
+                            .key_length = shape.length / cp,
+                            .pieces = ring_pieces(positions(0), positions(part), 1, shape.length, true, {}),
+                            .dropout = {}});
+    return ring_steps;
   }
   at::Tensor tensor(std::vector<std::int64_t> sizes) const { return at::randn(sizes, at::kFloat).to(type_); }
   static double bytes(const at::Tensor& x) {

@@ -1,11 +1,11 @@
-// How the layout algebra grows with the cluster: a 405B model (126 layers, hidden 16384) on 64 to 100,000
-// devices, from pp 2k to pp k, tensor parallel 8, optimizer state sharded over the data-parallel ranks or
-// replicated on them.
+// Benchmarks the layout algebra by cluster size: a 405B model (126 layers, hidden 16384) on 64 to 100,000
+// devices, changing from pp 2k to pp k, tensor parallel 8, with the optimizer state sharded or replicated
+// over data-parallel ranks.
 //
 //   bench_layout            the tables, one core, best of three
 //
-// Goals (docs/architecture.md): one rank's share at 100,000 devices in 50 ms, the whole diff at 16,384 in 2
-// s.
+// Goals (docs/architecture.md): one rank's share at 100,000 devices in 50 ms, the whole diff at 16,384
+// devices in 2 s.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 namespace optimus {
 namespace {
 
-// Milliseconds, the best of `times`.
+// Milliseconds; the best of `times` runs.
 double measure(int times, const std::function<void()>& work) {
   double best = 1e30;
   for (int i = 0; i < times; ++i) {
@@ -71,7 +71,7 @@ void bench_change(const ClusterSize& a, const ClusterSize& b, TextTable& table) 
   table.row(std::move(row));
 }
 
-void bench_rest(const ClusterSize& a, const ClusterSize& b, TextTable& table) {
+void bench_sync_and_assign(const ClusterSize& a, const ClusterSize& b, TextTable& table) {
   const Layout from = llama_405b(a), to = llama_405b(b);
   std::vector<std::string> row{with_commas(a.pp * a.dp * kTp) + " " + a.text() + " -> " + b.text()};
   SyncPlan plan;
@@ -83,11 +83,14 @@ void bench_rest(const ClusterSize& a, const ClusterSize& b, TextTable& table) {
   Assignment found;
   row.push_back(fmt::format("{:.1f}", measure(1, [&] { found = assign(from, to, available); })));
   row.push_back(found.is_exact ? "yes"
-                               : fmt::format("within {:.1f} %", 100 * (1 - found.kept / found.kept_bound)));
-  const auto moved = [&](Bytes kept) { return fmt::format("{:.1f}", 100 * (1 - kept / found.needed)); };
+                               : fmt::format("within {:.1f} %",
+                                             100 * (1 - found.bytes_in_place / found.in_place_bound)));
+  const auto moved = [&](Bytes bytes_in_place) {
+    return fmt::format("{:.1f}", 100 * (1 - bytes_in_place / found.needed));
+  };
   const DiffOutcome<WaveOrder> identity = order_waves(LayoutChange(from, to, {}));
   row.push_back(fmt::format("{:.1f}", 100 * (identity->lower_bound / identity->naive)));
-  row.push_back(moved(found.kept));
+  row.push_back(moved(found.bytes_in_place));
   table.row(std::move(row));
 }
 
@@ -112,8 +115,8 @@ int main() {
                   "moved %, rank = device", "moved %, assigned"});
   for (const bool is_sharded : {false, true})
     for (const auto& [pp, dp] : sizes) {
-      bench_rest({pp, dp, is_sharded}, {pp / 2, dp * 2, is_sharded}, rest);
-      bench_rest({pp, dp, is_sharded}, {pp * 2, dp / 2, is_sharded}, rest);
+      bench_sync_and_assign({pp, dp, is_sharded}, {pp / 2, dp * 2, is_sharded}, rest);
+      bench_sync_and_assign({pp, dp, is_sharded}, {pp * 2, dp / 2, is_sharded}, rest);
     }
   std::puts(rest.text().c_str());
 }

@@ -1,5 +1,5 @@
-// The layouts that benches and scale tests move between: a 405B model (126 layers, hidden 16384, 8 key/value
-// heads), tensor parallel 8, fp32 master and moments (12 bytes an element).
+// Sample layouts for benchmarks and scale tests: a 405B model (126 layers, hidden 16384, 8 key/value heads),
+// tensor parallel 8, fp32 master weights and moments (12 bytes per element).
 #pragma once
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace optimus {
 struct ClusterSize {
   int pp, dp;
   bool is_sharded;
-  bool has_own_groups = false;  // every pipeline a group of its own, as plans with unequal pipelines have
+  bool has_own_groups = false;  // one group per pipeline, as in plans with unequal pipelines
   std::string text() const {
     return fmt::format("pp{} dp{} {}", pp, dp,
                        has_own_groups ? "pipelines"
@@ -79,7 +79,7 @@ inline Layout llama_405b(const ClusterSize& size) {
   return builder.build();
 }
 
-// Nodes of 8, racks of 32 nodes.
+// Nodes of 8 devices, racks of 32 nodes.
 inline RankDomains nodes_and_racks(int devices) {
   RankDomains topology{{{}, {}}};
   for (int r = 0; r < devices; ++r)

@@ -1,8 +1,9 @@
-// Predicted and measured step time of plans with more devices than this machine has cores: devices are paced. Every compute
-// does its real work, on a small model, and ends no earlier than the time that is stated for it; so a schedule's waits and
-// bubbles are real, and the processors are mostly idle (their demand is printed: above 80 % the figures say nothing).
+// Compares predicted and measured step times of plans with more devices than this machine has cores. Devices
+// are paced: every compute instruction does its real work on a small model and takes at least its configured
+// time. Waits and bubbles of a schedule are therefore real while the CPUs are mostly idle. The CPU
+// utilization is printed; above 80 % the results are meaningless.
 //
-//   bench_pace            twenty plans; and the bubbles of each schedule on four stages
+//   bench_pace            twenty plans, and the bubbles of their stages
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,12 +23,13 @@ namespace {
 constexpr std::int64_t kLength = 16;
 constexpr int kWarmup = 1, kSteps = 3;
 
-// A layer's half takes a unit forward, and as much for each gradient; the ends take half of it.
-Seconds stated(const ModelSpec& model, const Instruction& at, int cp) {
+// The configured time: half a layer takes one unit forward and one unit for each gradient; the ends take half
+// of that.
+Seconds configured_time(const ModelSpec& model, const Instruction& at, int cp) {
   constexpr double kUnit = 0.012;
   if (at.lane != Lane::compute || at.op == Op::optimizer) return Seconds(0);
   if (block_kind(model, at.block) != BlockKind::layer) return Seconds(kUnit / 2);
-  if (at.part == Part::attention_hop) return Seconds(kUnit / cp / 2);
+  if (at.part == Part::attention_ring_step) return Seconds(kUnit / cp / 2);
   if (at.part == Part::attention_input || at.part == Part::attention_output) return Seconds(kUnit / 4);
   return Seconds(kUnit);
 }
@@ -43,7 +45,7 @@ std::vector<Sample> samples_of(std::int64_t count) {
 }
 
 struct Measured {
-  double seconds = 0, demand = 0;  // of a step; of the processors, as a part of all
+  double seconds = 0, cpu_utilization = 0;  // step time; CPU utilization as a fraction of all cores
 };
 
 Measured run(const ModelSpec& model, const Plan& plan, int cp) {
@@ -58,7 +60,7 @@ Measured run(const ModelSpec& model, const Plan& plan, int cp) {
       parameters.initialize(1);
       EngineOptions options;
       options.rank = rank, options.comm = comm.get();
-      options.pace = [&](const Instruction& at) { return stated(model, at, cp); };
+      options.pace = [&](const Instruction& at) { return configured_time(model, at, cp); };
       Engine engine(plan, model, parameters, options);
       done_or_throw(comm->connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
       const Batch batch = make_batch(samples_of(plan.batch), plan, 0, 0, rank);
@@ -94,19 +96,20 @@ Plan plan_of(const ModelSpec& model, const Case& one) {
   return uniform_plan(model, shape);
 }
 
-// Computes as stated, messages and collectives as if they took no time.
+// Compute takes its configured time; messages and collectives take no time.
 double predicted(const ModelSpec& model, const Plan& plan, int cp) {
   const auto timeline = execute(compile_all(plan, model), [&](const Program&, const Instruction& at) {
-    return stated(model, at, cp).value;
+    return configured_time(model, at, cp).value;
   });
   ensure(timeline.has_value(), "{}", timeline ? "" : timeline.error().why);
   return timeline->length;
 }
 
-// The part of the step in which stage 0's devices compute nothing.
+// The fraction of the step in which the devices of stage 0 do not compute.
 double bubble(const ModelSpec& model, const Plan& plan, double seconds) {
   double busy = 0;
-  for (const Instruction& at : compile(plan, model, 0).instructions) busy += stated(model, at, 1).value;
+  for (const Instruction& at : compile(plan, model, 0).instructions)
+    busy += configured_time(model, at, 1).value;
   return 1 - busy / seconds;
 }
 
@@ -138,7 +141,7 @@ void compare_all() {
       {4, 2, 1, 2, 1, 16, one_f_one_b},
   };
   fmt::print("{:<34} {:>9} {:>9} {:>7} {:>16} {:>7}\n", "plan", "predicted", "measured", "error",
-             "bubble, of stage", "demand");
+             "bubble, measured", "CPU");
   double worst = 0, sum = 0;
   for (const Case& one : cases) {
     const Plan plan = plan_of(model, one);
@@ -149,7 +152,7 @@ void compare_all() {
     fmt::print("{:<34} {:>6.1f} ms {:>6.1f} ms {:>6.1f}% {:>7.1f}% {:>6.1f}% {:>6.0f}%\n", short_text(plan),
                1e3 * expected, 1e3 * measured.seconds, 100 * error,
                one.cp > 1 ? 0 : 100 * bubble(model, plan, expected),
-               one.cp > 1 ? 0 : 100 * bubble(model, plan, measured.seconds), 100 * measured.demand);
+               one.cp > 1 ? 0 : 100 * bubble(model, plan, measured.seconds), 100 * measured.cpu_utilization);
     std::fflush(stdout);
   }
   fmt::print("{} plans, mean error {:.1f}%, worst {:.1f}%\n", cases.size(),

@@ -1,6 +1,6 @@
-// How plans, layouts and programs grow with the cluster: 405B parameters on 64 to 100,000 devices.
+// Benchmarks plans, layouts and programs by cluster size: 405B parameters on 64 to 100,000 devices.
 //
-// usage: bench_plan. Each figure is the best of five; docs/architecture.md quotes them.
+// usage: bench_plan. Prints the best of five runs; docs/architecture.md quotes the results.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -28,7 +28,7 @@ double best_milliseconds(Work work) {
 
 void measure(const ModelSpec& model, const Plan& plan);
 
-// One pipeline of pp16 tp8, data parallel inside the stages.
+// One pipeline with pp16 tp8 and data parallelism inside the stages.
 void measure_one_pipeline(const ModelSpec& model, int devices) {
   const int tp = 8, pp = devices >= 128 ? 16 : 8, dp = devices / (tp * pp);
   const LayerStrategy strategy{.tp = tp, .sequence_parallel = true, .zero = 1};
@@ -38,7 +38,7 @@ void measure_one_pipeline(const ModelSpec& model, int devices) {
   measure(model, plan);
 }
 
-// As many equal pipelines of 16 stages of 16 devices as there is room for.
+// As many equal pipelines as fit, each of 16 stages with 16 devices.
 void measure_many_pipelines(const ModelSpec& model, int devices) {
   const LayerStrategy strategy{.tp = 8, .sequence_parallel = true, .zero = 1};
   Plan plan =
@@ -56,17 +56,17 @@ void measure_many_pipelines(const ModelSpec& model, int devices) {
 
 void measure(const ModelSpec& model, const Plan& plan) {
   const int device = num_devices(plan) / 2;
-  const double valid = best_milliseconds([&] { ensure(!problem_in(plan, model), "the plan is valid"); });
-  const double lay = best_milliseconds([&] { (void)layout_of(plan, model, StateKind::optimizer); });
+  const double valid = best_milliseconds([&] { ensure(!find_problem(plan, model), "the plan is valid"); });
+  const double layout_ms = best_milliseconds([&] { (void)layout_of(plan, model, StateKind::optimizer); });
   const Layout layout = layout_of(plan, model, StateKind::optimizer);
-  const double hold = best_milliseconds([&] { (void)boxes_of(layout, RankIndex(layout), Rank{device}); });
+  const double boxes_ms = best_milliseconds([&] { (void)boxes_of(layout, RankIndex(layout), Rank{device}); });
   std::size_t instructions = 0;
   const double program =
       best_milliseconds([&] { instructions = compile(plan, model, device).instructions.size(); });
   const std::string text = plan_text(plan);
   const double json = best_milliseconds([&] { (void)parse_plan(text, "plan"); });
   fmt::print("{:8} {:>10.2f} {:>10.2f} {:>16.2f} {:>12.2f} {:>8} {:>11.2f} {:>9}\n", num_devices(plan), valid,
-             lay, hold, program, instructions, json, text.size());
+             layout_ms, boxes_ms, program, instructions, json, text.size());
 }
 
 }  // namespace
@@ -77,8 +77,8 @@ int main() {
   const ModelSpec model = *find_preset("llama3-405b");
   fmt::print("llama3-405b, pp16 tp8 sp zero1, milliseconds\n");
   fmt::print("{:>8} {:>10} {:>10} {:>16} {:>12} {:>8} {:>11} {:>9}\n", "devices", "validity", "layout",
-             "one rank's boxes", "one program", "(length)", "read a file", "(bytes)");
+             "validation", "one program", "(length)", "parse JSON", "(bytes)");
   for (const int devices : {64, 256, 1024, 4096, 16384, 65536, 99968}) measure_one_pipeline(model, devices);
-  fmt::print("the same in pipelines of 256 devices\n");
+  fmt::print("the same with pipelines of 256 devices\n");
   for (const int devices : {256, 1024, 4096, 16384, 65536, 99968}) measure_many_pipelines(model, devices);
 }

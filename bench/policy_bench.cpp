@@ -1,11 +1,13 @@
-// Every policy on everything that no training has seen: the last 40 % of traces, made-up trials with other numbers, and time lines of
-// conditions answered by the planner, on 8, 64, 1,024 and 16,384 devices:
+// Evaluates every policy on data that no training has used: the last 40 % of the traces, random trials with
+// other numbers, and timelines of conditions with the planner's responses, on 8, 64, 1,024 and 16,384
+// devices.
 //
-//   bench_policy TRACES [NAME=FILE…] [--json FILE]     TRACES: a folder with bamboo/, oobleck/, infinitehbd/, sailor/, tenplex/;
-//                                                      NAME=FILE: policies besides
+//   bench_policy TRACES [NAME=FILE…] [--json FILE]
+//       TRACES: a folder with bamboo/, oobleck/, infinitehbd/, sailor/, tenplex/
+//       NAME=FILE: additional learned policies
 //
-// Figures are parts of the oracle's useful steps, with intervals of 95 % by bootstrap over cases; `bound` knows what is to come and pays
-// what policies pay. docs/policy.md has the tables.
+// Values are fractions of the oracle's useful steps with 95 % confidence intervals (bootstrap over cases).
+// `bound` has full knowledge of the trial but pays the same costs as policies. docs/policy.md has the tables.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,15 +23,15 @@
 #include "model/tensors.h"
 #include "recovery/templates.h"
 #include "trials/environment.h"
-#include "trials/environment_draw.h"
-#include "trials/line_trial.h"
+#include "trials/random_stream.h"
+#include "trials/timeline_trial.h"
 #include "trials/trial_values.h"
 
 using namespace optimus;
 
 namespace {
 
-double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 struct Size {
   int devices, per_node;
@@ -43,7 +45,7 @@ constexpr Size kSizes[] = {{8, 1, "gpt3-1.3b", "v100x8", 256},
 
 struct Case {
   std::string family;
-  int devices = 0;  // 0: drawn
+  int devices = 0;  // 0: random
   TrialCase trial;
 };
 
@@ -56,20 +58,20 @@ struct Contender {
 // [contender][case]
 using Fractions = std::vector<std::vector<double>>;
 
-double fraction_of(const Contender& who, const TrialCase& one) {
+double fraction_of(const Contender& contender, const TrialCase& one) {
   const double best = std::max(1e-9, hindsight(one).useful_steps);
-  if (!who.is_bound) return run_trial(who.policy, one).useful_steps / best;
+  if (!contender.is_bound) return run_trial(contender.policy, one).useful_steps / best;
   const TrialValues values(one);
-  const Decider knows = [&](const Situation&, const TrialPoint& point) {
+  const Decider oracle_decider = [&](const Situation&, const TrialPoint& point) {
     const std::vector<double> worth = values.of_options(point);
     const auto most = std::max_element(worth.begin(), worth.end());
     return Choice{*most > worth.front() + 1e-9 ? static_cast<std::size_t>(most - worth.begin()) : 0, 0, {}};
   };
-  return run_trial(knows, one).useful_steps / best;
+  return run_trial(oracle_decider, one).useful_steps / best;
 }
 
-// Nodes of the trace, every so many of them, so that at most `nodes` are there at once.
-AvailabilityTrace thinned(const AvailabilityTrace& trace, int nodes) {
+// The trace restricted to evenly chosen nodes, so that at most `nodes` are present at once.
+AvailabilityTrace with_at_most(const AvailabilityTrace& trace, int nodes) {
   int peak = 1;
   for (const NodeCount& count : node_counts(trace)) peak = std::max(peak, count.nodes);
   AvailabilityTrace result = trace;
@@ -96,16 +98,16 @@ constexpr TraceFile kTraces[] = {{"spot", "bamboo/p3-trace.csv"},
                                  {"resize", "sailor/a100_trace_16.json"},
                                  {"resize", "sailor/a100_trace_original.json"},
                                  {"resize", "tenplex/dynamic_resources_schedule.json"}};
-constexpr int kErrors = 6;  // draws of prediction errors, of each trace
+constexpr int kErrorDraws = 6;  // draws of prediction errors for each trace
 
 Throughput speeds_of(const Size& size, double& parameters) {
   const ModelSpec model = *find_preset(size.model);
   const Cluster cluster = open_cluster(size.cluster);
-  Demand demand{model, cluster, our_software(), fitted_constants()};
+  Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = size.batch, demand.sequence_length = 2048;
   const int nodes = size.devices / size.per_node;
   const PipelineTemplates templates = PipelineTemplates::build(
-      demand, {.devices_per_node = size.per_node, .most_nodes = nodes, .failures = 1});
+      demand, {.devices_per_node = size.per_node, .max_nodes = nodes, .failures = 1});
   Throughput result{.fewest = templates.smallest(), .samples_per_second = {}};
   for (int n = templates.smallest(); n <= nodes; ++n)
     result.samples_per_second.push_back(static_cast<double>(size.batch) / templates.seconds(n));
@@ -121,13 +123,13 @@ void add_traces(const Path& folder, const Size& size, std::vector<Case>& cases) 
     const AvailabilityTrace whole =
         parse_trace(value_or_throw(read_file(path, Bytes(1 << 26))), path.string());
     const AvailabilityTrace trace =
-        thinned(piece_of(whole, 0.6 * whole.length, whole.length), size.devices / size.per_node);
+        with_at_most(piece_of(whole, 0.6 * whole.length, whole.length), size.devices / size.per_node);
     ReplayCase replay{.trace = trace, .throughput = throughput, .batch = static_cast<double>(size.batch)};
     replay.costs.join_bytes = 12 * parameters, replay.ready_seconds = 0;
-    replay.costs.link_bytes_per_second *= std::max(1, size.per_node / 8);  // each eight devices have a link
+    replay.costs.link_bytes_per_second *= std::max(1, size.per_node / 8);  // one link per eight devices
     replay.costs.loss_bytes = throughput.fewest > 1 ? 12 * parameters : 0;
     const TrialCase trial = trial_of(replay, size.per_node);
-    for (int error = 0; error < kErrors; ++error) {
+    for (int error = 0; error < kErrorDraws; ++error) {
       cases.push_back({file.family, size.devices, trial});
       cases.back().trial.seed = static_cast<std::uint64_t>(100 + error);
       if (std::string(file.family) == "resize") continue;
@@ -140,14 +142,15 @@ void add_traces(const Path& folder, const Size& size, std::vector<Case>& cases) 
 void add_conditions(const Size& size, std::vector<Case>& cases) {
   const ModelSpec model = *find_preset(size.model);
   const Cluster cluster = open_cluster(size.cluster);
-  Demand demand{model, cluster, our_software(), fitted_constants()};
+  Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = size.batch, demand.sequence_length = 2048;
-  const SearchResult start = search(demand, Ground(cluster));
-  // Without a search for each condition, which takes seconds: plans known before, shares, cuts, and leaving out.
+  const SearchResult start = search(demand, ClusterView(cluster));
+  // Without a search per condition, which would take seconds: known plans, work sharing, new cuts, and
+  // dropping devices.
   ResponseLimits limits{.searched_devices = 0};
   for (const Alternative& other : start.alternatives)
-    if (other.fill.fits()) limits.known.push_back(other.plan);
-  // As published, but at least some on small clusters: about ten in twelve hours.
+    if (other.peak_memory.fits()) limits.known.push_back(other.plan);
+  // Published rates, but at least about ten conditions in twelve hours on small clusters.
   const double more = std::max(1.0, 256.0 / size.devices);
   const ConditionRates usual,
       rates{usual.device_per_hour * more, usual.host_per_hour * more, usual.link_per_hour * more};
@@ -155,21 +158,22 @@ void add_conditions(const Size& size, std::vector<Case>& cases) {
     const double hours = size.devices > 4096 ? 2 : 12;
     const TrialCase trial =
         trial_of(random_time_line(cluster, hours * 3600, rates, seed), demand, start.plan, {}, limits);
-    for (int error = 0; error < 2 * kErrors; ++error) {
+    for (int error = 0; error < 2 * kErrorDraws; ++error) {
       cases.push_back({"slow", size.devices, trial});
       cases.back().trial.seed = static_cast<std::uint64_t>(100 + error);
     }
   }
 }
 
-void add_made_up(int count, std::vector<Case>& cases) {
+void add_random_trials(int count, std::vector<Case>& cases) {
   for (const TrialFamily family : kTrialFamilies)
     for (int i = 0; i < count; ++i)
       cases.push_back(
           {text(family), 0, random_trial(family, 7'000'000'000'000ULL + static_cast<std::uint64_t>(i))});
 }
 
-// Nodes that come and go so that whoever follows them at once pays most: half of them, every two pauses.
+// Half of the nodes leave and return after every two pauses, which costs a policy most that follows each
+// change at once.
 void add_oscillation(std::vector<Case>& cases) {
   for (std::uint64_t i = 0; i < 20; ++i) {
     TrialCase one = random_trial(TrialFamily::resize, 8'000'000'000'000ULL + i);
@@ -189,23 +193,23 @@ void add_oscillation(std::vector<Case>& cases) {
 
 Fractions measure(const std::vector<Contender>& contenders, const std::vector<Case>& cases) {
   Fractions result;
-  for (const Contender& who : contenders) {
+  for (const Contender& contender : contenders) {
     double hours = 0;
-    const double begin = processor_seconds();
+    const double begin = cpu_seconds();
     result.emplace_back();
     for (const Case& one : cases) {
-      result.back().push_back(fraction_of(who, one.trial));
+      result.back().push_back(fraction_of(contender, one.trial));
       hours += one.trial.segments.back().end / 3600;
     }
-    if (who.name == "learned")
-      fmt::print("(learned: {:.0f} simulated hours a second of one core)\n",
-                 hours / (processor_seconds() - begin));
+    if (contender.name == "learned")
+      fmt::print("(learned: {:.0f} simulated hours per second of one core)\n",
+                 hours / (cpu_seconds() - begin));
   }
   return result;
 }
 
 std::pair<double, double> interval(const std::vector<double>& values) {
-  Draw draw(RandomKey(1).with("bootstrap"));
+  RandomStream draw(RandomKey(1).with("bootstrap"));
   std::vector<double> means;
   for (int i = 0; i < 400; ++i) {
     double sum = 0;
@@ -216,7 +220,7 @@ std::pair<double, double> interval(const std::vector<double>& values) {
   return {means[10], means[389]};
 }
 
-// A column of each key that `key_of` gives, and one for all.
+// Prints one column for each key that `key_of` returns, and one for all.
 template <typename Key>
 Json show(const std::string& title, const std::vector<Contender>& contenders, const std::vector<Case>& cases,
           const Fractions& fractions, Key key_of) {
@@ -228,21 +232,22 @@ Json show(const std::string& title, const std::vector<Contender>& contenders, co
   header.insert(header.end(), {"all", "95 %"});
   TextTable table(header);
   Json result;
-  for (std::size_t who = 0; who < contenders.size(); ++who) {
-    std::vector<std::string> row = {contenders[who].name};
+  for (std::size_t contender = 0; contender < contenders.size(); ++contender) {
+    std::vector<std::string> row = {contenders[contender].name};
     std::vector<double> all;
     for (const std::string& key : keys) {
       double sum = 0, count = 0;
       for (std::size_t i = 0; i < cases.size(); ++i)
-        if (key_of(cases[i]) == key) sum += fractions[who][i], ++count;
+        if (key_of(cases[i]) == key) sum += fractions[contender][i], ++count;
       row.push_back(fmt::format("{:.2f}", 100 * sum / count)), all.push_back(sum / count);
-      result[contenders[who].name][key] = 100 * sum / count;
+      result[contenders[contender].name][key] = 100 * sum / count;
     }
     double mean = 0;
     for (const double one : all) mean += one / static_cast<double>(all.size());
-    const auto [low, high] = interval(fractions[who]);
+    const auto [low, high] = interval(fractions[contender]);
     row.insert(row.end(), {fmt::format("{:.2f}", 100 * mean), fmt::format("{:.2f}–{:.2f}", low, high)});
-    result[contenders[who].name]["all"] = 100 * mean, result[contenders[who].name]["95 %"] = {low, high};
+    result[contenders[contender].name]["all"] = 100 * mean,
+    result[contenders[contender].name]["95 %"] = {low, high};
     table.row(row);
   }
   fmt::print("\n{}", table.text());
@@ -250,21 +255,22 @@ Json show(const std::string& title, const std::vector<Contender>& contenders, co
   return result;
 }
 
-Json wrong_models(const std::vector<Contender>& contenders, const std::vector<Case>& cases) {
-  struct Wrong {
+Json show_model_errors(const std::vector<Contender>& contenders, const std::vector<Case>& cases) {
+  struct ModelError {
     const char* name;
-    double told, pause, lasting = 0;
+    double step_factor, pause, permanent = 0;
   };
   std::vector<Case> all;
-  for (const Wrong& wrong :
-       {Wrong{"told 2x", 2, 1}, Wrong{"told 1/2", 0.5, 1}, Wrong{"pause told 5x", 1, 5},
-        Wrong{"pause told 1/5", 1, 0.2},
-        // What nobody has fitted constants for: each plan is off by its own 30 %, for good.
-        Wrong{"new device", 1, 1, 0.3}})
+  for (const ModelError& model_error :
+       {ModelError{"told 2x", 2, 1}, ModelError{"told 1/2", 0.5, 1}, ModelError{"pause told 5x", 1, 5},
+        ModelError{"pause told 1/5", 1, 0.2},
+        // Hardware without fitted constants: every plan has its own permanent prediction error of 30 %.
+        ModelError{"new device", 1, 1, 0.3}})
     for (std::size_t i = 0; i < cases.size(); i += 3) {
-      all.push_back({wrong.name, 0, cases[i].trial});
-      all.back().trial.told_factor = wrong.told, all.back().trial.told_pause_factor = wrong.pause;
-      all.back().trial.lasting_error = std::max(all.back().trial.lasting_error, wrong.lasting);
+      all.push_back({model_error.name, 0, cases[i].trial});
+      all.back().trial.prediction_bias = model_error.step_factor,
+      all.back().trial.pause_prediction_bias = model_error.pause;
+      all.back().trial.permanent_error = std::max(all.back().trial.permanent_error, model_error.permanent);
     }
   add_oscillation(all);
   return show("wrong model", contenders, all, measure(contenders, all),
@@ -274,12 +280,12 @@ Json wrong_models(const std::vector<Contender>& contenders, const std::vector<Ca
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) return fmt::print("bench_policy TRACES [NAME=FILE…] [--json FILE]\n"), 2;
+  if (argc < 2) return fmt::print("usage: bench_policy TRACES [NAME=FILE…] [--json FILE]\n"), 2;
   std::vector<Contender> contenders;
   for (const std::string& word : policy_words())
     if (word != "oracle") contenders.push_back({word, parse_policy(word, "policy")});
   contenders.push_back({"no guards", {.kind = PolicyKind::learned, .is_guarded = false}});
-  std::list<LearnedPolicy> besides;
+  std::list<LearnedPolicy> extra_policies;
   std::string file;
   for (int i = 2; i < argc; ++i) {
     if (std::string(argv[i]) == "--json" && i + 1 < argc) {
@@ -287,14 +293,14 @@ int main(int argc, char** argv) {
       continue;
     }
     const std::vector<std::string> parts = split(argv[i], '=');
-    besides.push_back(read_learned_policy(parts.back()));
-    contenders.push_back({parts.front(), {.kind = PolicyKind::learned, .network = &besides.back()}});
+    extra_policies.push_back(read_learned_policy(parts.back()));
+    contenders.push_back({parts.front(), {.kind = PolicyKind::learned, .network = &extra_policies.back()}});
   }
   contenders.push_back({"bound", {}, true});
-  std::vector<Case> made_up, cases;
-  add_made_up(200, made_up);
+  std::vector<Case> random_cases, cases;
+  add_random_trials(200, random_cases);
   Json result;
-  result["made up"] = show("made up", contenders, made_up, measure(contenders, made_up),
+  result["made up"] = show("made up", contenders, random_cases, measure(contenders, random_cases),
                            [](const Case& one) { return one.family; });
   for (const Size& size : kSizes) add_traces(argv[1], size, cases), add_conditions(size, cases);
   const Fractions real = measure(contenders, cases);
@@ -302,7 +308,7 @@ int main(int argc, char** argv) {
       show("unseen, by family", contenders, cases, real, [](const Case& one) { return one.family; });
   result["by devices"] = show("unseen, by devices", contenders, cases, real,
                               [](const Case& one) { return fmt::format("{}", one.devices); });
-  result["wrong model"] = wrong_models(contenders, cases);
+  result["wrong model"] = show_model_errors(contenders, cases);
   RealFileSystem files;
   if (!file.empty()) value_or_throw(write_atomically(files, Path(file), result.dump(1) + "\n"));
 }

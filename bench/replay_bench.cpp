@@ -1,5 +1,7 @@
-// Replays of published traces: the tables of docs/resilience.md. bench_replay [FOLDER] [COSTS.json]; the folder holds traces, throughput.csv,
-// costs.csv and reference_results.csv (tests/data/oobleck).
+// Replays published traces and prints the tables of docs/resilience.md.
+//
+//   bench_replay [FOLDER] [COSTS.json]     the folder contains the traces, throughput.csv, costs.csv and
+//                                          reference_results.csv (default: tests/data/oobleck)
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,16 +31,17 @@ struct Inputs {
 };
 
 double reproduced(const Inputs& inputs, System system, const std::string& model,
-                  const AvailabilityTrace& trace, Counting counting) {
+                  const AvailabilityTrace& trace, StepCounting counting) {
   const PublishedSystem& published = inputs.tables.of(system, model);
-  ReplayCase one{.trace = trace, .throughput = published.throughput, .batch = published.batch};
-  one.halts = published.halts, one.counting = counting;
-  return replay(system, one).samples_per_second;
+  ReplayCase replay_case{.trace = trace, .throughput = published.throughput, .batch = published.batch};
+  replay_case.reconfiguration = published.reconfiguration, replay_case.counting = counting;
+  return replay(system, replay_case).samples_per_second;
 }
 
 void show_reproduction(const Inputs& inputs) {
   const CsvTable results = parse_csv(inputs.read("reference_results.csv"), "reference_results.csv");
-  fmt::print("| system | figures | as published: worst, median error | without accidents: worst, median |\n");
+  fmt::print(
+      "| system | results | as published: worst, median error | without artefacts: worst, median error |\n");
   fmt::print("|---|---|---|---|\n");
   for (const System system : {System::oobleck, System::varuna, System::bamboo}) {
     std::vector<double> errors[2];
@@ -48,7 +51,7 @@ void show_reproduction(const Inputs& inputs) {
       for (int i = 0; i < 2; ++i) {
         const double expected = std::stod(results.cell(row, i == 0 ? "samples_per_s" : "without_artefacts"));
         const double found = reproduced(inputs, system, results.cell(row, "model"), trace,
-                                        i == 0 ? Counting::as_published : Counting::really_done);
+                                        i == 0 ? StepCounting::as_published : StepCounting::completed_only);
         errors[i].push_back(expected == 0 ? std::abs(found) : std::abs(found / expected - 1));
       }
     }
@@ -61,12 +64,11 @@ void show_reproduction(const Inputs& inputs) {
   }
 }
 
-// All with the throughput of Oobleck's table, so that policy and costs alone differ.
+// All systems use the throughput of Oobleck's table, so only policies and costs differ.
 void show_comparison(const Inputs& inputs) {
   fmt::print(
-      "\nsamples/s, Bamboo / Varuna / Oobleck / ours; over the whole trace, mean of {} replays; in brackets: "
-      "ours by the best "
-      "other\n\n",
+      "\nsamples/s, Bamboo / Varuna / Oobleck / ours; over the whole trace, mean of {} replays; in "
+      "parentheses: ours relative to the best other system\n\n",
       kRepeats);
   fmt::print("| model |");
   for (const char* name : kTraces) fmt::print(" {} |", Path(name).stem().string());
@@ -79,14 +81,16 @@ void show_comparison(const Inputs& inputs) {
       std::string cell;
       double best = 0, own = 0;
       for (const System system : {System::bamboo, System::varuna, System::oobleck, System::ours}) {
-        ReplayCase one{.trace = trace, .throughput = inputs.tables.of(System::oobleck, model).throughput};
-        one.batch = inputs.tables.of(System::oobleck, model).batch;
-        if (system != System::ours) one.halts = inputs.tables.of(system, model).halts;
-        one.costs = inputs.costs;
-        const double of_a_node = 12 * published_parameters(model) / one.halts.fewest_nodes;
-        if (one.costs.join_bytes == 0) one.costs.join_bytes = of_a_node;
-        if (one.costs.loss_bytes == 0) one.costs.loss_bytes = of_a_node;
-        const double found = mean_replay(system, one, kRepeats).goodput;
+        ReplayCase replay_case{.trace = trace,
+                               .throughput = inputs.tables.of(System::oobleck, model).throughput};
+        replay_case.batch = inputs.tables.of(System::oobleck, model).batch;
+        if (system != System::ours)
+          replay_case.reconfiguration = inputs.tables.of(system, model).reconfiguration;
+        replay_case.costs = inputs.costs;
+        const double of_a_node = 12 * published_parameters(model) / replay_case.reconfiguration.min_nodes;
+        if (replay_case.costs.join_bytes == 0) replay_case.costs.join_bytes = of_a_node;
+        if (replay_case.costs.loss_bytes == 0) replay_case.costs.loss_bytes = of_a_node;
+        const double found = mean_replay(system, replay_case, kRepeats).goodput;
         (system == System::ours ? own : best) = system == System::ours ? found : std::max(best, found);
         cell += fmt::format("{}{:.4g}", cell.empty() ? "" : " / ", found);
       }
@@ -95,7 +99,7 @@ void show_comparison(const Inputs& inputs) {
     }
     fmt::print("\n");
   }
-  fmt::print("\nours is first in {} of {}\n", won, all);
+  fmt::print("\nours is best in {} of {} cases\n", won, all);
 }
 
 int run(int argc, char** argv) {

@@ -1,6 +1,6 @@
-// Predicts the plans that Sailor's authors measured on GH200 and on mixed RTX cards.
+// Predicts the plans that Sailor's authors measured on GH200 and on mixed RTX GPUs.
 //   bench_sailor [FOLDER]     default: ../shared/traces/sailor/measured_plans, or $OPTIMUS_SHARED/traces/…
-// Says so and does nothing where the folder is absent: those files are others' and not in this repository.
+// Prints a message and exits if the folder does not exist; the files are not part of this repository.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ int main(int argc, char** argv) try {
                           ? Path(argv[1])
                           : Path(shared != nullptr ? shared : "../shared") / "traces/sailor/measured_plans";
   if (std::error_code error; !std::filesystem::is_directory(folder, error)) {
-    fmt::print("{} is not there: nothing to compare with\n", folder.string());
+    fmt::print("{} does not exist: nothing to compare with\n", folder.string());
     return 0;
   }
   std::set<Path> files;
@@ -29,7 +29,7 @@ int main(int argc, char** argv) try {
   TextTable table({"plan", "measured s", "predicted s", "error", "compute", "tensor", "data", "pipeline",
                    "bubble", "host", "measured GB", "predicted GB", "error"});
   double sum[2] = {}, memory = 0;
-  int number[2] = {}, weighed = 0;
+  int number[2] = {}, num_with_memory = 0;
   for (const Path& path : files) {
     const MeasuredPlanFile file =
         parse_measured_plan(value_or_throw(read_file(path, Bytes(1 << 24))), path.string());
@@ -37,7 +37,7 @@ int main(int argc, char** argv) try {
     const double error = step.seconds / file.seconds - 1;
     const auto bytes = static_cast<double>(file.run->memory(MemoryKind::process, fitted_constants()).value);
     sum[file.is_mixed] += std::abs(error), ++number[file.is_mixed];
-    memory += std::abs(bytes / file.bytes - 1), ++weighed;
+    memory += std::abs(bytes / file.bytes - 1), ++num_with_memory;
     const TimeSplit& s = step.split;
     const auto seconds = [](double value) { return fmt::format("{:.3f}", value); };
     table.row({path.stem().string(), seconds(file.seconds), seconds(step.seconds),
@@ -49,9 +49,11 @@ int main(int argc, char** argv) try {
   fmt::print("{}\n", table.text());
   for (const int mixed : {0, 1})
     if (number[mixed] > 0)
-      fmt::print("{}: {:.1f} % mean error over {} plans\n", mixed ? "mixed cards" : "one type",
+      fmt::print("{}: {:.1f} % mean error over {} plans\n", mixed ? "mixed GPUs" : "one type",
                  100 * sum[mixed] / number[mixed], number[mixed]);
-  if (weighed > 0) fmt::print("memory: {:.1f} % mean error over {} plans\n", 100 * memory / weighed, weighed);
+  if (num_with_memory > 0)
+    fmt::print("memory: {:.1f} % mean error over {} plans\n", 100 * memory / num_with_memory,
+               num_with_memory);
   return 0;
 } catch (const UserError& error) {
   fmt::print(stderr, "{}\n", error.what());

@@ -1,5 +1,8 @@
-// How long planning takes, and how that grows with devices; how near bounds come to simulations.
-// bench_search: growth curves. bench_search RUNS.csv: choices among the layouts of published sweeps. bench_search MODEL CLUSTER BATCH SEQ: one demand, with the bounds of what was simulated.
+// Benchmarks planning: search time by number of devices, and the ratio of bounds to simulated times.
+//
+//   bench_search                             search times for several models and clusters
+//   bench_search RUNS.csv                    the planner's choice among the layouts of published sweeps
+//   bench_search MODEL CLUSTER BATCH SEQ     one demand, with the bounds of all simulated candidates
 #include <fmt/format.h>
 
 #include <chrono>
@@ -27,11 +30,11 @@ void measure(const std::string& model_name, const std::string& cluster_name, std
              std::int64_t length) {
   const ModelSpec model = *find_preset(model_name);
   const Cluster cluster = open_cluster(cluster_name);
-  Demand demand{model, cluster, our_software(), fitted_constants()};
+  Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = batch, demand.sequence_length = length;
-  const Ground ground(cluster);
+  const ClusterView cluster_view(cluster);
   SearchResult result;
-  const double seconds = seconds_for([&] { result = search(demand, ground); });
+  const double seconds = seconds_for([&] { result = search(demand, cluster_view); });
   fmt::print(
       "{:12} {:24} batch {:6}:  {:7.3f} s  {:8} candidates  {:4} simulated  gap {:.4f}  step {:8.3f} s  {}\n",
       model_name, cluster_name, batch, seconds, result.num_candidates, result.num_simulated, result.gap,
@@ -42,26 +45,26 @@ void show_bounds(const std::string& model_name, const std::string& cluster_name,
                  std::int64_t length) {
   const ModelSpec model = *find_preset(model_name);
   const Cluster cluster = open_cluster(cluster_name);
-  Demand demand{model, cluster, our_software(), fitted_constants()};
+  Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = batch, demand.sequence_length = length;
-  const Ground ground(cluster);
-  Bounder bounder(demand, ground);
+  const ClusterView cluster_view(cluster);
+  BoundModel bound_model(demand, cluster_view);
   GridResult grid;
-  const double seconds = seconds_for([&] { grid = search_grid(demand, ground, bounder, {}); });
-  for (const Judged& one : grid.judged) {
-    const Bound bound = bounder.of(one.candidate), any = bounder.of_any_schedule(one.candidate);
+  const double seconds = seconds_for([&] { grid = search_grid(demand, cluster_view, bound_model, {}); });
+  for (const EvaluatedCandidate& one : grid.evaluated) {
+    const Bound bound = bound_model.of(one.candidate), any = bound_model.bound_any_schedule(one.candidate);
     fmt::print("{:9.4f} s  bound {:.4f} {:.4f}  shape {:.4f}  mb{} {}{} {}\n", one.seconds,
-               bounder.tighter(one.candidate, bound) / one.seconds, bound.seconds / one.seconds,
+               bound_model.tighten_bound(one.candidate, bound) / one.seconds, bound.seconds / one.seconds,
                any.seconds / one.seconds, one.candidate.microbatch, text(one.candidate.recompute),
                one.candidate.is_fitted ? " fitted" : "",
-               short_text(grid_plan(demand, bounder, one.candidate)));
+               short_text(grid_plan(demand, bound_model, one.candidate)));
   }
-  fmt::print("{:.3f} s, {} candidates, {} simulated, {} specimens, gap {:.4f}\n", seconds,
-             grid.num_candidates, grid.num_simulated, bounder.num_specimens(), grid.gap);
+  fmt::print("{:.3f} s, {} candidates, {} simulated, {} cost samples, gap {:.4f}\n", seconds,
+             grid.num_candidates, grid.num_simulated, bound_model.num_sample_costs(), grid.gap);
 }
 
-// Sweeps of published runs: of the layouts that were measured, does the one that we predict to be best come near the best
-// measured one? Runs of a sweep are compared by tokens a second of a device.
+// Compares predictions with sweeps of published runs: whether the layout that is predicted to be best is
+// close to the best measured one. Runs of a sweep are compared by tokens per second and device.
 void show_sweeps(const std::string& path) {
   const std::string text = value_or_throw(read_file(path, Bytes(std::int64_t{64} << 20)));
   std::map<std::string, std::vector<std::pair<double, double>>> sweeps;  // predicted, measured
@@ -81,8 +84,8 @@ void show_sweeps(const std::string& path) {
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
     const double loss = 1 - chosen->second / best->second;
     ++number, good += loss <= 0.03;
-    fmt::print("{:40} {:3} layouts  the chosen one is {:.1f} % below the best measured\n", name, runs.size(),
-               loss * 100);
+    fmt::print("{:40} {:3} layouts  the chosen layout is {:.1f} % below the best measured one\n", name,
+               runs.size(), loss * 100);
   }
   fmt::print("within 3 % in {} of {} sweeps\n", good, number);
 }

@@ -1,5 +1,6 @@
-// How long simulating a step takes, and how that grows: with devices hardly, with slots of one pipeline in proportion.
-// Prints one line a plan: building the simulator (compiling programs), one simulation, instructions a second.
+// Benchmarks the simulator. The time of a step hardly depends on the number of devices and is proportional to
+// the slots of one pipeline. Prints one line per plan: building the simulator (compiling programs), one
+// simulation, and instructions per second.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -23,7 +24,7 @@ double best_seconds(int times, Work&& work) {
   return best;
 }
 
-// What the whole plan's programs have, all devices together; only one of each stage is ever looked at.
+// The number of instructions of one program per stage; the simulator evaluates only one device per stage.
 double instructions_of(const Plan& plan, const ModelSpec& model) {
   double sum = 0;
   for (const Stage& stage : plan.pipelines.front().stages)
@@ -41,7 +42,7 @@ void measure(const char* model_name, int pp, int tp, int dp, std::int64_t microb
   const Plan plan = uniform_plan(model, shape);
   const Cluster cluster{standard_cluster(fmt::format("h100x{}", pp * tp * dp))};
   const DeviceMap map = DeviceMap::identity(pp * tp * dp);
-  const Setup setup{plan, model, cluster, map, our_software(), {}};
+  const Setup setup{plan, model, cluster, map, optimus_software(), {}};
   const double build = best_seconds(5, [&] { StepSimulator simulator(setup); });
   const StepSimulator simulator(setup);
   const double run = best_seconds(5, [&] { (void)simulator.seconds(fitted_constants()); });

@@ -1,8 +1,9 @@
-// What a change of plan would move on a cluster, and how long that takes by the speed of its links: nothing is trained.
+// Computes the data that a plan change moves on a cluster, and the time by link speed. Nothing is trained.
 //
-//   bench_switch MODEL PLAN_A PLAN_B [devices a host = 8] [GB/s inside = 450] [GB/s outside, a device = 50] [share of it = 0.7]
+//   bench_switch MODEL PLAN_A PLAN_B [devices per host = 8] [GB/s inside = 450]
+//                [GB/s outside, per device = 50] [fraction reached = 0.7]
 //
-// The share is what bench/switch_bench.py --links has seen of a link's speed.
+// The fraction is the part of a link's bandwidth measured by bench/switch_bench.py --links.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ using namespace optimus;
 
 namespace {
 
-// Bytes in and out of one rank, inside its host and to others.
+// Bytes that one rank sends and receives, inside its host and to other hosts: [0] sent, [1] received.
 struct Traffic {
   double inside[2] = {}, outside[2] = {};
 };
@@ -41,7 +42,9 @@ Traffic traffic_of(const PlanChange& change, int rank, int per_host) {
 
 int main(int count, char** words) try {
   if (count < 4)
-    throw UserError("bench_switch MODEL PLAN_A PLAN_B [per host] [GB/s inside] [GB/s outside] [share]");
+    throw UserError(
+        "usage: bench_switch MODEL PLAN_A PLAN_B [devices per host] [GB/s inside] [GB/s outside] [fraction "
+        "reached]");
   const auto number = [&](int at, double usual) { return count > at ? std::atof(words[at]) : usual; };
   const int per_host = static_cast<int>(number(4, 8));
   const double inside = number(5, 450) * 1e9, outside = number(6, 50) * 1e9, share = number(7, 0.7);
@@ -60,11 +63,13 @@ int main(int count, char** words) try {
       most = std::max(most, traffic.inside[way] + traffic.outside[way]);
     }
   }
-  fmt::print("{} -> {}: {} devices, moved {} (bound {}), at most {} in or out of a device, room {}\n",
-             short_text(from), short_text(to), ranks, text(change.moved), text(change.minimum),
-             text(Bytes(static_cast<std::int64_t>(most))), text(change.room));
-  fmt::print("links at full speed {:.2f} s, at {:.0f} % {:.2f} s; a rank plans it in {:.0f} ms, {} waves\n",
-             seconds, 100 * share, seconds / share, 1e3 * planned, first.waves.size());
+  fmt::print(
+      "{} -> {}: {} devices, moved {} (lower bound {}), at most {} in or out of a device, headroom {}\n",
+      short_text(from), short_text(to), ranks, text(change.moved), text(change.minimum),
+      text(Bytes(static_cast<std::int64_t>(most))), text(change.room));
+  fmt::print(
+      "links at full speed {:.2f} s, at {:.0f} % {:.2f} s; planning takes {:.0f} ms per rank, {} waves\n",
+      seconds, 100 * share, seconds / share, 1e3 * planned, first.waves.size());
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "bench_switch: {}\n", error.what());

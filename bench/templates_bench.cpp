@@ -1,4 +1,4 @@
-// How long templates take to be made, and a plan to be put together from them.
+// Benchmarks pipeline templates: the time to build them, and to assemble a plan from them.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -23,11 +23,11 @@ struct TemplateCase {
 void show_templates(const TemplateCase& one) {
   const ModelSpec model = *find_preset(one.model);
   const Cluster cluster(standard_cluster(one.cluster));
-  Demand demand{model, cluster, our_software(), fitted_constants()};
+  Demand demand{model, cluster, optimus_software(), fitted_constants()};
   demand.batch = one.batch, demand.sequence_length = one.sequence_length;
   const auto begin = std::chrono::steady_clock::now();
   const PipelineTemplates templates = PipelineTemplates::build(
-      demand, {.devices_per_node = one.devices_per_node, .most_nodes = one.nodes, .failures = 1});
+      demand, {.devices_per_node = one.devices_per_node, .max_nodes = one.nodes, .failures = 1});
   const double made = seconds_since(begin);
   constexpr int kRounds = 200;
   int plans = 0;
@@ -44,7 +44,7 @@ void show_templates(const TemplateCase& one) {
 }  // namespace optimus
 
 int main() {
-  fmt::print("| model | cluster | batch | smallest | making | a plan |\n|---|---|---|---|---|---|\n");
+  fmt::print("| model | cluster | batch | smallest | build | assemble |\n|---|---|---|---|---|---|\n");
   for (const optimus::TemplateCase& one : {optimus::TemplateCase{"gpt2", "cpux8", 1, 8, 32, 64},
                                            {"gpt3-1.3b", "v100x32", 1, 32, 512, 1024},
                                            {"llama3-8b", "a100x32", 1, 32, 256, 4096},

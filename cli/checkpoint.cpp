@@ -10,41 +10,41 @@
 namespace optimus {
 namespace {
 
-// What list shows; the other two add to it.
+// The fields that list prints; verify and show add to them.
 OrderedJson entry_json(const CheckpointEntry& entry) {
   return {{"step", entry.step}, {"bytes", entry.bytes.value}, {"whole", entry.is_whole}};
 }
 
-class OnCheckpoints : public Command {
+class CheckpointCommand : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", path_, "a run's folder, or that of one checkpoint").is_required = true;
+    table.add_positional("run", path_, "folder of a run, or of one checkpoint").is_required = true;
   }
 
  protected:
   Path path_;
 };
 
-class CheckpointList final : public OnCheckpoints {
+class CheckpointList final : public CheckpointCommand {
  public:
   int run(Console& console) override {
     OrderedJson list = OrderedJson::array();
-    std::string shown;
+    std::string output;
     for (const CheckpointEntry& entry : checkpoints_at(path_)) {
       list.push_back(entry_json(entry));
-      shown += fmt::format("step {:<10} {:>10}  {}{}\n", entry.step, text(entry.bytes),
-                           entry.folder.filename().string(), entry.is_whole ? "  whole" : "  not whole");
+      output += fmt::format("step {:<10} {:>10}  {}{}\n", entry.step, text(entry.bytes),
+                            entry.folder.filename().string(), entry.is_whole ? "  complete" : "  incomplete");
     }
-    console.result({{"checkpoints", list}}, shown.empty() ? "no checkpoints\n" : shown);
+    console.result({{"checkpoints", list}}, output.empty() ? "no checkpoints\n" : output);
     return 0;
   }
 };
 
-class CheckpointVerify final : public OnCheckpoints {
+class CheckpointVerify final : public CheckpointCommand {
  public:
   int run(Console& console) override {
     OrderedJson list = OrderedJson::array();
-    std::string shown, first_problem;
+    std::string output, first_problem;
     for (CheckpointEntry& entry : checkpoints_at(path_)) {
       const std::string name = entry.folder.filename().string();
       const bool is_leftover = !entry.is_whole && name.find(".tmp-") != std::string::npos;
@@ -53,44 +53,45 @@ class CheckpointVerify final : public OnCheckpoints {
       entry.is_whole = entry.is_whole && problem.empty();
       list.push_back(entry_json(entry));
       if (!problem.empty()) list.back()["problem"] = problem;
-      shown += fmt::format("{:<18} {:>10}  {}\n", name, text(entry.bytes),
-                           is_leftover       ? "not whole: a save under way, or what a killed one has left"
-                           : problem.empty() ? "whole, all checksums agree"
-                                             : problem);
+      output +=
+          fmt::format("{:<18} {:>10}  {}\n", name, text(entry.bytes),
+                      is_leftover ? "incomplete: a save in progress, or left over from an interrupted one"
+                      : problem.empty() ? "complete, all checksums match"
+                                        : problem);
     }
-    console.result({{"checkpoints", list}}, shown.empty() ? "no checkpoints\n" : shown);
+    console.result({{"checkpoints", list}}, output.empty() ? "no checkpoints\n" : output);
     if (!first_problem.empty()) throw UserError("{}", first_problem);
     return 0;
   }
 
  private:
-  // One line, or nothing when every byte is as it was written.
+  // One line, or empty if every byte is as it was written.
   static std::string problem_of(const CheckpointEntry& entry, Console& console) {
     try {
       Checkpoint::open(entry.folder).verify(console);
     } catch (const UserError& error) {
       return error.what();
     }
-    return entry.is_whole ? "" : entry.folder.string() + " holds a checkpoint of another step";
+    return entry.is_whole ? "" : entry.folder.string() + " contains a checkpoint of another step";
   }
 };
 
 class CheckpointClear final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "a run's folder").is_required = true;
+    table.add_positional("run", run_, "folder of a run").is_required = true;
   }
   int run(Console& console) override {
     std::error_code error;
     if (!std::filesystem::exists(run_ / "settings.toml", error))
-      throw UserError("{}: no run lies there (it would have a settings.toml)", run_.string());
+      throw UserError("{}: not a run folder (settings.toml is missing)", run_.string());
     const FolderLock lock = FolderLock::take(run_);
     const std::optional<Path> folder = find_memory_level(run_);
     RealFileSystem files;
     value_or_throw(remove_memory_level(files, run_));
     console.result({{"removed", folder ? Json(folder->string()) : Json()}},
                    folder ? fmt::format("removed {}\n", folder->string())
-                          : "the run has nothing in memory on this machine\n");
+                          : "the run has nothing in memory on this host\n");
     return 0;
   }
 
@@ -98,7 +99,7 @@ class CheckpointClear final : public Command {
   Path run_;
 };
 
-class CheckpointShow final : public OnCheckpoints {
+class CheckpointShow final : public CheckpointCommand {
  public:
   int run(Console& console) override {
     const Checkpoint saved = Checkpoint::open(find_checkpoint(path_));
@@ -109,7 +110,7 @@ class CheckpointShow final : public OnCheckpoints {
     std::vector<std::string> field_words;
     for (const StateField field : kStateFields)
       if (manifest.has(field)) fields.push_back(text(field)), field_words.emplace_back(text(field));
-    std::string shown =
+    std::string output =
         fmt::format("{}\nstep {}, {} in {} files\n{} parameters in {} tensors, stored as {} pieces: {}\n",
                     saved.folder().string(), saved.step(), text(manifest.bytes()), manifest.files.size(),
                     with_commas(num_parameters), manifest.tensors.size(), manifest.pieces.size(),
@@ -120,24 +121,24 @@ class CheckpointShow final : public OnCheckpoints {
     json["tensors"] = manifest.tensors.size();
     json["pieces"] = manifest.pieces.size();
     json["fields"] = fields;
-    if (saved.has_file(kTrainingStateFile)) show_state(saved, json, shown);
+    if (saved.has_file(kTrainingStateFile)) show_state(saved, json, output);
     for (const CheckpointFile& file : manifest.files) {
       files.push_back({{"name", file.name}, {"bytes", file.bytes.value}});
-      shown += fmt::format("  {:<28} {:>10}\n", file.name, text(file.bytes));
+      output += fmt::format("  {:<28} {:>10}\n", file.name, text(file.bytes));
     }
     json["files"] = files;
-    console.result({{"checkpoints", {json}}}, shown);
+    console.result({{"checkpoints", {json}}}, output);
     return 0;
   }
 
  private:
-  static void show_state(const Checkpoint& saved, OrderedJson& json, std::string& shown) {
+  static void show_state(const Checkpoint& saved, OrderedJson& json, std::string& output) {
     const std::string source = (saved.folder() / kTrainingStateFile).string();
     const std::string content = saved.small_file(kTrainingStateFile);
     const TrainingState state = parse_training_state(content, source);
     json["state"] = OrderedJson::parse(content);
-    shown += fmt::format("{} updates, {} samples read, seed {}, {}\n", state.num_updates,
-                         with_commas(state.num_samples), state.seed, text(state.precision));
+    output += fmt::format("{} updates, {} samples consumed, seed {}, {}\n", state.num_updates,
+                          with_commas(state.num_samples), state.seed, text(state.precision));
   }
 };
 

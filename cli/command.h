@@ -1,5 +1,5 @@
-// A subcommand of `optimus`: declares its options, then runs. One file each; the table of all is in
-// commands.cpp.
+// A subcommand of `optimus`: declares its options, then runs. One file per subcommand; commands.cpp has the
+// table of all.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ class Command {
  public:
   virtual ~Command() = default;
   virtual void declare(OptionTable& table) = 0;
-  // Called once, with the options filled. Returns the exit code; throws UserError.
+  // Called once, after the options are filled in. Returns the exit code; throws UserError.
   virtual int run(Console& console) = 0;
 };
 
@@ -25,7 +25,7 @@ struct CommandEntry {
   std::unique_ptr<Command> (*make)();
 };
 
-// The one visible table of subcommands, in the order of the help text.
+// The table of subcommands, in the order of the help text.
 std::span<const CommandEntry> commands();
 
 std::unique_ptr<Command> make_profile_command();

@@ -1,4 +1,4 @@
-// See console.h.
+// Implements console.h.
 #include "cli/console.h"
 
 #include <sys/ioctl.h>
@@ -12,19 +12,19 @@
 namespace optimus {
 namespace {
 
-// A signal handler can only reach what is global.
-volatile std::sig_atomic_t was_interrupted = 0, was_told_to_leave = 0;
+// Signal handlers can only access globals.
+volatile std::sig_atomic_t interrupt_requested = 0, leave_requested = 0;
 
 void note_interrupt(int signal) {
-  (signal == SIGTERM ? was_told_to_leave : was_interrupted) = 1;
-  std::signal(signal, SIG_DFL);  // a second one ends the program at once
+  (signal == SIGTERM ? leave_requested : interrupt_requested) = 1;
+  std::signal(signal, SIG_DFL);  // a second signal ends the program immediately
 }
 
 }  // namespace
 
 Console::Console() : line_(stderr), events_(line_) {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, note_interrupt);
-  if (std::signal(SIGHUP, note_interrupt) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup's wish
+  if (std::signal(SIGHUP, note_interrupt) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // respect nohup
 }
 
 void Console::result(const OrderedJson& json, const std::string& text) {
@@ -42,9 +42,9 @@ void Console::write(const std::string& text) {
   if (!is_written) throw UserError("cannot write to standard output: {}", std::strerror(errno));
 }
 
-bool Console::is_interrupted() const { return was_interrupted != 0 || was_told_to_leave != 0; }
-bool Console::is_told_to_leave() const { return was_told_to_leave != 0; }
-bool Console::is_told_to_end() const { return was_interrupted != 0; }
+bool Console::is_interrupted() const { return interrupt_requested != 0 || leave_requested != 0; }
+bool Console::is_leave_requested() const { return leave_requested != 0; }
+bool Console::is_end_requested() const { return interrupt_requested != 0; }
 
 void Console::check_interrupted() const {
   if (is_interrupted()) throw Interrupted{};
@@ -56,9 +56,9 @@ void Console::report(const Event& event) {
 }
 
 int terminal_columns(int otherwise) {
-  constexpr int kNarrowest = 40;
+  constexpr int kMinColumns = 40;
   winsize size{};
-  const bool is_known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kNarrowest;
+  const bool is_known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kMinColumns;
   return is_known ? size.ws_col : otherwise;
 }
 

@@ -1,4 +1,4 @@
-// What a command prints: results on standard output, progress and warnings on standard error.
+// A command's output: results on standard output, progress and warnings on standard error.
 #pragma once
 
 #include <string>
@@ -16,29 +16,31 @@ class Console final : public EventSink {
 
   bool wants_json = false;
 
-  // A command's result: the JSON alone with --json, else the text.
+  // Prints a command's result: the JSON value with --json, else the text.
   void result(const OrderedJson& json, const std::string& text);
-  // A part of a result that is shown while the rest is made. Not with --json.
+  // Prints a part of a result while the rest is still computed. Not with --json.
   void stream(const std::string& text);
-  // Throws Interrupted after SIGINT or SIGTERM. Any thread.
+  // Throws Interrupted after SIGINT or SIGTERM. Callable from any thread.
   void report(const Event& event) override;
-  // For progress that is more than events, as that of a training.
+  // The status line, for a training's progress display, which is more than a sequence of events.
   StatusLine& line() { return line_; }
-  // As report does, for work that has nothing to show.
+  // The same check as in report(), for work without output.
   void check_interrupted() const;
   bool is_interrupted() const;
-  // The two kinds of it, for a worker of a run: SIGTERM, it is to go; SIGINT, the run is to end.
-  bool is_told_to_leave() const;
-  bool is_told_to_end() const;
+  // The two kinds of interrupt, for a worker of a run: SIGTERM asks the worker to leave, SIGINT asks the run
+  // to end.
+  bool is_leave_requested() const;
+  bool is_end_requested() const;
 
  private:
   void write(const std::string& text);
 
   StatusLine line_;
-  LineSink events_;
+  StatusLineSink events_;
 };
 
-// Of the terminal that standard output goes to; `otherwise` when it is none, or too narrow for a picture.
+// The width of the terminal on standard output; `otherwise` if there is no terminal or it is too narrow for a
+// drawing.
 int terminal_columns(int otherwise);
 
 }  // namespace optimus

@@ -1,5 +1,6 @@
-// optimus convert FROM TO, and optimus export RUN|CHECKPOINT --out DIR: a model in another form. Comparing the logits of both
-// sides needs the program that has libtorch; without it, --no-check writes the same files here.
+// optimus convert FROM TO, and optimus export RUN|CHECKPOINT --out DIR: converts a model between formats. The
+// comparison of the logits of both sides needs the program with libtorch; with --no-check the same files are
+// written here.
 #include "cli/command.h"
 #include "cli/training.h"
 
@@ -17,12 +18,11 @@ int convert_and_check(const ConvertOptions& options, Console& console) {
 class Convert final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("from", options_.from, "a Hugging Face folder, a run or a checkpoint").is_required =
-        true;
-    table.add_positional("to", options_.to, "the folder to write, new or empty").is_required = true;
-    table.add_choice<ModelFormat>("format", options_.format,
-                                  {{"hf", ModelFormat::hf}, {"checkpoint", ModelFormat::checkpoint}},
-                                  "a Hugging Face folder, or a run's folder with a checkpoint of step 0");
+    table.add_positional("from", options_.from, "Hugging Face folder, run or checkpoint").is_required = true;
+    table.add_positional("to", options_.to, "folder to write, new or empty").is_required = true;
+    table.add_choice<ModelFormat>(
+        "format", options_.format, {{"hf", ModelFormat::hf}, {"checkpoint", ModelFormat::checkpoint}},
+        "hf: a Hugging Face folder; checkpoint: a run folder with a checkpoint of step 0");
     optimus::declare(table, options_);
   }
   int run(Console& console) override { return convert_and_check(options_, console); }
@@ -34,10 +34,10 @@ class Convert final : public Command {
 class Export final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("from", options_.from, "a run or a checkpoint").is_required = true;
+    table.add_positional("from", options_.from, "run or checkpoint").is_required = true;
     table.add_choice<ModelFormat>("format", options_.format, {{"hf", ModelFormat::hf}},
-                                  "a Hugging Face folder");
-    table.add("out", options_.to, "DIR", "the folder to write, new or empty").is_required = true;
+                                  "hf: a Hugging Face folder");
+    table.add("out", options_.to, "DIR", "folder to write, new or empty").is_required = true;
     optimus::declare(table, options_);
   }
   int run(Console& console) override { return convert_and_check(options_, console); }

@@ -1,4 +1,4 @@
-// In `optimus-engine`: optimus convert and optimus export, with the comparison of both sides.
+// Part of `optimus-engine`: optimus convert and optimus export, with the comparison of both sides.
 #include <fmt/format.h>
 
 #include "cli/training.h"
@@ -9,26 +9,27 @@ namespace optimus {
 
 int run_conversion(const ConvertOptions& options, Console& console) {
   if (options.threads < 0 || options.threads > 4096)
-    throw UsageError("--threads: {} is not a number from 0 to 4096", options.threads);
+    throw UsageError("--threads: {} is out of range, expected 0 to 4096", options.threads);
   set_num_threads(static_cast<int>(options.threads));
   RealFileSystem files;
   const Converted done = convert(options, files, console);
   const LogitsComparison compared = compare_logits(open_trained_model(options.from, console),
                                                    open_trained_model(options.to.string(), console), console);
   if (compared.is_done && !compared.is_equal)
-    throw UserError("{}: its logits are not those of {}; do not use it", options.to.string(), options.from);
+    throw UserError("{}: its logits differ from those of {}; do not use it", options.to.string(),
+                    options.from);
   OrderedJson json = to_json(options, done);
   json["logits"] =
       compared.is_done ? OrderedJson{{"equal", true}, {"rounding", compared.rounding}} : OrderedJson();
-  std::string shown = text(options, done);
+  std::string output = text(options, done);
   if (!compared.is_done)
     console.report(Warning{"logits were not compared: " + compared.why_not});
   else if (compared.rounding == 0)
-    shown += "logits of both are equal\n";
+    output += "the logits of both models are equal\n";
   else
-    shown += fmt::format("logits are those of the rounded weights; rounding changed them by {:.1e}\n",
-                         compared.rounding);
-  console.result(json, shown);
+    output += fmt::format("the logits match those of the rounded weights; rounding changed them by {:.1e}\n",
+                          compared.rounding);
+  console.result(json, output);
   return 0;
 }
 

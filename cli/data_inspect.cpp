@@ -10,22 +10,24 @@ namespace {
 class DataInspect final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("prefix", prefix_, "PREFIX of PREFIX.bin and PREFIX.idx, or llm.c shards")
+    table
+        .add_positional("prefix", prefix_,
+                        "prefix of the token files PREFIX.bin and PREFIX.idx, or of llm.c shards")
         .is_required = true;
-    table.add("seq", sequence_length_, "N", "the sequence length for which packing is shown");
-    table.add("document", document_, "N", "also print this document's tokens, from 0");
+    table.add("seq", sequence_length_, "N", "sequence length for the packing statistics");
+    table.add("document", document_, "N", "also print the tokens of document N, counted from 0");
   }
 
   int run(Console& console) override {
-    if (sequence_length_ < 1 || sequence_length_ > kLongestSequence)
-      throw UsageError("--seq: {} is not a length from 1 to {}", sequence_length_, kLongestSequence);
+    if (sequence_length_ < 1 || sequence_length_ > kMaxSequenceLength)
+      throw UsageError("--seq: {} is out of range, expected 1 to {}", sequence_length_, kMaxSequenceLength);
     if (!is_tokenized(prefix_))
-      throw UserError("{0}: there is no {0}.idx; expected the prefix of token files", prefix_);
+      throw UserError("{0}: {0}.idx does not exist; expected the prefix of token files", prefix_);
     const std::unique_ptr<Tokenizer> unused = byte_tokenizer();
     const auto tokens = open_data(prefix_, *unused, console);
     const DatasetProfile profile = profile_data(*tokens, sequence_length_, prefix_);
     OrderedJson json = to_json(profile);
-    std::string shown = text(profile);
+    std::string output = text(profile);
     if (document_) {
       if (*document_ < 0 || *document_ >= tokens->num_documents())
         throw UserError("--document: {} is not one of the {} documents, counted from 0", *document_,
@@ -35,9 +37,9 @@ class DataInspect final : public Command {
       std::vector<TokenId> ids(static_cast<std::size_t>(end - begin));
       tokens->read(begin, ids);
       json["document"] = {{"number", *document_}, {"ids", ids}};
-      shown += fmt::format("document {}: {}\n", *document_, fmt::join(ids, " "));
+      output += fmt::format("document {}: {}\n", *document_, fmt::join(ids, " "));
     }
-    console.result(json, shown);
+    console.result(json, output);
     return 0;
   }
 

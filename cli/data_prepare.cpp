@@ -8,20 +8,22 @@ namespace {
 class DataPrepare final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("inputs", options_.inputs, "text files, jsonl files (one document a line), folders")
+    table
+        .add_positional("inputs", options_.inputs,
+                        "text files, jsonl files (one document per line), or folders")
         .is_required = true;
-    table.add("out", out_, "PREFIX", "write PREFIX.bin and PREFIX.idx, in Megatron-LM's layout").is_required =
+    table.add("out", out_, "PREFIX", "write PREFIX.bin and PREFIX.idx in Megatron-LM's format").is_required =
         true;
     table.add("tokenizer", tokenizer_, "bytes|FILE",
-              "the byte tokenizer, a tokenizer.json, or a folder with one");
-    table.add("text-key", options_.text_key, "KEY", "the key of a jsonl line that holds the text");
+              "the byte tokenizer, a tokenizer.json, or a folder that contains one");
+    table.add("text-key", options_.text_key, "KEY", "key of the text in each jsonl line");
     optimus::declare(table, options_.filters);
-    table.add("threads", options_.threads, "N", "threads that tokenize; 0: one a core");
+    table.add("threads", options_.threads, "N", "number of tokenizer threads; 0: one per core");
   }
 
   int run(Console& console) override {
     if (options_.threads < 0 || options_.threads > 4096)
-      throw UsageError("--threads: {} is not a number from 0 to 4096", options_.threads);
+      throw UsageError("--threads: {} is out of range, expected 0 to 4096", options_.threads);
     const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(tokenizer_);
     RealFileSystem files;
     const PrepareSummary summary = prepare_token_files(options_, *tokenizer, out_, files, console);

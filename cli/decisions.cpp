@@ -1,4 +1,5 @@
-// optimus decisions RUN: what a run has decided about its plan, why, what it expected and what came of it.
+// optimus decisions RUN: lists the run's decisions about its plan, with their reasons and their predicted and
+// measured gains.
 #include "cli/command.h"
 #include "rundir/run_records.h"
 
@@ -8,18 +9,18 @@ namespace {
 class Decisions final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "a run's folder").is_required = true;
+    table.add_positional("run", run_, "folder of a run").is_required = true;
   }
   int run(Console& console) override {
     check_run(run_);
     const RunPlans plans = read_run_plans(run_);
     OrderedJson list = OrderedJson::array();
-    std::string shown;
+    std::string output;
     for (const Decision& one : read_decisions(run_)) {
-      shown += text(one, name_of(plans, one.from), name_of(plans, one.to)) + "\n";
+      output += text(one, name_of(plans, one.from), name_of(plans, one.to)) + "\n";
       list.push_back(to_json(one));
     }
-    console.result(list, shown.empty() ? "no decisions\n" : shown);
+    console.result(list, output.empty() ? "no decisions\n" : output);
     return 0;
   }
 

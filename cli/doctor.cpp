@@ -1,4 +1,4 @@
-// optimus doctor: what this machine has, what is missing, and the line that fixes it.
+// optimus doctor: checks this machine and prints a command that fixes each problem.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <sys/wait.h>
@@ -23,10 +23,10 @@ struct Check {
   std::string name;
   bool ok = true;
   std::string found;
-  std::string fix;  // the line that mends it; empty when ok
+  std::string fix;  // the command that fixes it; empty if ok
 };
 
-// The first line that a command prints; nothing when it does not exist or fails.
+// The first line of a command's output; nothing if the command does not exist or fails.
 std::optional<std::string> first_line_of(const std::string& command) {
   FILE* const pipe = ::popen((command + " 2>/dev/null").c_str(), "r");
   if (pipe == nullptr) return std::nullopt;
@@ -53,7 +53,7 @@ Check optional_tool(const std::string& name, const std::string& command, const s
 Check processor() {
   const auto pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGE_SIZE);
   return {"processor", true,
-          fmt::format("{} cores, {} of memory", std::thread::hardware_concurrency(),
+          fmt::format("{} cores, {} memory", std::thread::hardware_concurrency(),
                       text(Bytes(static_cast<std::int64_t>(pages) * page))),
           ""};
 }
@@ -70,7 +70,8 @@ Check disk(const std::string& name, const Path& folder) {
   if (::access(place.empty() ? "." : place.c_str(), W_OK) != 0)
     return {name, false, place.string() + " is not writable", "chmod u+w " + place.string()};
   if (free < kNeeded)
-    return {name, false, fmt::format("{} free in {}", text(Bytes(free)), place.string()), "free 2 GiB there"};
+    return {name, false, fmt::format("{} free in {}", text(Bytes(free)), place.string()),
+            "free at least 2 GiB in this folder"};
   return {name, true, fmt::format("{} free in {}", text(Bytes(free)), folder.string()), ""};
 }
 
@@ -85,7 +86,7 @@ Path cache_folder() {
   return Path(variable("HOME").value_or(".")) / ".cache" / "optimus-megatron";
 }
 
-// What python3 finds, else what training has installed for itself.
+// The PyTorch of python3, else the one that training has installed in the cache.
 Check pytorch() {
   constexpr const char* kVersion = " -c 'import importlib.metadata as m; print(m.version(\"torch\"))'";
   if (const auto found = first_line_of(std::string("python3") + kVersion))
@@ -96,9 +97,9 @@ Check pytorch() {
     const Path python = at->path() / "bin" / "python";
     if (!at->path().filename().string().starts_with("torch-") || !std::filesystem::exists(python)) continue;
     if (const auto found = first_line_of("'" + python.string() + "'" + kVersion))
-      return {"pytorch", true, *found + " in " + at->path().string() + ", which training installed", ""};
+      return {"pytorch", true, *found + " in " + at->path().string() + ", installed by training", ""};
   }
-  return {"pytorch", true, "not found: training installs its own into the cache at its first start", ""};
+  return {"pytorch", true, "not found: training installs it into the cache on its first start", ""};
 }
 
 Check launcher() {
@@ -107,26 +108,27 @@ Check launcher() {
     const std::string found = fmt::format("{}, rank {} of {}", info.launcher, info.rank, info.world_size);
     if (info.world_size == 1) return {"launcher", true, found, ""};
     if (!info.missing.empty())
-      return {"launcher", false, fmt::format("{}, several hosts, no {}", found, join(info.missing, ", ")),
-              fmt::format("export {}=the host of rank 0", info.missing[0])};
-    if (!info.is_one_host) return {"launcher", true, found + ", meeting at " + info.master(), ""};
+      return {"launcher", false,
+              fmt::format("{}, several hosts, {} is not set", found, join(info.missing, ", ")),
+              fmt::format("export {}=<the host of rank 0>", info.missing[0])};
+    if (!info.is_one_host) return {"launcher", true, found + ", rendezvous at " + info.master(), ""};
     return {"launcher", true, found + ", all on this host", ""};
   } catch (const UserError& error) {
     return {"launcher", false, error.what(), "unset the variable, or let the launcher set it"};
   }
 }
 
-// Only a run over several hosts must have one.
+// Only a run over several hosts needs a token.
 Check run_token() {
   try {
     if (const auto token = find_token(variable, {}))
-      return {"token", true, fmt::format("{} letters from {}", token->text.size(), token->origin), ""};
+      return {"token", true, fmt::format("{} characters from {}", token->text.size(), token->origin), ""};
     const LaunchInfo info = detect_launcher(variable);
     if (info.world_size > 1 && !info.is_one_host)
-      return {"token", false, "none, and the ranks are on several hosts", how_to_make_token()};
-    return {"token", true, "none: whoever starts a run on one host makes one", ""};
+      return {"token", false, "not set, but the ranks are on several hosts", token_instructions()};
+    return {"token", true, "not set: a run on one host creates its own", ""};
   } catch (const UserError& error) {
-    return {"token", false, error.what(), how_to_make_token()};
+    return {"token", false, error.what(), token_instructions()};
   }
 }
 
@@ -138,16 +140,18 @@ Check libraries() {
           ""};
 }
 
-// A card's kernels are machine code for Hopper and PTX for Ampere and later (CMakeLists.txt); older ones get plain operators.
+// The kernels are compiled to machine code for Hopper and to PTX for Ampere and later (CMakeLists.txt); older
+// GPUs use PyTorch operators.
 std::string kernels_for(const std::string& capability) {
   const double number = std::strtod(capability.c_str(), nullptr);
-  if (number >= 8.95 && number < 9.05) return "machine code of this card";
-  if (number >= 8) return "compiled for this card by its driver at the first start";
-  return "older than Ampere: PyTorch's operators instead of our kernels, slower";
+  if (number >= 8.95 && number < 9.05) return "machine code for this GPU";
+  if (number >= 8) return "compiled for this GPU by its driver at the first start";
+  return "older than Ampere: PyTorch operators are used instead of the kernels, which is slower";
 }
 
-// What the first PyTorch that python3 finds brings, told without importing it: `cuda`, or a header beside it.
-std::string beside_pytorch(const std::string& what) {
+// A command that inspects the PyTorch of python3 without importing it: `cuda` for its CUDA version, or a
+// header next to it.
+std::string inspect_pytorch(const std::string& what) {
   return "python3 -c 'import importlib.util, os, re\n"
          "torch = importlib.util.find_spec(\"torch\").submodule_search_locations[0]\n"
          "def cuda(): return re.search(\"^cuda.*= .([0-9.]+).$\", open(torch + \"/version.py\").read(), "
@@ -157,29 +161,30 @@ std::string beside_pytorch(const std::string& what) {
          what + ")'";
 }
 
-// Only where there is a card: without one nothing is missing.
+// Only on machines with a GPU.
 std::vector<Check> gpu_checks() {
-  const auto card =
+  const auto gpu =
       first_line_of("nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader");
-  if (!card) return {{"gpu", true, "not found: none, training runs on the processor", ""}};
+  if (!gpu) return {{"gpu", true, "not found: training runs on the CPU", ""}};
   const auto capability = first_line_of("nvidia-smi --query-gpu=compute_cap --format=csv,noheader");
   std::vector<Check> checks = {
-      {"gpu", true, *card, ""},
-      {"gpu kernels", true, capability ? kernels_for(*capability) : "the driver does not tell its age", ""}};
-  const auto must_have = [&](const std::string& name, const std::string& command, const std::string& fix) {
+      {"gpu", true, *gpu, ""},
+      {"gpu kernels", true,
+       capability ? kernels_for(*capability) : "the driver does not report the compute capability", ""}};
+  const auto require = [&](const std::string& name, const std::string& command, const std::string& fix) {
     const auto found = first_line_of(command);
-    checks.push_back({name, found.has_value(), found.value_or("not found: the card is not used"),
+    checks.push_back({name, found.has_value(), found.value_or("not found: the GPU is not used"),
                       found ? std::string() : fix});
   };
-  must_have("cuda pytorch", beside_pytorch("\"for CUDA \" + cuda()"), "python3 -m pip install torch==2.11.0");
-  must_have("cuda compiler", "command -v nvcc >/dev/null && nvcc --version | tail -n 1",
-            "export PATH=$PATH:/usr/local/cuda/bin, or install NVIDIA's package cuda-nvcc");
-  checks.push_back(optional_tool(
-      "cudnn frontend", beside_pytorch("header(\"include/cudnn_frontend.h\")"),
-      "attention goes through PyTorch, with copies (python3 -m pip install nvidia-cudnn-frontend)"));
-  checks.push_back(optional_tool(
-      "nccl", beside_pytorch("header(\"nvidia/nccl/include/nccl.h\")"),
-      "several cards talk through the processor's memory (python3 -m pip install nvidia-nccl-cu13)"));
+  require("cuda pytorch", inspect_pytorch("\"for CUDA \" + cuda()"), "python3 -m pip install torch==2.11.0");
+  require("cuda compiler", "command -v nvcc >/dev/null && nvcc --version | tail -n 1",
+          "export PATH=$PATH:/usr/local/cuda/bin, or install NVIDIA's package cuda-nvcc");
+  checks.push_back(
+      optional_tool("cudnn frontend", inspect_pytorch("header(\"include/cudnn_frontend.h\")"),
+                    "attention uses PyTorch, with copies (python3 -m pip install nvidia-cudnn-frontend)"));
+  checks.push_back(
+      optional_tool("nccl", inspect_pytorch("header(\"nvidia/nccl/include/nccl.h\")"),
+                    "GPUs communicate through host memory (python3 -m pip install nvidia-nccl-cu13)"));
   return checks;
 }
 
@@ -190,7 +195,7 @@ std::vector<Check> all_checks() {
       tool("compiler", "g++ --version", "g++"),
       tool("cmake", "cmake --version", "cmake"),
       tool("ninja", "ninja --version", "ninja-build"),
-      optional_tool("ccache", "ccache --version", "builds start from nothing (apt-get install -y ccache)"),
+      optional_tool("ccache", "ccache --version", "builds are not cached (apt-get install -y ccache)"),
       optional_tool("lld", "ld.lld --version", "linking is slower (apt-get install -y lld)"),
       optional_tool("clang", "clang++-16 --version",
                     "fuzzers are not built (apt-get install -y clang-16 libclang-rt-16-dev)"),
@@ -212,16 +217,16 @@ class Doctor final : public Command {
 
   int run(Console& console) override {
     OrderedJson list = OrderedJson::array();
-    std::string shown;
-    bool is_well = true;
+    std::string output;
+    bool all_ok = true;
     for (const Check& check : all_checks()) {
       list.push_back({{"name", check.name}, {"ok", check.ok}, {"found", check.found}, {"fix", check.fix}});
-      shown += fmt::format("{} {:<14} {}\n", check.ok ? "  ok" : "FAIL", check.name, check.found);
-      if (!check.ok) shown += fmt::format("     {:<14} fix: {}\n", "", check.fix);
-      is_well = is_well && check.ok;
+      output += fmt::format("{} {:<14} {}\n", check.ok ? "  ok" : "FAIL", check.name, check.found);
+      if (!check.ok) output += fmt::format("     {:<14} fix: {}\n", "", check.fix);
+      all_ok = all_ok && check.ok;
     }
-    console.result({{"checks", list}}, shown);
-    return is_well ? 0 : 1;
+    console.result({{"checks", list}}, output);
+    return all_ok ? 0 : 1;
   }
 };
 

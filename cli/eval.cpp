@@ -1,4 +1,4 @@
-// optimus eval: how well a model predicts a text. The work is done by the program that has libtorch; see cli/training.h.
+// optimus eval: evaluates a model on a text. The program with libtorch does the work; see cli/training.h.
 #include "cli/command.h"
 #include "cli/training.h"
 

@@ -1,4 +1,4 @@
-// In `optimus-engine`: optimus eval.
+// Part of `optimus-engine`: optimus eval.
 #include <fmt/format.h>
 
 #include "cli/training.h"

@@ -1,4 +1,5 @@
-// optimus explain PLAN [--program --rank R] [--timeline] [--export T --out DIR]: a plan in words and pictures, or for another trainer.
+// optimus explain PLAN [--program --rank R] [--timeline] [--export T --out DIR]: describes a plan in words
+// and drawings, or writes it for another trainer.
 
 #include "cli/command.h"
 #include "cli/plan_export.h"
@@ -27,10 +28,10 @@ OrderedJson memory_json(const MemoryUse& memory) {
 class Explain final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("plan", plan_, "a plan file").is_required = true;
-    table.add("program", wants_program_, "the instructions of one device");
-    table.add("rank", rank_, "R", "whose program (default: the first device of the plan)");
-    table.add("timeline", wants_timeline_, "the step drawn with unit times: forward 1, backward 2");
+    table.add_positional("plan", plan_, "plan file").is_required = true;
+    table.add("program", wants_program_, "print the step program of one device");
+    table.add("rank", rank_, "R", "device of --program (default: the plan's first)");
+    table.add("timeline", wants_timeline_, "draw the step in unit times: forward 1, backward 2");
     optimus::declare(table, model_);
     optimus::declare(table, export_);
   }
@@ -41,19 +42,19 @@ class Explain final : public Command {
                         {"hash", plan_hash(plan)},
                         {"text", short_text(plan)},
                         {"devices", num_devices(plan)}};
-    std::string shown;
-    if (!wants_program_ && !wants_timeline_) shown = picture(plan);
-    if (wants_program_) explain_program(plan, json, shown);
+    std::string output;
+    if (!wants_program_ && !wants_timeline_) output = picture(plan);
+    if (wants_program_) explain_program(plan, json, output);
     if (wants_timeline_) {
-      shown += draw_timeline(plan, terminal_columns(160) - 11);
+      output += draw_timeline(plan, terminal_columns(160) - 11);
       for (const Pipeline& pipeline : plan.pipelines)
         json["bubble"].push_back(unit_times(plan.schedule, static_cast<int>(pipeline.stages.size()),
                                             static_cast<int>(pipeline.microbatches.size()),
                                             static_cast<int>(pipeline.stages.front().chunks.size()))
                                      .bubble());
     }
-    if (!export_.trainer.empty()) shown += "\n" + export_asked(export_, plan, model_of(plan), json);
-    console.result(json, shown);
+    if (!export_.trainer.empty()) output += "\n" + export_if_requested(export_, plan, model_of(plan), json);
+    console.result(json, output);
     return 0;
   }
 
@@ -61,18 +62,19 @@ class Explain final : public Command {
   ModelSpec model_of(const Plan& plan) const {
     ModelOptions options = model_;
     if (options.model.empty()) options.model = plan.model;
-    if (options.model.empty()) throw UserError("{}: the plan names no model; give --model M", plan_.string());
+    if (options.model.empty())
+      throw UserError("{}: the plan does not name its model; pass --model M", plan_.string());
     if (!options.overrides.layers) options.overrides.layers = plan.num_blocks - 2;
     ModelSpec model = resolve(options);
     validate(plan, model, plan_.string());
     return model;
   }
 
-  void explain_program(const Plan& plan, OrderedJson& json, std::string& shown) {
+  void explain_program(const Plan& plan, OrderedJson& json, std::string& output) {
     const ModelSpec model = model_of(plan);
     const Program program =
         compile(plan, model, rank_.value_or(plan.pipelines.front().stages.front().devices.front()));
-    shown += text(program) + memory_text(memory_use(program));
+    output += text(program) + memory_text(memory_use(program));
     json["program"] = {{"device", program.device},
                        {"instructions", program.instructions.size()},
                        {"memory_bytes", memory_json(memory_use(program))}};

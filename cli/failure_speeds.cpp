@@ -1,18 +1,18 @@
-// See failure_speeds.h.
+// Implements failure_speeds.h.
 #include "cli/failure_speeds.h"
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "checkpoint/open_model.h"
 #include "cluster/open.h"
 #include "model/tensors.h"
 #include "recovery/templates.h"
-#include "settings/open_model.h"
 
 namespace optimus {
 namespace {
 
-int most_nodes_of(const AvailabilityTrace& trace) {
+int max_nodes_of(const AvailabilityTrace& trace) {
   int most = 1;
   for (const NodeCount& count : node_counts(trace)) most = std::max(most, count.nodes);
   return most;
@@ -31,71 +31,77 @@ std::optional<double> dollars_per_second(const FailureOptions& options, const Cl
   return sum;
 }
 
-Halts halts_for(const Speeds& speeds, System system) {
-  if (speeds.tables) return system == System::ours ? Halts{} : speeds.tables->of(system, speeds.model).halts;
-  Halts halts = halts_of(system, speeds.parameters);
-  halts.fewest_nodes = speeds.fewest_nodes;
-  if (system == System::bamboo)  // redundancy needs a neighbour
-    halts.stages = std::max(2, speeds.fewest_nodes), halts.fewest_nodes = halts.stages;
-  return halts;
+ReconfigurationCosts halts_for(const ReplaySpeeds& speeds, System system) {
+  if (speeds.tables)
+    return system == System::ours ? ReconfigurationCosts{}
+                                  : speeds.tables->of(system, speeds.model).reconfiguration;
+  ReconfigurationCosts reconfiguration = reconfiguration_costs_of(system, speeds.parameters);
+  reconfiguration.min_nodes = speeds.min_nodes;
+  if (system == System::bamboo)  // redundant computation needs a neighbor
+    reconfiguration.stages = std::max(2, speeds.min_nodes),
+    reconfiguration.min_nodes = reconfiguration.stages;
+  return reconfiguration;
 }
 
-Speeds table_speeds(const FailureOptions& options, const std::string& model) {
-  if (options.halts.empty() || model.empty())
-    throw UsageError("--throughput CSV needs --halts CSV and --model NAME, one of the table's");
-  Speeds speeds;
-  speeds.tables = PublishedTables::parse(value_or_throw(read_file(options.throughput, kLargestTrace)),
-                                         value_or_throw(read_file(options.halts, kLargestTrace)),
-                                         options.throughput.string(), options.halts.string());
+ReplaySpeeds speeds_from_table(const FailureOptions& options, const std::string& model) {
+  if (options.reconfiguration.empty() || model.empty())
+    throw UsageError("--throughput CSV needs --halts CSV and --model NAME, a model of that table");
+  ReplaySpeeds speeds;
+  speeds.tables = PublishedTables::parse(value_or_throw(read_file(options.throughput, kMaxTraceBytes)),
+                                         value_or_throw(read_file(options.reconfiguration, kMaxTraceBytes)),
+                                         options.throughput.string(), options.reconfiguration.string());
   const PublishedSystem& templates = speeds.tables->of(System::oobleck, model);
   speeds.throughput = templates.throughput, speeds.batch = templates.batch;
-  speeds.fewest_nodes = templates.halts.fewest_nodes;
+  speeds.min_nodes = templates.reconfiguration.min_nodes;
   speeds.parameters = published_parameters(model), speeds.model = model;
   speeds.ready_seconds = options.node_start.value_or(Seconds(45)).value;
   if (options.sequence_length) speeds.tokens = static_cast<double>(*options.sequence_length);
-  speeds.words = fmt::format("oobleck's figures of {} in {}, for all", model, options.throughput.string());
+  speeds.words =
+      fmt::format("oobleck's measurements of {} in {}, used for all", model, options.throughput.string());
   return speeds;
 }
 
 RecoveryCosts recovery_costs(const FailureOptions& options, std::optional<double> link_bytes_per_second) {
   RecoveryCosts costs;
-  if (link_bytes_per_second) costs.link_bytes_per_second = kPartOfLink * *link_bytes_per_second;
+  if (link_bytes_per_second) costs.link_bytes_per_second = kLinkEfficiency * *link_bytes_per_second;
   if (options.recovery_costs.empty()) return costs;
   return parse_recovery_costs(value_or_throw(read_file(options.recovery_costs, Bytes(1 << 20))),
                               options.recovery_costs.string(), costs);
 }
 
-Speeds template_speeds(const FailureOptions& options, ModelOptions named, const std::string& cluster_name,
-                       const Constants& constants, const AvailabilityTrace& trace) {
+ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions named,
+                                   const std::string& cluster_name, const Constants& constants,
+                                   const AvailabilityTrace& trace) {
   if (named.model.empty() || cluster_name.empty() || !options.batch)
     throw UsageError("--failures needs --model M, --cluster C and --batch B, or --plan FILE and --cluster C");
-  if (*options.batch < 1 || *options.batch > kMostMicrobatches)
-    throw UsageError("--batch: {} is not from 1 to {}", *options.batch, kMostMicrobatches);
-  named.model = model_place(named.model);
+  if (*options.batch < 1 || *options.batch > kMaxMicrobatches)
+    throw UsageError("--batch: {} is out of range, expected 1 to {}", *options.batch, kMaxMicrobatches);
+  named.model = model_path_of(named.model);
   const ModelSpec model = resolve(named);
   const Cluster cluster = open_cluster(cluster_name);
-  Demand demand{model, cluster, our_software(), constants};
+  Demand demand{model, cluster, optimus_software(), constants};
   demand.batch = *options.batch,
   demand.sequence_length = options.sequence_length.value_or(model.max_positions);
   demand.precision = parse_precision(options.precision, "--precision");
-  const int nodes = std::min(cluster.num_present() / options.devices_per_node, most_nodes_of(trace));
+  const int nodes = std::min(cluster.num_present() / options.devices_per_node, max_nodes_of(trace));
   if (nodes < 1)
-    throw UsageError("--devices-per-node: {} is more than {} has", options.devices_per_node, cluster.name());
+    throw UsageError("--devices-per-node: {} is more devices than {} has", options.devices_per_node,
+                     cluster.name());
   const PipelineTemplates templates = PipelineTemplates::build(
       demand,
-      {.devices_per_node = options.devices_per_node, .most_nodes = nodes, .failures = options.failures});
-  Speeds speeds;
-  speeds.throughput.fewest = speeds.fewest_nodes = templates.smallest();
+      {.devices_per_node = options.devices_per_node, .max_nodes = nodes, .failures = options.failures});
+  ReplaySpeeds speeds;
+  speeds.throughput.fewest = speeds.min_nodes = templates.smallest();
   speeds.batch = static_cast<double>(demand.batch);
   for (int n = templates.smallest(); n <= nodes; ++n)
     speeds.throughput.samples_per_second.push_back(speeds.batch / templates.seconds(n));
   speeds.parameters = static_cast<double>(num_parameters(model));
   speeds.dollars_per_second = dollars_per_second(options, cluster);
-  speeds.node_bytes_per_second = received_per_second(cluster, options.devices_per_node);
+  speeds.node_bytes_per_second = receive_bytes_per_second(cluster, options.devices_per_node);
   speeds.tokens = static_cast<double>(demand.sequence_length);
   speeds.ready_seconds = options.node_start.value_or(Seconds(0)).value;
-  speeds.words = fmt::format("templates of {} on {} to {} nodes of {}", model.name, templates.smallest(),
-                             nodes, cluster.name());
+  speeds.words = fmt::format("plan templates for {} on {} to {} nodes of {}", model.name,
+                             templates.smallest(), nodes, cluster.name());
   return speeds;
 }
 

@@ -1,5 +1,5 @@
-// How fast a training is on so many nodes, for replays of failures (cli/failures.h): from templates of plans on a cluster, or from a
-// published table.
+// The training speed by number of nodes, for replays of failures (cli/failures.h): from plan templates on a
+// cluster, or from a published table.
 #pragma once
 
 #include "cli/failures.h"
@@ -9,31 +9,34 @@
 
 namespace optimus {
 
-constexpr Bytes kLargestTrace{std::int64_t{64} << 20};
+constexpr Bytes kMaxTraceBytes{std::int64_t{64} << 20};
 
-// What every policy is told; halts differ.
-struct Speeds {
+// The inputs shared by all policies; only the halts differ.
+struct ReplaySpeeds {
   Throughput throughput;
   double batch = 1, ready_seconds = 0;
-  int fewest_nodes = 1;
-  double parameters = 0, tokens = 1;              // tokens of a sample
-  std::optional<double> node_bytes_per_second{};  // that a node receives from others; none: nobody says
-  std::optional<double> dollars_per_second{};     // of the whole cluster
+  int min_nodes = 1;
+  double parameters = 0, tokens = 1;  // tokens per sample
+  // bytes per second that a node receives from others; empty: unknown
+  std::optional<double> node_bytes_per_second{};
+  std::optional<double> dollars_per_second{};  // of the whole cluster
   std::optional<PublishedTables> tables;
   std::string model, words;
 };
 
-Halts halts_for(const Speeds& speeds, System system);
+ReconfigurationCosts halts_for(const ReplaySpeeds& speeds, System system);
 
 // Throw UserError and UsageError.
-Speeds table_speeds(const FailureOptions& options, const std::string& model);
-Speeds template_speeds(const FailureOptions& options, ModelOptions named, const std::string& cluster_name,
-                       const Constants& constants, const AvailabilityTrace& trace);
+ReplaySpeeds speeds_from_table(const FailureOptions& options, const std::string& model);
+ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions named,
+                                   const std::string& cluster_name, const Constants& constants,
+                                   const AvailabilityTrace& trace);
 
-// --recovery-costs; what it does not name is usual, and links are as they are said to be.
+// Reads --recovery-costs. Costs that it does not name keep their defaults, and links have the given speed.
 RecoveryCosts recovery_costs(const FailureOptions& options, std::optional<double> link_bytes_per_second);
 
-// Of all devices of the cluster: --price, else what its types say; nothing where some type says nothing.
+// The price of all devices of the cluster: --price, else the prices of its device types; nothing if a type
+// has no price.
 std::optional<double> dollars_per_second(const FailureOptions& options, const Cluster& cluster);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See failures.h.
+// Implements failures.h.
 #include "cli/failures.h"
 
 #include <algorithm>
@@ -7,36 +7,39 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/failure_speeds.h"
-#include "cli/time_lines.h"
-#include "trials/line_trial.h"
+#include "cli/timelines.h"
+#include "trials/timeline_trial.h"
 
 namespace optimus {
 
 void declare(OptionTable& table, FailureOptions& options) {
-  table.add("failures", options.trace, "TRACE",
-            "replay a trace of machines that come and go, a time line of conditions, or "
-            "periodic:NODES,EVERY,AWAY,LENGTH");
   table.add(
-      "policy", options.policies, "P[,P…]",
-      "what to do then: never (keeps the plan), always-best, threshold, lookahead, malleus, rule, learned, "
-      "oracle; oobleck, varuna, bamboo, ours");
-  table.add("batch", options.batch, "B", "with --failures: sequences a step");
-  table.add("seq", options.sequence_length, "S", "with --failures: tokens of a sequence");
-  table.add_word("precision", options.precision, precision_words(), "with --failures: of the model");
-  table.add("devices-per-node", options.devices_per_node, "N", "devices of a node of the trace");
-  table.add("can-lose", options.failures, "F", "nodes that plans must be able to lose at once");
-  table.add("restart", options.restart, "TIME", "how long starting again takes (never)");
+      "failures", options.trace, "TRACE",
+      "replay a trace of machine failures, a timeline of conditions, or periodic:NODES,EVERY,AWAY,LENGTH");
+  table.add("policy", options.policies, "P[,P…]",
+            "policies to replay: never (keeps the plan), always-best, threshold, lookahead, malleus, rule, "
+            "learned, oracle; oobleck, varuna, bamboo, ours");
+  table.add("batch", options.batch, "B", "with --failures: global batch size in sequences");
+  table.add("seq", options.sequence_length, "S", "with --failures: sequence length in tokens");
+  table.add_word("precision", options.precision, precision_words(),
+                 "with --failures: precision of the model");
+  table.add("devices-per-node", options.devices_per_node, "N", "number of devices of each node in the trace");
+  table.add("can-lose", options.failures, "F", "number of simultaneous node losses that plans must tolerate");
+  table.add("restart", options.restart, "TIME", "time to restart after a failure (policy never)");
   table.add("node-start", options.node_start, "TIME",
-            "from a node's coming to its being of use (default: 0; 45s with --throughput)");
+            "time from a node's arrival until it can be used (default: 0; 45s with --throughput)");
   table.add("repeats", options.repeats, "N",
-            "replays that are averaged, with instants moved by up to a step (default: 64; fewer where steps "
-            "are millions)");
-  table.add("throughput", options.throughput, "CSV", "speeds by nodes instead of predictions, of --model");
-  table.add("halts", options.halts, "CSV", "with --throughput: what changes cost others");
+            "number of replays to average, with event times shifted by up to a step (default: 64; fewer if "
+            "there are millions of steps)");
+  table.add("throughput", options.throughput, "CSV",
+            "use measured speeds by number of nodes for --model instead of predictions");
+  table.add("halts", options.reconfiguration, "CSV",
+            "with --throughput: the costs of changes in other systems");
   table.add("price", options.price, "X",
-            "with --failures: dollars of a device and hour (default: what the cluster's file says)");
-  table.add("learned", options.learned, "FILE", "the policy of learned (default: the one of this program)");
-  table.add("recovery-costs", options.recovery_costs, "FILE", "what our own changes cost (JSON)");
+            "with --failures: price of a device per hour, in dollars (default: from the cluster's file)");
+  table.add("learned", options.learned, "FILE",
+            "policy network of --policy learned (default: the built-in one)");
+  table.add("recovery-costs", options.recovery_costs, "FILE", "costs of our own plan changes (JSON)");
 }
 
 namespace {
@@ -44,37 +47,38 @@ namespace {
 AvailabilityTrace periodic_trace(const std::string& text) {
   const std::vector<std::string> parts = split(text, ',');
   if (parts.size() != 4)
-    throw UsageError("--failures periodic:{}: give NODES,EVERY,AWAY,LENGTH, as in periodic:8,15s,5s,24h",
-                     text);
+    throw UsageError(
+        "--failures periodic:{}: expected NODES,EVERY,AWAY,LENGTH, for example periodic:8,15s,5s,24h", text);
   const std::int64_t nodes = parse_count(parts[0], "--failures periodic: nodes");
   const double every = parse_seconds(parts[1], "--failures periodic: every").value,
                away = parse_seconds(parts[2], "--failures periodic: away").value,
                length = parse_seconds(parts[3], "--failures periodic: length").value;
-  constexpr double kMostFailures = 1e6;
+  constexpr double kMaxFailures = 1e6;
   if (nodes < 1 || nodes > 100'000 || !(every > 0) || !(away > 0) || !(length > every) ||
-      length / every > kMostFailures)
+      length / every > kMaxFailures)
     throw UsageError("--failures periodic:{}: times must be above 0, with at most {:.0f} failures", text,
-                     kMostFailures);
+                     kMaxFailures);
   return periodic_failures(static_cast<int>(nodes), every, away, length);
 }
 
 AvailabilityTrace open_trace(const FailureOptions& options) {
   constexpr std::string_view kPeriodic = "periodic:";
   if (options.trace.starts_with(kPeriodic)) return periodic_trace(options.trace.substr(kPeriodic.size()));
-  return parse_trace(value_or_throw(read_file(options.trace, kLargestTrace)), options.trace);
+  return parse_trace(value_or_throw(read_file(options.trace, kMaxTraceBytes)), options.trace);
 }
 
 void check_failures(const FailureOptions& options) {
   if (options.devices_per_node < 1)
-    throw UsageError("--devices-per-node: {} is not at least 1", options.devices_per_node);
+    throw UsageError("--devices-per-node: {} is too small, expected at least 1", options.devices_per_node);
   if (options.repeats && (*options.repeats < 1 || *options.repeats > 10'000))
-    throw UsageError("--repeats: {} is not from 1 to 10,000", *options.repeats);
+    throw UsageError("--repeats: {} is out of range, expected 1 to 10,000", *options.repeats);
   if (options.price && !(*options.price >= 0))
-    throw UsageError("--price: {} is not at least 0", *options.price);
-  if (options.failures < 0) throw UsageError("--can-lose: {} is not at least 0", options.failures);
+    throw UsageError("--price: {} is too small, expected at least 0", *options.price);
+  if (options.failures < 0)
+    throw UsageError("--can-lose: {} is too small, expected at least 0", options.failures);
 }
 
-// One policy's answer, whatever it came from.
+// The result of one policy.
 struct PolicyRow {
   std::string policy;
   double samples_per_second = 0, fraction = 0, seconds_lost = 0;
@@ -89,7 +93,7 @@ void show_rows(Console& console, const AvailabilityTrace& trace, const std::stri
                const std::vector<PolicyRow>& rows, double tokens,
                const std::optional<double>& dollars_per_second = {}) {
   OrderedJson json = OrderedJson::array();
-  std::string shown = fmt::format(
+  std::string output = fmt::format(
       "trace: {} nodes over {}, read as {}\nspeed: {}\n\n{:<10}{:>16}{:>12}{:>10}{:>14}{:>12}\n",
       trace.num_nodes, text(Seconds(trace.length)), trace.form, speeds, "policy",
       tokens > 1 ? "useful tokens/s" : "useful samples/s", "of oracle", "switches", "lost", "steps lost");
@@ -106,11 +110,11 @@ void show_rows(Console& console, const AvailabilityTrace& trace, const std::stri
     if (dollars_per_second && row.samples_per_second > 0)
       json.back()["dollars_per_billion_tokens"] =
           *dollars_per_second / (row.samples_per_second * tokens) * 1e9;
-    shown += fmt::format("{:<10}{:>16}{:>12}{:>10}{:>14}{:>12}\n", row.policy,
-                         speed_text(row.samples_per_second * tokens), percent(row.fraction), switches,
-                         text(Seconds(row.seconds_lost)), row.steps_lost);
+    output += fmt::format("{:<10}{:>16}{:>12}{:>10}{:>14}{:>12}\n", row.policy,
+                          speed_text(row.samples_per_second * tokens), percent(row.fraction), switches,
+                          text(Seconds(row.seconds_lost)), row.steps_lost);
   }
-  console.result(json, shown);
+  console.result(json, output);
 }
 
 PolicyRow never_row(const ReplayCase& one, const Ideal& ideal, double restart) {
@@ -128,15 +132,15 @@ PolicyRow never_row(const ReplayCase& one, const Ideal& ideal, double restart) {
           result.steps_lost};
 }
 
-// As many as take a few seconds.
-int usual_repeats(const ReplayCase& one) {
+// As many repeats as take a few seconds.
+int default_repeats(const ReplayCase& one) {
   double fastest = 0;
   for (const double speed : one.throughput.samples_per_second) fastest = std::max(fastest, speed);
   const double steps = one.trace.length * fastest / one.batch;
   return static_cast<int>(std::clamp(5e6 / std::max(1.0, steps), 1.0, 64.0));
 }
 
-bool is_trial_policy(const std::string& policy) {
+bool is_adaptive_policy(const std::string& policy) {
   const std::vector<std::string> words = policy_words();
   return policy != "never" && policy != "oracle" &&
          std::find(words.begin(), words.end(), policy) != words.end();
@@ -154,7 +158,7 @@ std::vector<std::string> policies_in(const std::string& list) {
   return policies;
 }
 
-// A policy of adapt/decide.h; `best`: what hindsight gets done, in samples.
+// Runs a policy of adapt/decide.h; `best` is the number of useful steps of the hindsight optimum.
 PolicyRow trial_row(const std::string& policy, const ReplayCase& one, const FailureOptions& options) {
   const TrialCase trial = trial_of(one, options.devices_per_node);
   Policy decides = parse_policy(policy, "--policy");
@@ -171,21 +175,22 @@ PolicyRow trial_row(const std::string& policy, const ReplayCase& one, const Fail
           outcome.steps_lost};
 }
 
-PolicyRow row_of(const std::string& policy, const FailureOptions& options, const Speeds& speeds,
+PolicyRow row_of(const std::string& policy, const FailureOptions& options, const ReplaySpeeds& speeds,
                  const RecoveryCosts& costs, const AvailabilityTrace& trace, bool is_hindsight) {
   ReplayCase one{.trace = trace, .throughput = speeds.throughput, .batch = speeds.batch};
   one.ready_seconds = speeds.ready_seconds, one.costs = costs;
-  if (!speeds.tables) one.ticks_per_second = 1e6;  // steps may take milliseconds
-  one.halts = halts_for(speeds, System::ours);
-  if (is_trial_policy(policy) || (is_hindsight && policy == "oracle")) return trial_row(policy, one, options);
+  if (!speeds.tables) one.ticks_per_second = 1e6;  // a step may take only milliseconds
+  one.reconfiguration = halts_for(speeds, System::ours);
+  if (is_adaptive_policy(policy) || (is_hindsight && policy == "oracle"))
+    return trial_row(policy, one, options);
   Ideal ideal = ideal_of(one);
   if (is_hindsight)
     ideal.samples = hindsight(trial_of(one, options.devices_per_node)).useful_steps * one.batch;
   if (policy == "oracle") return {policy, ideal.samples / trace.length, 1, 0, 0, 0};
   if (policy == "never") return never_row(one, ideal, options.restart.value);
   const System system = parse_system(policy, "--policy");
-  one.halts = halts_for(speeds, system);
-  const ReplayOutcome outcome = mean_replay(system, one, options.repeats.value_or(usual_repeats(one)));
+  one.reconfiguration = halts_for(speeds, system);
+  const ReplayOutcome outcome = mean_replay(system, one, options.repeats.value_or(default_repeats(one)));
   const double fraction = is_hindsight ? outcome.goodput * trace.length / std::max(1e-12, ideal.samples)
                                        : outcome.fraction_of_ideal;
   return {policy, outcome.goodput, fraction, outcome.seconds_lost, outcome.starts, outcome.steps_lost};
@@ -198,24 +203,24 @@ int replay_policies(Console& console, const FailureOptions& options, ModelOption
   check_failures(options);
   const std::vector<std::string> policies = policies_in(options.policies);
   if (!options.trace.starts_with("periodic:"))
-    if (const std::string text = value_or_throw(read_file(options.trace, kLargestTrace));
+    if (const std::string text = value_or_throw(read_file(options.trace, kMaxTraceBytes));
         looks_like_time_line(text))
-      return try_time_line(console, {options, model, cluster, constants}, text);
+      return replay_timeline(console, {options, model, cluster, constants}, text);
   const AvailabilityTrace trace = open_trace(options);
-  if (!(trace.length > 0)) throw UserError("{}: nothing happens in it", options.trace);
-  const Speeds speeds = options.throughput.empty()
-                            ? template_speeds(options, model, cluster, constants, trace)
-                            : table_speeds(options, model.model);
+  if (!(trace.length > 0)) throw UserError("{}: the trace has no events", options.trace);
+  const ReplaySpeeds speeds = options.throughput.empty()
+                                  ? speeds_from_templates(options, model, cluster, constants, trace)
+                                  : speeds_from_table(options, model.model);
   RecoveryCosts costs = recovery_costs(options, speeds.node_bytes_per_second);
-  // Masters and two moments, in fp32, of what one of the fewest nodes holds.
+  // Master weights and two moments in fp32, for the smallest number of nodes that hold the model.
   constexpr double kBytesOfState = 12;
-  const double of_a_node = kBytesOfState * speeds.parameters / speeds.fewest_nodes;
-  if (costs.join_bytes == 0) costs.join_bytes = of_a_node;
-  // A node that holds the whole model has nothing to receive when others go.
-  if (costs.loss_bytes == 0 && speeds.fewest_nodes > 1) costs.loss_bytes = of_a_node;
+  const double bytes_per_node = kBytesOfState * speeds.parameters / speeds.min_nodes;
+  if (costs.join_bytes == 0) costs.join_bytes = bytes_per_node;
+  // A node that holds the whole model receives nothing when others are lost.
+  if (costs.loss_bytes == 0 && speeds.min_nodes > 1) costs.loss_bytes = bytes_per_node;
   std::vector<PolicyRow> rows;
-  // Beside policies that pay for what they do, the oracle pays too.
-  const bool is_hindsight = std::any_of(policies.begin(), policies.end(), is_trial_policy);
+  // Compared with policies that pay for their changes, the oracle pays too.
+  const bool is_hindsight = std::any_of(policies.begin(), policies.end(), is_adaptive_policy);
   for (const std::string& policy : policies)
     rows.push_back(row_of(policy, options, speeds, costs, trace, is_hindsight));
   show_rows(console, trace, speeds.words, rows, speeds.tokens, speeds.dollars_per_second);
@@ -226,7 +231,8 @@ int replay_plan(Console& console, const FailureOptions& options, const Plan& pla
   check_failures(options);
   if (options.policies != "never")
     throw UserError(
-        "--policy: a plan of --plan is kept, which is never; for {} give --model, --cluster and --batch",
+        "--policy: --plan keeps one plan, which is the policy never; for {} pass --model, --cluster and "
+        "--batch instead",
         in_quotes(options.policies));
   const AvailabilityTrace trace = open_trace(options);
   ReplayOptions kept{.step_seconds = step_seconds, .restart_seconds = options.restart.value};
@@ -239,7 +245,7 @@ int replay_plan(Console& console, const FailureOptions& options, const Plan& pla
                       result.seconds_lost,
                       result.restarts,
                       result.steps_lost};
-  show_rows(console, trace, "one plan, kept", {row}, static_cast<double>(plan.sequence_length));
+  show_rows(console, trace, "one plan, never changed", {row}, static_cast<double>(plan.sequence_length));
   return 0;
 }
 

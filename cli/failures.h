@@ -1,4 +1,4 @@
-// --failures, as simulate has it: a trace of machines that come and go, and what policies get done on it.
+// simulate --failures: replays a trace of machine failures and reports what each policy achieves.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@
 namespace optimus {
 
 struct FailureOptions {
-  std::string trace;  // a file, or periodic:NODES,EVERY,AWAY,LENGTH; empty: none is asked for
+  std::string trace;  // a file, or periodic:NODES,EVERY,AWAY,LENGTH; empty: no replay is requested
   std::string policies = "never";
   int devices_per_node = 1;
   std::optional<int> repeats;
@@ -23,14 +23,15 @@ struct FailureOptions {
   std::optional<Seconds> node_start;
   std::optional<std::int64_t> batch, sequence_length;
   std::string precision = "bf16";
-  std::optional<double> price;  // dollars of a device and hour
-  Path throughput, halts, recovery_costs, learned;
+  std::optional<double> price;  // dollars per device and hour
+  Path throughput, reconfiguration, recovery_costs, learned;
 };
 void declare(OptionTable& table, FailureOptions& options);
 
-// One plan that is kept: --policy never alone. Throws UserError.
+// Replays one plan that never changes: only --policy never. Throws UserError.
 int replay_plan(Console& console, const FailureOptions& options, const Plan& plan, double step_seconds);
-// Any policies, with templates for the model on the cluster's nodes, or with the speeds of a table. Throws UserError and UsageError.
+// Replays any policies, with plan templates of the model on the cluster's nodes, or with the speeds of a
+// table. Throws UserError and UsageError.
 int replay_policies(Console& console, const FailureOptions& options, ModelOptions model,
                     const std::string& cluster, const Constants& constants);
 

@@ -1,26 +1,31 @@
-// CLI11 splits the words; values go through the same parsers as those of a settings file.
+// Implements flags.h. CLI11 splits the words; values go through the same parsers as those of a settings file.
 #include "cli/flags.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cctype>
+#include <cstdio>
+
+#include "base/text.h"
 
 namespace optimus {
 namespace {
 
-struct Given {
+struct ParsedFlag {
   Option* option = nullptr;
   CLI::Option* flag = nullptr;
 };
 
 bool is_switch(const Option& option) { return option.value_name.empty() && !option.is_positional; }
 
-void add_to(CLI::App& app, Given& given) {
+void add_to(CLI::App& app, ParsedFlag& given) {
   const Option& option = *given.option;
   if (is_switch(option)) {
     given.flag = app.add_flag("--" + option.name);
     return;
   }
-  // The words as they are: CLI11 would take apart a value in brackets, and give a flag the words meant for others.
+  // The words are taken unchanged: CLI11 would split a value in brackets, and would assign following words to
+  // the flag.
   given.flag = app.add_option((option.is_positional ? "" : "--") + option.name,
                               [](const CLI::results_t&) { return true; });
   given.flag->allow_extra_args(option.is_list && option.list_length == 0);
@@ -33,7 +38,7 @@ void add_to(CLI::App& app, Given& given) {
 }
 
 [[noreturn]] void refuse_extra(const std::string& word, const OptionTable& table) {
-  if (!word.starts_with("-")) throw UsageError("unexpected word {}; see --help", in_quotes(word));
+  if (!word.starts_with("-")) throw UsageError("unexpected argument {}; see --help", in_quotes(word));
   std::vector<std::string> known;
   for (const std::string& name : table.names()) known.push_back("--" + name);
   const std::string flag = word.substr(0, word.find('='));
@@ -41,7 +46,7 @@ void add_to(CLI::App& app, Given& given) {
   throw UsageError("unknown option {}{}", in_quotes(flag), hint.empty() ? "; see --help" : hint);
 }
 
-// Values that are missing, or too many; the name of an option is no value of the one before it.
+// Rejects missing and surplus values. The name of an option is never the value of the one before it.
 void check_values(OptionTable& table, const std::vector<std::string>& words) {
   const auto is_option = [&](const std::string& word) {
     return word.starts_with("--") && table.find(word.substr(2, word.find('=') - 2)) != nullptr;
@@ -64,34 +69,48 @@ void check_values(OptionTable& table, const std::vector<std::string>& words) {
   }
 }
 
-// Behind --: the values of the option without a name that takes many.
+// Replaces an earlier spelling of an option by the present one and prints a line about it.
+std::string present_spelling(OptionTable& table, const std::string& word) {
+  if (!word.starts_with("--")) return word;
+  const std::size_t end = std::min(word.find('='), word.size());
+  const std::string name = word.substr(2, end - 2);
+  const Option* option = table.find(name);
+  if (option == nullptr ||
+      std::find(option->old_names.begin(), option->old_names.end(), name) == option->old_names.end())
+    return word;
+  fmt::print(stderr, "optimus: --{} is now --{}; the old spelling is still accepted\n", name, option->name);
+  return "--" + option->name + word.substr(end);
+}
+
+// The words after -- are the values of the positional list option.
 void set_rest(OptionTable& table, const std::vector<std::string>& words) {
   for (Option* option : table.options())
     if (option->is_positional && option->is_list) return table.set(*option, words, Origin::flag);
-  throw UsageError("nothing is expected behind --; see --help");
+  throw UsageError("no arguments are expected after --; see --help");
 }
 
 }  // namespace
 
 void read_flags(OptionTable& table, const std::vector<std::string>& all_words) {
-  // What stands behind -- is no flag of ours, but a command's words for another.
+  // The words after -- are not flags of this command, but the command line of another program.
   const auto end = std::find(all_words.begin(), all_words.end(), "--");
-  const std::vector<std::string> words(all_words.begin(), end);
+  std::vector<std::string> words(all_words.begin(), end);
+  for (std::string& word : words) word = present_spelling(table, word);
   check_values(table, words);
   CLI::App app;
   app.set_help_flag();
   app.allow_extras();
-  std::vector<Given> all;
+  std::vector<ParsedFlag> all;
   for (Option* option : table.options()) all.push_back({option, nullptr});
-  for (Given& given : all) add_to(app, given);
+  for (ParsedFlag& given : all) add_to(app, given);
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::ParseError&) {
-    throw UsageError("the options cannot be read; see --help");
+    throw UsageError("cannot parse the options; see --help");
   }
   if (const auto extra = app.remaining(); !extra.empty()) refuse_extra(extra.front(), table);
   if (end != all_words.end()) set_rest(table, {end + 1, all_words.end()});
-  for (Given& given : all) {
+  for (ParsedFlag& given : all) {
     if (given.flag->count() == 0) continue;
     try {
       const std::vector<std::string> values = given.flag->results();
@@ -110,7 +129,7 @@ std::string in_capitals(std::string word) {
   return word;
 }
 
-// " [5.00 GiB]"; nothing where none is set, or one must be given.
+// " [5.00 GiB]"; empty if the option has no default or is required.
 std::string default_text(const Option& option) {
   const Json value = option.value();
   const bool is_unset = value.is_null() || value == "" || value == false ||
@@ -122,7 +141,7 @@ std::string default_text(const Option& option) {
 
 }  // namespace
 
-std::string shown_name(const Option& option) {
+std::string display_name(const Option& option) {
   return option.is_positional ? in_capitals(option.name) : "--" + option.name;
 }
 
@@ -130,8 +149,9 @@ std::string help_text(const std::string& command, const std::string& summary, co
   std::string usage = fmt::format("usage: optimus {}", command);
   std::vector<std::pair<std::string, std::string>> rows;
   for (const Option* option : table.options()) {
-    if (option->is_positional) usage += fmt::format(" {}{}", shown_name(*option), option->is_list ? "…" : "");
-    rows.emplace_back(shown_name(*option) + (option->value_name.empty() ? "" : " " + option->value_name),
+    if (option->is_positional)
+      usage += fmt::format(" {}{}", display_name(*option), option->is_list ? "…" : "");
+    rows.emplace_back(display_name(*option) + (option->value_name.empty() ? "" : " " + option->value_name),
                       option->help + (option->is_positional ? "" : default_text(*option)));
   }
   std::string result = fmt::format("{} [options]\n{}\n\n", usage, summary);

@@ -1,4 +1,4 @@
-// The command line's words into an OptionTable, and the help text out of one.
+// Reads the words of a command line into an OptionTable, and prints the help text of one.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace optimus {
 
-// Throws UsageError; an unknown flag is named together with the nearest known one.
+// Throws UsageError, which names an unknown flag together with the nearest known one.
 void read_flags(OptionTable& table, const std::vector<std::string>& words);
 
-// As people write it: RUN, --device.
-std::string shown_name(const Option& option);
+// The name as users write it: RUN, --device.
+std::string display_name(const Option& option);
 std::string help_text(const std::string& command, const std::string& summary, const OptionTable& table);
 
 }  // namespace optimus

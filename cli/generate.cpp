@@ -1,4 +1,4 @@
-// optimus generate: text from a model. The work is done by the program that has libtorch; see cli/training.h.
+// optimus generate: generates text from a model. The program with libtorch does the work; see cli/training.h.
 #include "cli/command.h"
 #include "cli/training.h"
 

@@ -1,4 +1,4 @@
-// In `optimus-engine`: optimus generate.
+// Part of `optimus-engine`: optimus generate.
 #include "cli/training.h"
 #include "inference/generate_text.h"
 

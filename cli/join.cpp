@@ -1,4 +1,4 @@
-// optimus join RUN: a worker more for a run that is under way.
+// optimus join RUN: adds a worker to a running training.
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/training.h"
@@ -11,14 +11,14 @@ namespace {
 class Join final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "a run's folder").is_required = true;
-    table.add("device", device_, "cpu|cuda:N", "where it computes; as the run's when it is not said");
-    table.add("threads", threads_, "N", "that it computes with on a processor");
+    table.add_positional("run", run_, "folder of a run").is_required = true;
+    table.add("device", device_, "cpu|cuda:N", "device of the new worker (default: the run's device type)");
+    table.add("threads", threads_, "N", "number of CPU threads");
   }
   int run(Console& console) override {
-    if (threads_ < 1) throw UsageError("--threads: {} is no number of threads", threads_);
+    if (threads_ < 1) throw UsageError("--threads: {} is too small, expected at least 1", threads_);
     if (!status_of(run_).is_running && !has_store_file(run_))
-      throw UserError("{}: no training is running there", run_.string());
+      throw UserError("{}: no training is running", run_.string());
     return run_joining(run_, device_, threads_, console);
   }
 

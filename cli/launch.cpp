@@ -1,4 +1,4 @@
-// optimus launch: the same command on several hosts, by ssh.
+// optimus launch: runs the same command on several hosts over ssh.
 #include <filesystem>
 
 #include "base/text.h"
@@ -12,29 +12,32 @@ namespace {
 class Launch final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add("hosts", options_.hosts, "A,B,C", "hosts, as ssh names them; the first has rank 0");
-    table.add("per-host", options_.per_host, "N", "ranks on each host");
-    table.add("ssh", options_.ssh, "CMD",
-              "the program that reaches a host, called with its name and a command");
+    table.add("hosts", options_.hosts, "A,B,C", "host names for ssh; the first has rank 0");
+    table.add("per-host", options_.per_host, "N", "number of ranks on each host");
+    table.add("ssh", options_.ssh, "CMD", "remote shell program, called with a host name and a command");
     table.add("master", options_.master, "HOST",
-              "where the others reach the first host (default: the name it has in --hosts)");
+              "address of the first host for the other hosts (default: its name in --hosts)");
     table.add("port", options_.port, "P",
-              "of the run's store on the first host (default: one from 15000 to 29999)");
+              "port of the run's store on the first host (default: one from 15000 to 29999)");
     table.add("token-file", options_.token_file, "FILE",
-              "the run's token, in a file of mode 600; else $OPTIMUS_TOKEN, else one is made");
-    table.add("program", options_.program, "FILE", "optimus on all hosts (default: where it is here)");
-    table.add("here", is_here_, "start the ranks of this host, as optimus launch says on standard input");
-    table.add_positional("command", options_.command, "what each rank runs: train …");
+              "file with the run's token, mode 600 (default: $OPTIMUS_TOKEN, else a new token)");
+    table.add("program", options_.program, "FILE",
+              "path of optimus on all hosts (default: its path on this host)");
+    table.add("here", is_here_,
+              "internal: start the ranks of this host as optimus launch specifies on standard input");
+    table.add_positional("command", options_.command, "command of each rank: train …");
   }
 
   int run(Console& console) override {
     const auto is_interrupted = [&] { return console.is_interrupted(); };
     if (is_here_) return launch_here(is_interrupted);
-    if (options_.hosts.empty()) throw UsageError("--hosts is missing: optimus launch --hosts a,b -- train …");
+    if (options_.hosts.empty())
+      throw UsageError("--hosts is missing; usage: optimus launch --hosts a,b -- train …");
     if (options_.command.empty() || options_.command[0] != "train")
-      throw UsageError("what the hosts shall run is missing: optimus launch --hosts a,b -- train …");
-    if (options_.per_host < 1) throw UsageError("--per-host {}: at least 1", options_.per_host);
-    if (options_.port < 0 || options_.port > 65535) throw UsageError("--port {}: 1 to 65535", options_.port);
+      throw UsageError("the command is missing; usage: optimus launch --hosts a,b -- train …");
+    if (options_.per_host < 1) throw UsageError("--per-host {}: must be at least 1", options_.per_host);
+    if (options_.port < 0 || options_.port > 65535)
+      throw UsageError("--port {}: must be from 1 to 65535", options_.port);
     if (options_.program.empty()) options_.program = std::filesystem::read_symlink("/proc/self/exe").string();
     return launch_on_hosts(options_, process_environment(), is_interrupted);
   }

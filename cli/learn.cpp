@@ -1,4 +1,4 @@
-// optimus learn: trains the policy that decides about changes of plan, in simulated runs (docs/policy.md).
+// optimus learn: trains the policy that decides about plan changes, in simulated runs (docs/policy.md).
 #include <algorithm>
 #include <cmath>
 
@@ -14,37 +14,40 @@
 namespace optimus {
 namespace {
 
-// The rest of a trace is for judging.
-constexpr double kPartForTraining = 0.6;
+// The rest of a trace is used for evaluation.
+constexpr double kTrainingFraction = 0.6;
 
 class Learn final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add("out", out_, "FILE", "where the policy goes (a safetensors file)").is_required = true;
-    table.add("start", start_, "FILE", "go on with this policy; 'shipped': with the one of this program");
-    table.add("failures", traces_, "TRACE[,TRACE…]",
-              "the own machines' coming and going: the first 60 % of each, besides made-up ones");
+    table.add("out", out_, "FILE", "file for the policy (safetensors)").is_required = true;
+    table.add("start", start_, "FILE", "continue from this policy; 'shipped' is the built-in one");
+    table.add(
+        "failures", traces_, "TRACE[,TRACE…]",
+        "availability traces of your machines; the first 60 % of each is used in addition to generated ones");
     table.add("history", history_, "RUN[,RUN…]",
-              "how far off predictions are on the own machines: folders of runs that changed their plans, a "
-              "history file, or here (this machine's history file)");
-    table.add("cluster", cluster_, "C", "the own cluster, with --model, --batch and --failures");
+              "prediction errors on your machines: folders of runs that changed their plans, a history file, "
+              "or here (this machine's history file)");
+    table.add("cluster", cluster_, "C", "your cluster; needs --model, --batch and --failures");
     optimus::declare(table, model_);
-    table.add("batch", speeds_.batch, "B", "sequences a step");
-    table.add("seq", speeds_.sequence_length, "S", "tokens of a sequence");
-    table.add("devices-per-node", speeds_.devices_per_node, "N", "devices of a node of the traces");
-    table.add("seed", seed_, "S", "another one gives another policy, about as good");
-    table.add("minutes", options_.minutes, "M", "how much to learn, as two idle cores do it in that time");
-    table.add("threads", options_.threads, "N", "the result does not depend on it");
+    table.add("batch", speeds_.batch, "B", "global batch size in sequences");
+    table.add("seq", speeds_.sequence_length, "S", "sequence length in tokens");
+    table.add("devices-per-node", speeds_.devices_per_node, "N",
+              "number of devices of each node in the traces");
+    table.add("seed", seed_, "S", "random seed; other seeds give different policies of similar quality");
+    table.add("minutes", options_.minutes, "M", "training time on two idle cores");
+    table.add("threads", options_.threads, "N", "number of threads (does not change the result)");
     table.add_word(kWithout, without_, {"nothing", "imitation", "reinforcement", kResidual},
-                   "leave a part out; residual: what predictions were off by so far");
-    table.add("curve", curve_, "FILE", "the learning curve (default: the policy's name and .curve.csv)");
+                   "leave out a part of the training; residual: the prediction errors seen so far");
+    table.add("curve", curve_, "FILE",
+              "file for the learning curve (default: the policy's name with .curve.csv)");
   }
 
   int run(Console& console) override {
     check();
     options_.seed = static_cast<std::uint64_t>(seed_);
     if (!traces_.empty()) read_traces();
-    if (!history_.empty()) read_past();
+    if (!history_.empty()) read_history_errors();
     LearnedPolicy start;
     if (!start_.empty()) start = start_ == "shipped" ? shipped_policy() : read_learned_policy(start_);
     if (!start_.empty()) options_.start = &start;
@@ -63,71 +66,74 @@ class Learn final : public Command {
     value_or_throw(write_atomically(files, curve, curve_of(points)));
     const LearningPoint& best = *std::max_element(
         points.begin(), points.end(), [](const auto& a, const auto& b) { return a.fraction < b.fraction; });
-    console.result({{"file", out_.string()},
-                    {"curve", curve.string()},
-                    {"fraction_of_oracle", best.fraction},
-                    {"rounds", points.size() - 1}},
-                   fmt::format("{}: {} of the oracle's useful steps in trials that were not learned from; "
-                               "the curve is in {}\n",
-                               out_.string(), percent(best.fraction), curve.string()));
+    console.result(
+        {{"file", out_.string()},
+         {"curve", curve.string()},
+         {"fraction_of_oracle", best.fraction},
+         {"rounds", points.size() - 1}},
+        fmt::format(
+            "{}: {} of the oracle's useful steps on held-out scenarios; the learning curve is in {}\n",
+            out_.string(), percent(best.fraction), curve.string()));
     return 0;
   }
 
  private:
   void check() const {
     if (!(options_.minutes >= 0.01 && options_.minutes <= 1000))
-      throw UsageError("--minutes: {} is not from 0.01 to 1,000", options_.minutes);
+      throw UsageError("--minutes: {} is out of range, expected 0.01 to 1,000", options_.minutes);
     if (options_.threads < 1 || options_.threads > 1024)
-      throw UsageError("--threads: {} is not from 1 to 1,024", options_.threads);
+      throw UsageError("--threads: {} is out of range, expected 1 to 1,024", options_.threads);
     if (seed_ < 0 || seed_ >= (std::int64_t{1} << 31))
-      throw UsageError("--seed: {} is not from 0 to 2^31", seed_);
+      throw UsageError("--seed: {} is out of range, expected 0 to 2^31", seed_);
     if (!cluster_.empty() && (model_.model.empty() || !speeds_.batch || traces_.empty()))
       throw UsageError("--cluster needs --model M, --batch B and --failures TRACE");
   }
 
   void read_traces() {
     for (const std::string& name : split(traces_, ',')) {
-      const AvailabilityTrace whole = parse_trace(value_or_throw(read_file(name, kLargestTrace)), name);
-      if (!(whole.length > 0)) throw UserError("{}: nothing happens in it", name);
+      const AvailabilityTrace whole = parse_trace(value_or_throw(read_file(name, kMaxTraceBytes)), name);
+      if (!(whole.length > 0)) throw UserError("{}: the trace has no events", name);
       if (!cluster_.empty()) {
-        const Speeds speeds = template_speeds(speeds_, model_, cluster_, usual_constants().constants, whole);
+        const ReplaySpeeds speeds =
+            speeds_from_templates(speeds_, model_, cluster_, builtin_constants().constants, whole);
         options_.environment.throughputs.push_back(speeds.throughput);
         options_.environment.batch = speeds.batch;
       }
-      options_.environment.traces.push_back(piece_of(whole, 0, kPartForTraining * whole.length));
+      options_.environment.traces.push_back(piece_of(whole, 0, kTrainingFraction * whole.length));
     }
   }
 
-  static void add_decisions(const std::string& run, std::vector<double>& misses) {
+  static void add_decisions(const std::string& run, std::vector<double>& prediction_errors) {
     for (const Decision& one : read_decisions(run))
-      if (one.predicted_gain && one.realised_gain && *one.predicted_gain > -1 && *one.realised_gain > -1)
-        misses.push_back(std::log((1 + *one.predicted_gain) / (1 + *one.realised_gain)));
+      if (one.predicted_gain && one.measured_gain && *one.predicted_gain > -1 && *one.measured_gain > -1)
+        prediction_errors.push_back(std::log((1 + *one.predicted_gain) / (1 + *one.measured_gain)));
   }
 
-  // A factor that all runs share is in every plan's prediction alike, and in no gain: only what they differ by counts.
-  static void add_runs(const std::string& file, std::vector<double>& misses) {
+  // An error factor that all runs share affects every plan's prediction equally and cancels in gains: only
+  // the differences count.
+  static void add_runs(const std::string& file, std::vector<double>& prediction_errors) {
     const History history = optimus::read_history(file);
     const std::vector<Residual> known = residuals(history);
     for (const PastRun& run : history.runs)
       for (const Evidence& one : run.evidence)
         if (one.kind == ResidualKind::layers)
-          misses.push_back(std::log(factor_of(known, one.kind, one.where)) - one.log_factor);
+          prediction_errors.push_back(std::log(factor_of(known, one.kind, one.where)) - one.log_factor);
   }
 
-  void read_past() {
-    std::vector<double> misses;
+  void read_history_errors() {
+    std::vector<double> prediction_errors;
     for (const std::string& name : split(history_, ','))
       if (name == "here" || ends_with(name, ".json"))
-        add_runs(name, misses);
+        add_runs(name, prediction_errors);
       else
-        add_decisions(name, misses);
-    if (misses.empty())
-      throw UserError("--history: no decision there has both a predicted and a realised gain");
+        add_decisions(name, prediction_errors);
+    if (prediction_errors.empty())
+      throw UserError("--history: no decision there has both a predicted and a measured gain");
     double mean = 0, squares = 0;
-    for (const double miss : misses) mean += miss, squares += miss * miss;
-    const double num = static_cast<double>(misses.size());
+    for (const double miss : prediction_errors) mean += miss, squares += miss * miss;
+    const double num = static_cast<double>(prediction_errors.size());
     mean /= num;
-    // As if two more had been off by the usual 5 %: a few decisions say little about the spread.
+    // Adds two samples with the usual error of 5 %, because a few decisions say little about the spread.
     constexpr double kUsual = 0.05;
     options_.environment.mean_miss = mean * num / (num + 2);
     options_.environment.miss_spread =
@@ -154,16 +160,15 @@ class Learn final : public Command {
   }
 
   static std::string curve_of(const std::vector<LearningPoint>& points) {
-    std::string text_of_it = "part,round,regret,fraction";
+    std::string content = "part,round,regret,fraction";
     for (const TrialFamily family : kTrialFamilies)
-      text_of_it += fmt::format(",{},best_rule_{}", text(family), text(family));
+      content += fmt::format(",{},best_rule_{}", text(family), text(family));
     for (const LearningPoint& point : points) {
-      text_of_it +=
-          fmt::format("\n{},{},{:.6f},{:.6f}", point.part, point.round, point.regret, point.fraction);
+      content += fmt::format("\n{},{},{:.6f},{:.6f}", point.part, point.round, point.regret, point.fraction);
       for (std::size_t f = 0; f < kTrialFamilies.size(); ++f)
-        text_of_it += fmt::format(",{:.6f},{:.6f}", point.by_family[f], point.rule_by_family[f]);
+        content += fmt::format(",{:.6f},{:.6f}", point.by_family[f], point.rule_by_family[f]);
     }
-    return text_of_it + "\n";
+    return content + "\n";
   }
 
   Path out_, curve_;

@@ -1,4 +1,4 @@
-// optimus logs RUN: what all ranks wrote, in the order of time, around the failure.
+// optimus logs RUN: prints the log lines of all ranks around the failure, in time order.
 #include "rundir/logs.h"
 
 #include "base/error.h"
@@ -11,29 +11,28 @@ namespace {
 class Logs final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "a run's folder").is_required = true;
-    table.add(
-        "around", around_, "SECONDS",
-        "lines from so long before the failure to so long behind it; of the end, where nothing failed; 0: "
-        "all lines");
-    table.add("rank", rank_, "R", "lines of this rank only");
+    table.add_positional("run", run_, "folder of a run").is_required = true;
+    table.add("around", around_, "SECONDS",
+              "show lines from this time before the failure until this time after it, or of the end if "
+              "nothing failed; 0: all lines");
+    table.add("rank", rank_, "R", "show only lines of this rank");
   }
   int run(Console& console) override {
     if (rank_ && (*rank_ < 0 || *rank_ > 1'000'000))
-      throw UsageError("--rank: {} is not a number from 0 to 1,000,000", *rank_);
+      throw UsageError("--rank: {} is out of range, expected 0 to 1,000,000", *rank_);
     LogQuery query;
     if (around_.value > 0) query.around = around_;
     if (rank_) query.rank = static_cast<int>(*rank_);
     OrderedJson list = OrderedJson::array();
-    std::string shown;
+    std::string output;
     for (const LogLine& line : read_logs(run_, query)) {
       const std::string time = time_stamp(WallClock::time_point(std::chrono::microseconds(line.micros)));
       const std::string who = line.rank == kNoRank ? "run" : fmt::format("rank {}", line.rank);
       const Json rank = line.rank == kNoRank ? Json() : Json(line.rank);
       list.push_back({{"time", static_cast<double>(line.micros) / 1e6}, {"rank", rank}, {"text", line.text}});
-      shown += fmt::format("{}{:<8} {}\n", time, who, line.text);
+      output += fmt::format("{}{:<8} {}\n", time, who, line.text);
     }
-    console.result({{"lines", list}}, shown);
+    console.result({{"lines", list}}, output);
     return 0;
   }
 

@@ -1,5 +1,5 @@
-// The command line: finds the subcommand, fills its options from file and flags, runs it, and turns errors
-// into exit codes. 0 done, 1 could not be done, 2 wrong usage (shared by all subcommands). Read next:
+// The command line: finds the subcommand, fills in its options from file and flags, runs it, and maps errors
+// to exit codes: 0 done, 1 could not be done, 2 wrong usage (the same for all subcommands). Read next:
 // commands.cpp.
 #include <fmt/format.h>
 
@@ -18,18 +18,18 @@ using Words = std::vector<std::string>;
 
 std::string overview() {
   std::string result =
-      "optimus: trains large language models and keeps every run on the best parallel plan\n\n"
-      "usage: optimus COMMAND [options]\n\n";
+      "optimus: trains large language models and keeps every run on the best parallel plan\n\nusage: optimus "
+      "COMMAND [options]\n\n";
   for (const CommandEntry& entry : commands())
     result += fmt::format("  {:<18} {}\n", entry.name, entry.summary);
   return result +
-         "\noptimus COMMAND --help says more; --json prints one JSON value; --config FILE reads settings "
-         "from TOML\n";
+         "\nRun optimus COMMAND --help for its options; --json prints one JSON value; --config FILE reads "
+         "settings from TOML\n";
 }
 
 bool is_help(const std::string& word) { return word == "--help" || word == "-h" || word == "help"; }
 
-// The entry that the first one or two words name, and how many words that took.
+// The entry that the first one or two words name, and the number of these words.
 std::pair<const CommandEntry*, std::size_t> find_command(const Words& words) {
   for (const CommandEntry& entry : commands()) {
     const Words name = split(entry.name, ' ');
@@ -44,14 +44,13 @@ std::pair<const CommandEntry*, std::size_t> find_command(const Words& words) {
   for (const CommandEntry& entry : commands()) {
     names.push_back(entry.name);
     if (split(entry.name, ' ')[0] == words[0] && words.size() > 1)
-      throw UsageError("unknown command {}; optimus --help lists them", in_quotes(words[0] + " " + words[1]));
+      throw UsageError("unknown command {}; see optimus --help", in_quotes(words[0] + " " + words[1]));
   }
-  throw UsageError(
-      "unknown command {}{}", in_quotes(words[0]),
-      nearest(words[0], names).empty() ? "; optimus --help lists them" : did_you_mean(words[0], names));
+  throw UsageError("unknown command {}{}", in_quotes(words[0]),
+                   nearest(words[0], names).empty() ? "; see optimus --help" : did_you_mean(words[0], names));
 }
 
-// "data" alone: the commands that begin with it.
+// For a bare group such as "data": the overview of its commands.
 std::string group_overview(const std::string& group) {
   std::string result;
   for (const CommandEntry& entry : commands())
@@ -60,7 +59,7 @@ std::string group_overview(const std::string& group) {
   return result.empty() ? "" : fmt::format("usage: optimus {} COMMAND [options]\n\n{}", group, result);
 }
 
-// Keys that other commands know: a settings file may serve several commands.
+// The keys of all commands: one settings file may serve several commands.
 Words keys_of_all_commands() {
   Words keys;
   for (const CommandEntry& entry : commands()) {
@@ -80,10 +79,9 @@ int run_command(const CommandEntry& entry, const Words& words) {
   const std::unique_ptr<Command> command = entry.make();
   OptionTable table;
   command->declare(table);
-  table.add("config", config, "FILE", "read settings from a TOML file; flags win over it");
-  table.add("json", console.wants_json, "print one JSON value on standard output and nothing else there");
-  table.add("show-settings", shows_settings,
-            "print all settings, each with where it came from, and do nothing else");
+  table.add("config", config, "FILE", "read settings from a TOML file; flags override it");
+  table.add("json", console.wants_json, "print one JSON value, and nothing else, on standard output");
+  table.add("show-settings", shows_settings, "print all settings with the origin of each, and exit");
   if (std::any_of(words.begin(), std::find(words.begin(), words.end(), "--"),
                   [](const auto& word) { return word == "--help" || word == "-h"; })) {
     fmt::print("{}", help_text(entry.name, entry.summary, table));
@@ -98,7 +96,7 @@ int run_command(const CommandEntry& entry, const Words& words) {
   }
   for (const Option* option : table.options())
     if (option->is_required && option->origin == Origin::built_in)
-      throw UsageError("{} is missing ({}); see optimus {} --help", shown_name(*option), option->help,
+      throw UsageError("{} is missing ({}); see optimus {} --help", display_name(*option), option->help,
                        entry.name);
   return command->run(console);
 }
@@ -132,7 +130,7 @@ int run(const Words& words) {
 
 namespace {
 
-// One line, whatever names of files and values are in it.
+// Escapes control characters, so that the message stays on one line whatever names and values it contains.
 void print_error(const char* what) {
   std::string line;
   for (const char* c = what; *c != '\0'; ++c) {
@@ -165,20 +163,20 @@ int exit_code_of(int argc, char** argv) {
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool is_watched = true;
+constexpr bool has_sanitizer = true;
 #elif defined(__has_feature)
-constexpr bool is_watched = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+constexpr bool has_sanitizer = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
 #else
-constexpr bool is_watched = false;
+constexpr bool has_sanitizer = false;
 #endif
 
 }  // namespace
 
-// Everything of ours has ended by now. To take libtorch apart takes a quarter of a second of a core, to drop it nothing; sanitizers look for
-// what is left when a program ends in the usual way.
+// All resources are released by now. Unloading libtorch would take a quarter of a second of CPU time, so the
+// process exits without it. Sanitizers check for leaks at a normal exit only.
 int main(int argc, char** argv) {
   const int code = exit_code_of(argc, argv);
-  if (is_watched) return code;
+  if (has_sanitizer) return code;
   std::fflush(nullptr);
   std::_Exit(code);
 }

@@ -1,8 +1,10 @@
-// optimus plan --model M --cluster C --batch B --seq S: the best plan, what it takes, what else there was and why it loses;
-// --diff A B: what changes between two plans; --import FILE: another trainer's launch as a plan, its cost and what is better.
+// optimus plan --model M --cluster C --batch B --seq S: finds the best plan, its cost and the alternatives;
+// --diff A B: compares two plans; --import FILE: reads another trainer's launch as a plan, predicts its cost
+// and looks for a better one.
 #include <chrono>
 
 #include "base/text.h"
+#include "checkpoint/open_model.h"
 #include "cli/command.h"
 #include "cli/plan_export.h"
 #include "cli/software.h"
@@ -13,7 +15,6 @@
 #include "plan/plan_json.h"
 #include "search/report.h"
 #include "search/sizing.h"
-#include "settings/open_model.h"
 #include "simulate/report.h"
 
 namespace optimus {
@@ -25,28 +26,28 @@ class PlanCommand final : public Command {
     optimus::declare(table, model_);
     table.add("cluster", cluster_, "C",
               "h100x512, a100x16+v100x32, herex2 (this machine as measured, two workers), or a JSON file");
-    table.add("batch", batch_, "B", "sequences a step, over all devices");
-    table.add("seq", sequence_length_, "S", "tokens of a sequence (default: all the model's positions)");
-    table.add_word("precision", precision_, precision_words(), "of weights and activations");
-    table.add("software", software_, "NAME", "which trainer will run it (default: optimus)");
-    table.add("constants", constants_file_, "FILE",
-              "constants of the cost model, as simulate --refit writes them");
+    table.add("batch", batch_, "B", "global batch size in sequences, over all devices");
+    table.add("seq", sequence_length_, "S", "sequence length in tokens (default: the model's maximum)");
+    table.add_word("precision", precision_, precision_words(), "precision of weights and activations");
+    table.add("software", software_, "NAME", "trainer that will run the plan (default: optimus)");
+    table.add("constants", constants_file_, "FILE", "cost model constants, as simulate --refit writes them");
     table.add("history", history_, "FILE|here",
-              "correct predictions by what past runs took; here: this machine's");
+              "correct predictions with the measurements of past runs; here: this machine's history");
     optimus::declare(table, constraints_);
     optimus::declare(table, failures_);
     table.add_choice("goal", goal_,
                      {{"throughput", Goal::throughput}, {"cost", Goal::cost}, {"energy", Goal::energy}},
-                     "what the best plan has most or least of");
-    table.add("price", price_, "X", "of a device and hour, in any currency");
-    table.add("watts", watts_, "X", "of a device (default: its type's)");
-    table.add("tokens", tokens_, "N", "of a whole run, as in 15T: its days, cost and energy");
-    table.add("days", days_, "D", "with --tokens: how many devices finish in so many days");
-    table.add("timeline", wants_timeline_, "draw the stages in time");
-    table.add("svg", svg_, "FILE", "draw the plan: devices, layers, memory and time");
+                     "what to optimize");
+    table.add("price", price_, "X", "price of a device per hour, in any currency");
+    table.add("watts", watts_, "X", "power of a device in watts (default: of its type)");
+    table.add("tokens", tokens_, "N",
+              "length of the run in tokens, for example 15T: adds its duration, cost and energy");
+    table.add("days", days_, "D", "with --tokens: find the number of devices that finish in D days");
+    table.add("timeline", wants_timeline_, "draw the stages over time");
+    table.add("svg", svg_, "FILE", "draw the plan as SVG: devices, layers, memory and time");
     optimus::declare(table, import_);
     optimus::declare(table, export_);
-    table.add("diff", diff_, "A B", "say in words what changes from plan A to plan B").list_length = 2;
+    table.add("diff", diff_, "A B", "list the differences between plans A and B").list_length = 2;
   }
 
   int run(Console& console) override {
@@ -55,8 +56,8 @@ class PlanCommand final : public Command {
     if (!import_.file.empty()) return show_import(console);
     if (model_.model.empty() || cluster_.empty() || !batch_)
       throw UsageError(
-          "{} missing: a plan needs --model M, --cluster C and --batch B; or give --import FILE to read "
-          "another trainer's launch, or --diff A B to compare two plans",
+          "{} missing: a plan needs --model M, --cluster C and --batch B; use --import FILE to read another "
+          "trainer's launch, or --diff A B to compare two plans",
           missing());
     return plan(console);
   }
@@ -74,122 +75,124 @@ class PlanCommand final : public Command {
     if (diff_.size() != 2) throw UsageError("--diff takes two plan files, {} given", diff_.size());
     const Plan a = read_plan(diff_[0]), b = read_plan(diff_[1]);
     const std::vector<std::string> changes = difference(a, b);
-    std::string shown;
-    for (const std::string& change : changes) shown += change + "\n";
+    std::string output;
+    for (const std::string& change : changes) output += change + "\n";
     console.result({{"from", plan_hash(a)}, {"to", plan_hash(b)}, {"changes", changes}},
-                   shown.empty() ? "the plans are equal\n" : shown);
+                   output.empty() ? "the plans are equal\n" : output);
     return 0;
   }
 
   int show_import(Console& console) {
-    const ImportedPlan imported = import_asked(import_, model_, batch_, sequence_length_);
+    const ImportedPlan imported = read_requested_import(import_, model_, batch_, sequence_length_);
     OrderedJson json = imported_json(imported);
-    std::string shown = imported_text(imported);
-    if (!cluster_.empty()) compare_import(imported, json, shown);
-    shown += export_asked(export_, imported.plan, imported.model, json);
-    console.result(json, shown);
+    std::string output = imported_text(imported);
+    if (!cluster_.empty()) compare_import(imported, json, output);
+    output += export_if_requested(export_, imported.plan, imported.model, json);
+    console.result(json, output);
     return 0;
   }
 
-  // What the imported plan takes on the cluster, and what the planner would do with as much.
-  void compare_import(const ImportedPlan& imported, OrderedJson& json, std::string& shown) {
+  // Predicts the imported plan on the cluster, and searches for a better plan with the same devices.
+  void compare_import(const ImportedPlan& imported, OrderedJson& json, std::string& output) {
     check(constraints_);
-    const KnownGround known = ground_asked(cluster_, history_, constants_);
+    const PredictionInputs known = prediction_inputs(cluster_, history_, constants_);
     const Cluster& cluster = known.cluster;
     const DeviceMap map = DeviceMap::of_present(cluster);
     if (num_devices(imported.plan) > map.size())
-      throw UserError("{}: is for {} devices, but {} has {}", import_.file.string(),
+      throw UserError("{}: the plan is for {} devices, but {} has {}", import_.file.string(),
                       num_devices(imported.plan), cluster.name(), map.size());
     const Setup setup{imported.plan,
                       imported.model,
                       cluster,
                       map,
-                      software_asked(software_),
+                      software_named(software_),
                       format_of(imported.plan.precision)};
     const StepPrediction step = StepSimulator(setup).run(known.constants);
     json["predicted"] = prediction_json(step, setup);
-    shown += "\n" + prediction_text(step, setup) + known.words;
-    Demand demand{imported.model, cluster, software_asked(software_), known.constants};
+    output += "\n" + prediction_text(step, setup) + known.words;
+    Demand demand{imported.model, cluster, software_named(software_), known.constants};
     demand.batch = imported.plan.batch, demand.sequence_length = imported.plan.sequence_length;
     demand.precision = imported.plan.precision, demand.constraints = constraints_;
-    const Ground ground(cluster);
-    const SearchResult found = search(demand, ground);
+    const ClusterView cluster_view(cluster);
+    const SearchResult found = search(demand, cluster_view);
     const double ratio = step.seconds / found.step.seconds;
     json["better"] = {
         {"plan", to_json(found.plan)}, {"step_seconds", found.step.seconds}, {"speedup", ratio}};
-    shown += ratio > 1 ? fmt::format("\nbetter: {} takes {} a step, {:.2f} times as fast\n",
-                                     short_text(found.plan), text(Seconds(found.step.seconds)), ratio)
-                       : "\nthe planner finds nothing better for this cluster\n";
+    output += ratio > 1 ? fmt::format("\nbetter plan: {} takes {} per step, {:.2f} times as fast\n",
+                                      short_text(found.plan), text(Seconds(found.step.seconds)), ratio)
+                        : "\nthe planner finds no better plan for this cluster\n";
   }
 
   void check_numbers() const {
-    if (*batch_ < 1) throw UsageError("--batch: {} is not at least 1", *batch_);
-    if (*batch_ > kMostMicrobatches)
-      throw UsageError("--batch: {} is more than {}", *batch_, kMostMicrobatches);
+    if (*batch_ < 1) throw UsageError("--batch: {} is too small, expected at least 1", *batch_);
+    if (*batch_ > kMaxMicrobatches)
+      throw UsageError("--batch: {} is more than {}", *batch_, kMaxMicrobatches);
     if (sequence_length_ && *sequence_length_ < 1)
-      throw UsageError("--seq: {} is not at least 1", *sequence_length_);
-    if (days_ && !tokens_) throw UsageError("--days needs --tokens: how long the run is");
-    if (days_ && !(*days_ > 0)) throw UsageError("--days: {} is not above 0", *days_);
-    if (tokens_ && *tokens_ < 1) throw UsageError("--tokens: {} is not at least 1", *tokens_);
+      throw UsageError("--seq: {} is too small, expected at least 1", *sequence_length_);
+    if (days_ && !tokens_) throw UsageError("--days needs --tokens, the length of the run");
+    if (days_ && !(*days_ > 0)) throw UsageError("--days: {} must be above 0", *days_);
+    if (tokens_ && *tokens_ < 1) throw UsageError("--tokens: {} is too small, expected at least 1", *tokens_);
     for (const auto& [name, value] : {std::pair{"price", price_}, {"watts", watts_}})
-      if (value && !(*value >= 0)) throw UsageError("--{}: {} is not at least 0", name, *value);
+      if (value && !(*value >= 0))
+        throw UsageError("--{}: {} is too small, expected at least 0", name, *value);
   }
 
   int plan(Console& console) {
     check_numbers();
     check(constraints_);
     const auto began = std::chrono::steady_clock::now();
-    model_.model = model_place(model_.model);
+    model_.model = model_path_of(model_.model);
     const ModelSpec model = resolve(model_);
-    const KnownGround known = ground_asked(cluster_, history_, constants_);
+    const PredictionInputs known = prediction_inputs(cluster_, history_, constants_);
     const Cluster& cluster = known.cluster;
-    Demand demand{model, cluster, software_asked(software_), known.constants};
+    Demand demand{model, cluster, software_named(software_), known.constants};
     demand.batch = *batch_, demand.sequence_length = sequence_length_.value_or(model.max_positions);
     demand.precision = parse_precision(precision_, "--precision");
     demand.constraints = constraints_, demand.goal = goal_, demand.price = price_, demand.watts = watts_;
     demand.failures = failures_;
-    const Ground ground(cluster);
+    const ClusterView cluster_view(cluster);
     SearchLimits limits;
     limits.is_uniform = !export_.trainer.empty() && export_.trainer != "optimus";
-    const SearchResult result = search(demand, ground, limits);
+    const SearchResult result = search(demand, cluster_view, limits);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
 
-    OrderedJson json = search_json(demand, ground, result);
+    OrderedJson json = search_json(demand, cluster_view, result);
     json["search"]["seconds"] = took.count();
-    std::string shown = search_text(demand, ground, result) + known.words;
+    std::string output = search_text(demand, cluster_view, result) + known.words;
     if (!history_.empty()) json["history"] = to_json(known.used);
-    if (wants_timeline_) shown += "\n" + draw_step(result.step, terminal_columns(130) - 9);
-    if (tokens_) add_run(demand, ground, result, json, shown);
+    if (wants_timeline_) output += "\n" + draw_step(result.step, terminal_columns(130) - 9);
+    if (tokens_) add_run(demand, cluster_view, result, json, output);
     if (!svg_.empty()) {
       RealFileSystem files;
-      value_or_throw(write_atomically(files, svg_, search_svg(demand, ground, result)));
-      shown += fmt::format("\n{} shows it\n", svg_.string());
+      value_or_throw(write_atomically(files, svg_, search_svg(demand, cluster_view, result)));
+      output += fmt::format("\nwrote the drawing to {}\n", svg_.string());
     }
-    const int on_a_node = cluster.num_devices() / std::max(1, cluster.num_nodes());
-    if (const std::string written = export_asked(export_, result.plan, model, json, on_a_node);
+    const int devices_per_node = cluster.num_devices() / std::max(1, cluster.num_nodes());
+    if (const std::string written = export_if_requested(export_, result.plan, model, json, devices_per_node);
         !written.empty())
-      shown += "\n" + written;
-    console.result(json, shown);
+      output += "\n" + written;
+    console.result(json, output);
     return 0;
   }
 
-  void add_run(const Demand& demand, const Ground& ground, const SearchResult& result, OrderedJson& json,
-               std::string& shown) const {
+  void add_run(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result,
+               OrderedJson& json, std::string& output) const {
     const auto tokens = static_cast<double>(*tokens_);
-    const RunEstimate estimate = estimate_run(demand, ground, result, tokens);
+    const RunEstimate estimate = estimate_run(demand, cluster_view, result, tokens);
     json["run"] = estimate_json(estimate);
-    shown += "\n" + estimate_text(estimate);
+    output += "\n" + estimate_text(estimate);
     if (!days_) return;
     const Sizing sizing = devices_to_finish(demand, *days_ * 86400 / estimate.steps);
     const std::string type = demand.cluster.profile().types.front().name;
     json["run"]["days_wanted"] = *days_;
     json["run"]["devices_needed"] = sizing.num_devices > 0 ? OrderedJson(sizing.num_devices) : OrderedJson();
-    shown += sizing.num_devices > 0
-                 ? fmt::format("{:.4g} days need {} {} ({:.1f} days)\n", *days_,
-                               with_commas(sizing.num_devices), type, sizing.seconds * estimate.steps / 86400)
-                 : fmt::format("no number of {} finishes in {:.4g} days with a batch of {}; {} take {:.1f}\n",
-                               type, *days_, demand.batch, with_commas(sizing.most),
-                               sizing.least_seconds * estimate.steps / 86400);
+    output +=
+        sizing.num_devices > 0
+            ? fmt::format("{:.4g} days need {} {} ({:.1f} days)\n", *days_, with_commas(sizing.num_devices),
+                          type, sizing.seconds * estimate.steps / 86400)
+            : fmt::format("no number of {} finishes in {:.4g} days with a batch of {}; {} take {:.1f} days\n",
+                          type, *days_, demand.batch, with_commas(sizing.most),
+                          sizing.least_seconds * estimate.steps / 86400);
   }
 
   ModelOptions model_;

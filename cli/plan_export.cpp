@@ -1,66 +1,70 @@
-// See plan_export.h.
+// Implements plan_export.h.
 #include "cli/plan_export.h"
 
+#include "checkpoint/open_model.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
-#include "settings/open_model.h"
 
 namespace optimus {
 
 void declare(OptionTable& table, PlanExportOptions& options) {
   table.add("export", options.trainer, "megatron|deepspeed|torchtitan|optimus",
-            "write the plan for this trainer into --out");
-  table.add("out", options.out, "DIR", "with --export: a new folder, or one of an earlier export");
+            "write the plan as files for this trainer into --out");
+  table.add("out", options.out, "DIR", "with --export: output folder, new or from an earlier export");
   table.add("devices-per-node", options.devices_per_node, "N",
-            "with --export: processes that a node starts (default: the cluster's, else 8)");
-  table.add("lr", options.settings.learning_rate, "X", "with --export: the highest learning rate");
-  table.add("steps", options.settings.steps, "N", "with --export: training steps");
-  table.add("data", options.settings.data, "D", "with --export: the data's place, as that trainer names it");
-  table.add("tokenizer", options.settings.tokenizer, "DIR", "with --export: a Hugging Face folder");
+            "with --export: number of processes per node (default: the cluster's, else 8)");
+  table.add("lr", options.settings.learning_rate, "X", "with --export: peak learning rate");
+  table.add("steps", options.settings.steps, "N", "with --export: number of training steps");
+  table.add("data", options.settings.data, "D",
+            "with --export: location of the data, as that trainer names it");
+  table.add("tokenizer", options.settings.tokenizer, "DIR",
+            "with --export: Hugging Face folder of the tokenizer");
 }
 
-std::string export_asked(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
-                         OrderedJson& result, int usual) {
+std::string export_if_requested(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
+                                OrderedJson& result, int usual) {
   if (options.trainer.empty()) {
-    if (!options.out.empty()) throw UsageError("--out goes with --export");
+    if (!options.out.empty()) throw UsageError("--out requires --export");
     return "";
   }
   const Trainer trainer = parse_trainer(options.trainer, "--export");
-  if (options.out.empty()) throw UsageError("--export {} needs --out DIR", options.trainer);
+  if (options.out.empty()) throw UsageError("--export {} requires --out DIR", options.trainer);
   ExportSettings settings = options.settings;
   settings.devices_per_node = options.devices_per_node.value_or(usual);
   if (settings.devices_per_node < 1)
-    throw UsageError("--devices-per-node: {} is not at least 1", settings.devices_per_node);
-  if (settings.steps < 1) throw UsageError("--steps: {} is not at least 1", settings.steps);
+    throw UsageError("--devices-per-node: {} is too small, expected at least 1", settings.devices_per_node);
+  if (settings.steps < 1) throw UsageError("--steps: {} is too small, expected at least 1", settings.steps);
   const ExportedPlan exported = export_plan(plan, model, trainer, settings);
   RealFileSystem files;
   write_export(files, exported, options.out);
   OrderedJson names = OrderedJson::array();
-  std::string shown = fmt::format("written for {}:\n", options.trainer);
+  std::string output = fmt::format("written for {}:\n", options.trainer);
   for (const ExportedFile& file : exported.files) {
     names.push_back(file.name);
-    shown += fmt::format("  {}\n", (options.out / file.name).string());
+    output += fmt::format("  {}\n", (options.out / file.name).string());
   }
-  for (const std::string& note : exported.notes) shown += "note: " + note + "\n";
+  for (const std::string& note : exported.notes) output += "note: " + note + "\n";
   result["export"] = {{"trainer", options.trainer},
                       {"folder", options.out.string()},
                       {"files", names},
                       {"notes", exported.notes}};
-  return shown;
+  return output;
 }
 
 void declare(OptionTable& table, PlanImportOptions& options) {
   table.add("import", options.file, "FILE",
-            "take the plan of a Megatron-LM launch script or a DeepSpeed JSON file");
-  table.add("devices", options.devices, "N", "with --import: devices, where the file does not say");
+            "read the plan from a Megatron-LM launch script or a DeepSpeed JSON file");
+  table.add("devices", options.devices, "N",
+            "with --import: number of devices, if the file does not specify it");
 }
 
-ImportedPlan import_asked(const PlanImportOptions& options, const ModelOptions& model,
-                          std::optional<std::int64_t> batch, std::optional<std::int64_t> sequence_length) {
+ImportedPlan read_requested_import(const PlanImportOptions& options, const ModelOptions& model,
+                                   std::optional<std::int64_t> batch,
+                                   std::optional<std::int64_t> sequence_length) {
   ImportRequest request{{}, options.devices, batch, sequence_length, model.overrides.vocab};
   if (!model.model.empty()) {
     ModelOptions named = model;
-    named.model = model_place(model.model);
+    named.model = model_path_of(model.model);
     request.model = resolve(named);
   }
   return read_import(options.file, request);
@@ -79,12 +83,12 @@ OrderedJson imported_json(const ImportedPlan& imported) {
 }
 
 std::string imported_text(const ImportedPlan& imported) {
-  std::string shown = picture(imported.plan) + "\n";
-  for (const std::string& note : imported.notes) shown += "note: " + note + "\n";
-  shown += fmt::format("understood: {} arguments; without meaning for the plan: {}\n",
-                       imported.understood.size(), imported.ignored.size());
-  for (const std::string& argument : imported.unknown) shown += "unknown: " + argument + "\n";
-  return shown;
+  std::string output = picture(imported.plan) + "\n";
+  for (const std::string& note : imported.notes) output += "note: " + note + "\n";
+  output += fmt::format("understood: {} arguments; irrelevant for the plan: {}\n", imported.understood.size(),
+                        imported.ignored.size());
+  for (const std::string& argument : imported.unknown) output += "unknown: " + argument + "\n";
+  return output;
 }
 
 }  // namespace optimus

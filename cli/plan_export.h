@@ -1,4 +1,4 @@
-// --export and --import, as the commands that have a plan share them: plan and explain.
+// The flags --export and --import of the commands plan and explain.
 #pragma once
 
 #include <optional>
@@ -13,28 +13,30 @@
 namespace optimus {
 
 struct PlanExportOptions {
-  std::string trainer;  // empty: nothing is exported
+  std::string trainer;  // empty: no export
   Path out;
   std::optional<int> devices_per_node;  // default: the cluster's
   ExportSettings settings;
 };
 void declare(OptionTable& table, PlanExportOptions& options);
 
-// Writes the files when they are asked for, adds "export" to the result, and returns what to show. `usual` is how many devices
-// the cluster's nodes have. Throws UserError, also when --out is missing.
-std::string export_asked(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
-                         OrderedJson& result, int usual = 8);
+// Writes the files if an export is requested, adds "export" to the result, and returns the text to show.
+// `usual` is the number of devices per node of the cluster. Throws UserError, also if --out is missing.
+std::string export_if_requested(const PlanExportOptions& options, const Plan& plan, const ModelSpec& model,
+                                OrderedJson& result, int usual = 8);
 
 struct PlanImportOptions {
-  Path file;  // empty: nothing is imported
+  Path file;  // empty: no import
   std::optional<int> devices;
 };
 void declare(OptionTable& table, PlanImportOptions& options);
 
-// The plan in the file. The model, its dimensions, batch and sequence length go before what the file says. Throws UserError.
-ImportedPlan import_asked(const PlanImportOptions& options, const ModelOptions& model,
-                          std::optional<std::int64_t> batch, std::optional<std::int64_t> sequence_length);
-// The plan, and which arguments were understood.
+// Reads the plan in the file. A given model, its dimensions, batch and sequence length take precedence over
+// the file. Throws UserError.
+ImportedPlan read_requested_import(const PlanImportOptions& options, const ModelOptions& model,
+                                   std::optional<std::int64_t> batch,
+                                   std::optional<std::int64_t> sequence_length);
+// The plan, and the arguments that were understood.
 OrderedJson imported_json(const ImportedPlan& imported);
 std::string imported_text(const ImportedPlan& imported);
 

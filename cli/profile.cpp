@@ -1,12 +1,12 @@
-// optimus profile [--model M] [--data D] [--hardware]: what a model, a data set and this machine are.
+// optimus profile [--model M] [--data D] [--hardware]: describes a model, a data set and this machine.
 #include "data/profile.h"
+#include "checkpoint/open_model.h"
 #include "cli/command.h"
 #include "cli/training.h"
 #include "data/open.h"
 #include "data/samples.h"
 #include "model/options.h"
 #include "model/profile.h"
-#include "settings/open_model.h"
 
 namespace optimus {
 namespace {
@@ -15,49 +15,48 @@ class Profile final : public Command {
  public:
   void declare(OptionTable& table) override {
     optimus::declare(table, model_);
-    table.add("data", data_, "D", "text, jsonl, a folder, or the prefix of token files");
+    table.add("data", data_, "D", "text file, jsonl file, folder, or prefix of token files");
     table.add("tokenizer", tokenizer_, "bytes|FILE",
-              "how text is tokenized (default: the model folder's, else bytes)");
-    table.add("seq", sequence_length_, "N",
-              "the sequence length; default: the model's longest, at most 8192");
+              "tokenizer of the text (default: the one in the model's folder, else bytes)");
+    table.add("seq", sequence_length_, "N", "sequence length (default: the model's maximum, at most 8192)");
     optimus::declare(table, hardware_);
   }
 
   int run(Console& console) override {
-    if (model_.model.empty() && data_.empty() && !hardware_.is_wanted && !hardware_.has_links)
-      throw UsageError("nothing to profile: give --model M, --data D, --hardware or --links");
-    if (sequence_length_ && (*sequence_length_ < 1 || *sequence_length_ > kLongestSequence))
-      throw UsageError("--seq: {} is not a length from 1 to {}", *sequence_length_, kLongestSequence);
-    model_.model = model_place(model_.model);
+    if (model_.model.empty() && data_.empty() && !hardware_.measures_devices && !hardware_.measures_links)
+      throw UsageError("nothing to profile: pass --model M, --data D, --hardware or --links");
+    if (sequence_length_ && (*sequence_length_ < 1 || *sequence_length_ > kMaxSequenceLength))
+      throw UsageError("--seq: {} is out of range, expected 1 to {}", *sequence_length_, kMaxSequenceLength);
+    model_.model = model_path_of(model_.model);
     OrderedJson json;
-    std::string shown;
+    std::string output;
     std::int64_t sequence_length = sequence_length_.value_or(1024);
     if (!model_.model.empty()) {
       const ModelSpec spec = resolve(model_);
-      if (!sequence_length_) sequence_length = usual_sequence_length(spec);
+      if (!sequence_length_) sequence_length = default_sequence_length(spec);
       const ModelProfile profile = profile_model(spec, sequence_length);
       json["model"] = to_json(profile);
-      shown += text(profile);
+      output += text(profile);
     }
     if (!data_.empty()) {
       const std::unique_ptr<Tokenizer> tokenizer =
-          open_tokenizer(tokenizer_.empty() ? usual_tokenizer(model_.model) : tokenizer_);
+          open_tokenizer(tokenizer_.empty() ? default_tokenizer(model_.model) : tokenizer_);
       const DatasetProfile profile =
           profile_data(*open_data(data_, *tokenizer, console), sequence_length, data_);
       json["data"] = to_json(profile);
-      shown += (shown.empty() ? "" : "\n") + text(profile);
+      output += (output.empty() ? "" : "\n") + text(profile);
     }
-    if (hardware_.has_links) {
+    if (hardware_.measures_links) {
       const LinksReport links = report_links(hardware_, console);
-      if (!links.shown) return links.code;  // rank 0 speaks
-      json["hardware"] = links.shown->json;
-      shown += (shown.empty() ? "" : "\n") + links.shown->text;
-    } else if (hardware_.is_wanted) {
+      if (!links.output) return links.code;  // only rank 0 prints
+      json["hardware"] = links.output->json;
+      output += (output.empty() ? "" : "\n") + links.output->text;
+    } else if (hardware_.measures_devices) {
       const HardwareReport hardware = report_hardware(hardware_, console);
       json["hardware"] = hardware.json;
-      shown += (shown.empty() ? "" : "\n") + hardware.text;
+      output += (output.empty() ? "" : "\n") + hardware.text;
     }
-    console.result(json, shown);
+    console.result(json, output);
     return 0;
   }
 

@@ -1,4 +1,4 @@
-// In `optimus-engine`: optimus profile --hardware.
+// Part of `optimus-engine`: optimus profile --hardware and --links.
 #include <fmt/format.h>
 
 #include "base/file.h"
@@ -6,7 +6,7 @@
 #include "cluster/hardware_json.h"
 #include "cluster/open.h"
 #include "cost/link_cost.h"
-#include "launch/gathering.h"
+#include "launch/rendezvous.h"
 #include "run/probe_cluster.h"
 #include "run/probe_machine.h"
 #include "rundir/worker_protocol.h"
@@ -20,7 +20,7 @@ double highest(const KernelTimes& times, const char* table) {
   return *std::max_element(found->second.rates.begin(), found->second.rates.end());
 }
 
-// Measured sums beside what the link that they went over predicts for them.
+// The measured all-reduces, each with the time that its link predicts.
 OrderedJson collectives_json(const MachineProfile& machine) {
   OrderedJson list = OrderedJson::array();
   const LinkSpec& spec = machine.idle_link;
@@ -78,7 +78,7 @@ LinksReport report_links(const ProbeOptions& options, Console& console) {
   const Path path =
       write_hardware(cluster->hardware, options.out.empty() ? Path("cluster.json") : options.out);
   OrderedJson json = {{"file", path.string()}, {"seconds", cluster->seconds}};
-  std::string shown;
+  std::string output;
   int devices = 0;
   for (const ProbedHost& host : cluster->hosts) devices += host.num_devices;
   json["devices"] = devices, json["hosts"] = cluster->hosts.size();
@@ -94,11 +94,12 @@ LinksReport report_links(const ProbeOptions& options, Console& console) {
       one["bytes_per_second"] = link.bytes_per_second, one["latency_seconds"] = link.latency.value;
     }
     json["pairs"].push_back(one);
-    shown += pair_text(*cluster, pair);
+    output += pair_text(*cluster, pair);
   }
-  shown += fmt::format("{} devices on {} hosts, measured in {:.1f} s, written to {}; --cluster {} uses it\n",
-                       devices, cluster->hosts.size(), cluster->seconds, path.string(), path.string());
-  return {0, HardwareReport{json, shown}};
+  output +=
+      fmt::format("{} devices on {} hosts, measured in {:.1f} s, written to {}; use it with --cluster {}\n",
+                  devices, cluster->hosts.size(), cluster->seconds, path.string(), path.string());
+  return {0, HardwareReport{json, output}};
 }
 
 HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
@@ -111,13 +112,13 @@ HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
       {"devices", group.num_devices},      {"type", type.name},
       {"memory_bytes", type.memory.value}, {"memory_bytes_per_second", type.memory_bytes_per_second},
       {"threads", machine.threads},        {"file", path.string()}};
-  std::string shown = fmt::format("devices     {} {}, {} of memory at {:.1f} GB/s\n", group.num_devices,
-                                  type.name, text(type.memory), type.memory_bytes_per_second / 1e9);
+  std::string output = fmt::format("devices     {} {}, {} memory at {:.1f} GB/s\n", group.num_devices,
+                                   type.name, text(type.memory), type.memory_bytes_per_second / 1e9);
   for (const KernelTimes& times : type.kernels) {
     json["products_per_second"][text(times.format)] = highest(times, "product");
     json["attention_per_second"][text(times.format)] = highest(times, "attention");
-    shown +=
-        fmt::format("{:<12}products up to {:.3g} TFLOP/s, attention {:.3g}, updates {:.3g} G parameters/s\n",
+    output +=
+        fmt::format("{:<12}GEMM up to {:.3g} TFLOP/s, attention {:.3g}, updates {:.3g} G parameters/s\n",
                     text(times.format), highest(times, "product") / 1e12, highest(times, "attention") / 1e12,
                     highest(times, "update") / 1e9);
   }
@@ -127,22 +128,22 @@ HardwareReport report_hardware(const ProbeOptions& options, Console& console) {
                    {"host",
                     {{"bytes_per_second", group.host_link.bytes_per_second},
                      {"latency_seconds", group.host_link.latency.value}}}};
-  const bool is_shared = !machine.collectives.empty();  // by workers, as processors are
-  shown += link_text("links", group.domain_link, is_shared ? ", between workers that compute meanwhile" : "");
+  const bool is_shared = !machine.collectives.empty();  // shared by workers, as processors are
+  output += link_text("links", group.domain_link, is_shared ? ", between workers that are computing" : "");
   if (is_shared) {
     json["links"]["idle"] = {{"bytes_per_second", machine.idle_link.bytes_per_second},
                              {"latency_seconds", machine.idle_link.latency.value}};
-    shown += link_text("idle links", machine.idle_link, ", while nobody computes");
+    output += link_text("idle links", machine.idle_link, ", between idle workers");
   }
-  shown += link_text("host", group.host_link, "");
+  output += link_text("host", group.host_link, "");
   json["collectives"] = collectives_json(machine);
   for (const OrderedJson& one : json["collectives"])
-    shown += fmt::format("{:<12}{} bytes between {}: {:.2f} ms, over idle links {:.2f} ms predicted\n",
-                         "all-reduce", one["bytes"].get<double>(), one["members"].get<int>(),
-                         one["seconds"].get<double>() * 1e3, one["predicted_seconds"].get<double>() * 1e3);
-  shown += fmt::format("written to {}; --cluster {} uses it\n", path.string(),
-                       options.out.empty() ? "here" : path.string());
-  return {json, shown};
+    output += fmt::format("{:<12}{} bytes between {}: {:.2f} ms, {:.2f} ms predicted over idle links\n",
+                          "all-reduce", one["bytes"].get<double>(), one["members"].get<int>(),
+                          one["seconds"].get<double>() * 1e3, one["predicted_seconds"].get<double>() * 1e3);
+  output += fmt::format("written to {}; use it with --cluster {}\n", path.string(),
+                        options.out.empty() ? "here" : path.string());
+  return {json, output};
 }
 
 }  // namespace optimus

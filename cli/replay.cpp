@@ -1,4 +1,5 @@
-// optimus replay RUN --policy P[,P…]: what other policies would have done with what a run has measured, and what they would have got.
+// optimus replay RUN --policy P[,P…]: replays the measurements of a run under other policies and reports the
+// steps that each would have completed.
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
@@ -12,9 +13,9 @@ namespace {
 class ReplayCommand final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "a run's folder").is_required = true;
+    table.add_positional("run", run_, "folder of a run").is_required = true;
     table.add("policy", policies_, "P[,P…]",
-              fmt::format("who decides: {} (default: all)", fmt::join(policy_words(), ", ")));
+              fmt::format("policies to replay: {} (default: all)", fmt::join(policy_words(), ", ")));
   }
 
   int run(Console& console) override {
@@ -22,8 +23,7 @@ class ReplayCommand final : public Command {
     const std::vector<Policy> policies = chosen();
     const Path metrics = run_ / "metrics.jsonl";
     const auto steps = parse_metrics(value_or_throw(read_file(metrics)), metrics.string());
-    if (steps.size() < 2)
-      throw UserError("{}: fewer than two steps, there is nothing to replay", metrics.string());
+    if (steps.size() < 2) throw UserError("{}: fewer than two steps, nothing to replay", metrics.string());
     const RunPlans plans = read_run_plans(run_);
     const RecordedTrial recorded = recorded_trial(
         steps, read_decisions(run_), [&](const std::string& hash) { return name_of(plans, hash); });
@@ -42,12 +42,12 @@ class ReplayCommand final : public Command {
   static void show(Console& console, const RecordedTrial& recorded, const std::vector<Policy>& policies) {
     const auto done = static_cast<double>(recorded.num_steps);
     OrderedJson list = OrderedJson::array();
-    std::string shown = fmt::format(
-        "the run: {} steps in {}, {} changes of plan of its own will; {} stretches, plans known: {}\n\n"
-        "{:<12}{:>14}{:>16}{:>10}{:>12}\n",
+    std::string output = fmt::format(
+        "the run: {} steps in {}, {} automatic plan changes; {} segments, known plans: "
+        "{}\n\n{:<12}{:>14}{:>16}{:>10}{:>12}\n",
         recorded.num_steps, text(Seconds(recorded.seconds)), recorded.num_switches,
-        recorded.trial.segments.size(), join(recorded.plans, ", "), "policy", "steps then", "against the run",
-        "switches", "standing");
+        recorded.trial.segments.size(), join(recorded.plans, ", "), "policy", "useful steps", "vs the run",
+        "switches", "paused");
     for (const Policy& policy : policies) {
       // In hindsight the oracle is the best sequence of these plans.
       const TrialOutcome outcome =
@@ -59,11 +59,11 @@ class ReplayCommand final : public Command {
                       {"gain_over_run", gain},
                       {"switches", outcome.switches},
                       {"seconds_lost", outcome.seconds_lost}});
-      shown += fmt::format("{:<12}{:>14.1f}{:>16}{:>10}{:>12}\n", text(policy.kind), outcome.useful_steps,
-                           fmt::format("{:+.1f} %", 100 * gain), outcome.switches,
-                           text(Seconds(outcome.seconds_lost)));
+      output += fmt::format("{:<12}{:>14.1f}{:>16}{:>10}{:>12}\n", text(policy.kind), outcome.useful_steps,
+                            fmt::format("{:+.1f} %", 100 * gain), outcome.switches,
+                            text(Seconds(outcome.seconds_lost)));
     }
-    console.result(list, shown);
+    console.result(list, output);
   }
 
   Path run_;

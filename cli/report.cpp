@@ -1,4 +1,4 @@
-// optimus report RUN --out FILE.html: one page about a run, to be opened in any browser.
+// optimus report RUN --out FILE.html: writes one self-contained page about a run.
 #include "base/error.h"
 #include "cli/command.h"
 #include "report/report_page.h"
@@ -9,8 +9,8 @@ namespace {
 class Report final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "a run's folder").is_required = true;
-    table.add("out", out_, "FILE.html", "where the page goes").is_required = true;
+    table.add_positional("run", run_, "folder of a run").is_required = true;
+    table.add("out", out_, "FILE.html", "file for the page").is_required = true;
   }
   int run(Console& console) override {
     const RunReport report = read_report(run_);
@@ -25,7 +25,7 @@ class Report final : public Command {
                     {"profiled_ranks", report.ranks.size()}},
                    fmt::format("{}: {} steps up to {}, {} decisions{}\n", out_.string(), report.steps.size(),
                                last, report.decisions.size(),
-                               report.ranks.empty() ? "; no profile (train --profile FILE makes one)" : ""));
+                               report.ranks.empty() ? "; no profile (train --profile FILE writes one)" : ""));
     return 0;
   }
 

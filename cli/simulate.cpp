@@ -1,7 +1,8 @@
-// optimus simulate --plan P --cluster C --model M: what a step would take; --runs CSV: how well that meets measured runs;
-// --failures TRACE: what a plan, or a policy, would get done on machines that come and go; --refit RUN: what a run's own steps say of the
-// constants.
+// optimus simulate --plan P --cluster C --model M: predicts the time of a step. --runs CSV: compares
+// predictions with measured runs. --failures TRACE: replays a plan or policies on machines that fail and
+// return. --refit RUN: fits the constants of the cost model to a run's measured steps.
 
+#include "checkpoint/open_model.h"
 #include "cli/command.h"
 #include "cli/failures.h"
 #include "cli/software.h"
@@ -10,7 +11,6 @@
 #include "model/options.h"
 #include "plan/plan_json.h"
 #include "plan/validate.h"
-#include "settings/open_model.h"
 #include "simulate/accuracy.h"
 #include "simulate/refit.h"
 #include "simulate/report.h"
@@ -18,42 +18,44 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestTable{std::int64_t{64} << 20}, kLargestMetrics{std::int64_t{1} << 30};
+constexpr Bytes kMaxTableBytes{std::int64_t{64} << 20}, kMaxMetricsBytes{std::int64_t{1} << 30};
 
 class Simulate final : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add("plan", plan_, "FILE", "the plan to time");
+    table.add("plan", plan_, "FILE", "plan to simulate");
     table.add("cluster", cluster_, "C",
               "h100x512, a100x16+v100x32, herex2 (this machine as measured, two workers), or a JSON file");
     optimus::declare(table, model_);
-    table.add("software", software_, "NAME", "which trainer runs it (default: optimus)");
-    table.add("timeline", wants_timeline_, "draw the stages in time");
-    table.add("trace", trace_, "FILE", "write stages, lanes and single instructions in time for Perfetto");
-    table.add("constants", constants_file_, "FILE", "constants of the cost model, as --refit writes them");
+    table.add("software", software_, "NAME", "trainer that runs the plan (default: optimus)");
+    table.add("timeline", wants_timeline_, "draw the stages over time");
+    table.add("trace", trace_, "FILE", "write a Perfetto trace of stages, lanes and instructions");
+    table.add("constants", constants_file_, "FILE", "cost model constants, as --refit writes them");
     table.add("history", history_, "FILE|here",
-              "correct the prediction by what past runs took; here: this machine's");
-    table.add("refit", refit_, "RUN[,RUN…]", "learn constants from runs' own steps, on --cluster");
-    table.add("out", out_, "FILE", "where --refit writes them (default: constants.json in the first run)");
-    table.add("runs", runs_, "CSV", "predict measured runs and compare");
+              "correct the prediction with the measurements of past runs; here: this machine's history");
+    table.add("refit", refit_, "RUN[,RUN…]",
+              "fit the cost model constants to the steps of these runs, on --cluster");
+    table.add("out", out_, "FILE",
+              "output file of --refit (default: constants.json in the first run's folder)");
+    table.add("runs", runs_, "CSV", "predict these measured runs and compare");
     optimus::declare(table, failures_);
   }
 
   int run(Console& console) override {
-    named_ = constants_file_.empty() ? usual_constants() : read_constants(constants_file_);
+    named_ = constants_file_.empty() ? builtin_constants() : read_constants(constants_file_);
     if (!runs_.empty()) return compare(console);
     if (!refit_.empty()) return learn(console);
     if (plan_.empty() && !failures_.trace.empty())
       return replay_policies(console, failures_, model_, cluster_, named_.constants);
     if (plan_.empty() || cluster_.empty())
       throw UsageError(
-          "give --plan FILE and --cluster C to time a plan, or --runs CSV to compare with measured runs");
+          "pass --plan FILE and --cluster C to simulate a plan, or --runs CSV to compare with measured runs");
     return predict(console);
   }
 
  private:
   int compare(Console& console) {
-    const std::string text = value_or_throw(read_file(runs_, kLargestTable));
+    const std::string text = value_or_throw(read_file(runs_, kMaxTableBytes));
     const std::vector<Run> runs = read_runs(parse_csv(text, runs_.string()));
     const std::vector<RunOutcome> outcomes = predict_runs(runs, named_.constants);
     console.result(accuracy_json(runs, outcomes), accuracy_text(runs, outcomes));
@@ -67,44 +69,45 @@ class Simulate final : public Command {
       for (const Stage& stage : pipeline.stages)
         for (const int device : stage.devices) most = std::max(most, device + 1);
     if (most > map.size())
-      throw UserError("{}: names device {}, but {} has {} devices", source.string(), most - 1, cluster.name(),
-                      map.size());
+      throw UserError("{}: names device {}, but {} has only {} devices", source.string(), most - 1,
+                      cluster.name(), map.size());
   }
 
   int predict(Console& console) {
     const Plan plan = read_plan(plan_);
     if (model_.model.empty()) model_.model = plan.model;
-    if (model_.model.empty()) throw UserError("{}: the plan names no model; give --model M", plan_.string());
-    model_.model = model_place(model_.model);
+    if (model_.model.empty())
+      throw UserError("{}: the plan does not name its model; pass --model M", plan_.string());
+    model_.model = model_path_of(model_.model);
     const ModelSpec model = resolve(model_);
     validate(plan, model, plan_.string());
-    const KnownGround known = ground_asked(cluster_, history_, named_.constants);
+    const PredictionInputs known = prediction_inputs(cluster_, history_, named_.constants);
     const Cluster& cluster = known.cluster;
     const DeviceMap map = DeviceMap::of_present(cluster);
     refuse_missing_devices(plan, plan_, cluster, map);
-    const Setup setup{plan, model, cluster, map, software_asked(software_), format_of(plan.precision)};
+    const Setup setup{plan, model, cluster, map, software_named(software_), format_of(plan.precision)};
     const StepSimulator simulator(setup);
     const StepPrediction step = simulator.run(known.constants);
     if (!failures_.trace.empty()) return replay_plan(console, failures_, plan, step.seconds);
-    std::string shown =
+    std::string output =
         prediction_text(step, setup) + fmt::format("constants: {}\n{}", named_.origin, known.words);
-    if (wants_timeline_) shown += "\n" + draw_step(step, terminal_columns(130) - 9);
+    if (wants_timeline_) output += "\n" + draw_step(step, terminal_columns(130) - 9);
     if (!trace_.empty()) {
       RealFileSystem files;
       const std::vector<TracedInstruction> instructions =
-          simulator.instructions(known.constants, kMostTraced);
+          simulator.instructions(known.constants, kMaxTracedInstructions);
       value_or_throw(write_atomically(files, trace_, perfetto_text(step, instructions)));
-      shown += fmt::format("\n{} opens in ui.perfetto.dev\n", trace_.string());
+      output += fmt::format("\nwrote the trace to {}; open it in ui.perfetto.dev\n", trace_.string());
     }
     OrderedJson json = prediction_json(step, setup);
     json["constants"] = named_.origin;
     if (!history_.empty()) json["history"] = to_json(known.used);
-    console.result(json, shown);
+    console.result(json, output);
     return 0;
   }
 
-  // A run with everything that its prediction refers to.
-  struct LearnedRun {
+  // A run, with everything that its prediction refers to.
+  struct MeasuredRun {
     ModelSpec model;
     Plan plan;
     DeviceMap map;
@@ -112,26 +115,26 @@ class Simulate final : public Command {
   };
 
   int learn(Console& console) {
-    if (cluster_.empty()) throw UsageError("--refit needs --cluster C: the machines that the run was on");
+    if (cluster_.empty()) throw UsageError("--refit needs --cluster C, the machines of the run");
     const Cluster cluster = open_cluster(cluster_);
-    std::vector<std::unique_ptr<LearnedRun>> runs;
+    std::vector<std::unique_ptr<MeasuredRun>> runs;
     std::vector<MeasuredPlan> plans;
     int num_steps = 0;
     for (const std::string& folder : split(refit_, ',')) {
-      LearnedRun& run = *runs.emplace_back(std::make_unique<LearnedRun>());
+      MeasuredRun& run = *runs.emplace_back(std::make_unique<MeasuredRun>());
       const Path metrics = Path(folder) / "metrics.jsonl", plan = Path(folder) / "plan.json";
       const std::vector<double> seconds =
-          step_seconds_of(value_or_throw(read_file(metrics, kLargestMetrics)), metrics.string());
+          step_seconds_of(value_or_throw(read_file(metrics, kMaxMetricsBytes)), metrics.string());
       run.plan = read_plan(plan);
       ModelOptions model = model_;
       if (model.model.empty()) model.model = folder;
-      model.model = model_place(model.model);
+      model.model = model_path_of(model.model);
       run.model = resolve(model);
       validate(run.plan, run.model, plan.string());
       run.map = DeviceMap::of_present(cluster);
       refuse_missing_devices(run.plan, plan, cluster, run.map);
       run.simulator.emplace(
-          Setup{run.plan, run.model, cluster, run.map, our_software(), format_of(run.plan.precision)});
+          Setup{run.plan, run.model, cluster, run.map, optimus_software(), format_of(run.plan.precision)});
       num_steps += static_cast<int>(seconds.size());
       plans.push_back({folder, &*run.simulator, usual_seconds(seconds), static_cast<int>(seconds.size()),
                        num_devices(run.plan) > 1});
@@ -144,7 +147,7 @@ class Simulate final : public Command {
     value_or_throw(write_atomically(files, out, to_json(learned).dump(2) + "\n"));
     OrderedJson json = to_json(found);
     json["file"] = out.string();
-    console.result(json, text(found) + fmt::format("\nwritten to {}; --constants {} uses them\n",
+    console.result(json, text(found) + fmt::format("\nwritten to {}; use them with --constants {}\n",
                                                    out.string(), out.string()));
     return 0;
   }

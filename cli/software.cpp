@@ -1,4 +1,4 @@
-// See software.h.
+// Implements software.h.
 #include "cli/software.h"
 
 #include <vector>
@@ -10,18 +10,19 @@
 
 namespace optimus {
 
-const Software& software_asked(const std::string& name) {
-  if (name.empty()) return our_software();
+const Software& software_named(const std::string& name) {
+  if (name.empty()) return optimus_software();
   if (const Software* found = find_software(name)) return *found;
   std::vector<std::string> names;
   for (const Software& known : all_software()) names.emplace_back(known.name);
-  throw UserError("--software: {} is not known{}; known are {}", in_quotes(name), did_you_mean(name, names),
-                  join(names, ", "));
+  throw UserError("--software: {} is not known{}; known trainers: {}", in_quotes(name),
+                  did_you_mean(name, names), join(names, ", "));
 }
 
-KnownGround ground_asked(const std::string& cluster, const std::string& history, const Constants& constants) {
+PredictionInputs prediction_inputs(const std::string& cluster, const std::string& history,
+                                   const Constants& constants) {
   Cluster known = open_cluster(cluster);
-  const Constants usual = is_measured_here(cluster) ? with_measured_links(constants) : constants;
+  const Constants usual = is_measured_cluster_name(cluster) ? with_measured_links(constants) : constants;
   if (history.empty()) return {std::move(known), usual, "", {}};
   Corrected by_runs = corrected(known.profile(), usual, residuals(read_history(history)));
   std::string words = text(by_runs) + "\n";

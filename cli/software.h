@@ -1,4 +1,4 @@
-// Flags of commands that predict: --software, and --history.
+// The flags --software and --history of the commands that predict.
 #pragma once
 
 #include <string>
@@ -9,17 +9,19 @@
 
 namespace optimus {
 
-// Ours when the name is empty. Throws UserError with all names for one that is not known.
-const Software& software_asked(const std::string& name);
+// The software of this trainer if the name is empty. Throws UserError that lists all names if the name is
+// unknown.
+const Software& software_named(const std::string& name);
 
-// What is predicted from, with --history corrected by what past runs took; else as it is.
-struct KnownGround {
+// The inputs of a prediction; with --history, corrected by the measurements of past runs.
+struct PredictionInputs {
   Cluster cluster;
   Constants constants;
-  std::string words;  // a line about the corrections; empty without a history
+  std::string words;  // one line about the corrections; empty without a history
   std::vector<Residual> used;
 };
-// The name of a cluster, and of a history: a file, "here", or nothing. Throws UserError.
-KnownGround ground_asked(const std::string& cluster, const std::string& history, const Constants& constants);
+// Takes the name of a cluster and of a history: a file, "here", or empty. Throws UserError.
+PredictionInputs prediction_inputs(const std::string& cluster, const std::string& history,
+                                   const Constants& constants);
 
 }  // namespace optimus

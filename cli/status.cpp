@@ -11,46 +11,48 @@
 namespace optimus {
 namespace {
 
-class OnRun : public Command {
+class RunCommand : public Command {
  public:
   void declare(OptionTable& table) override {
-    table.add_positional("run", run_, "a run's folder").is_required = true;
+    table.add_positional("run", run_, "folder of a run").is_required = true;
   }
 
  protected:
   Path run_;
 };
 
-// What a loss would undo, whoever is lost.
-std::string loss_text(const std::string& kind, int can_lose, const std::string& together) {
-  if (can_lose == 0)
-    return fmt::format("losing a {} would send the run back to its last checkpoint: nobody else holds {}\n",
-                       kind, kind == "device" ? "its state" : "the state of " + together);
+// Describes what the loss of any device or host would undo.
+std::string loss_text(const std::string& kind, int num_tolerated_losses, const std::string& together) {
+  if (num_tolerated_losses == 0)
+    return fmt::format(
+        "losing a {} would roll the run back to its last checkpoint: there is no other copy of {}\n", kind,
+        kind == "device" ? "its state" : "the state of " + together);
   return fmt::format(
-      "any {}{} can be lost, the others hold its state; losing {} together would send the run back to its "
-      "last checkpoint\n",
-      can_lose == 1 ? "" : std::to_string(can_lose) + " ", can_lose == 1 ? kind : kind + "s", together);
+      "any {}{} can be lost without losing steps; losing {} together would roll the run back to its last "
+      "checkpoint\n",
+      num_tolerated_losses == 1 ? "" : std::to_string(num_tolerated_losses) + " ",
+      num_tolerated_losses == 1 ? kind : kind + "s", together);
 }
 
-bool is_at_its_end(const RunStatus& status) { return status.steps && status.step >= *status.steps; }
+bool is_finished(const RunStatus& status) { return status.steps && status.step >= *status.steps; }
 
 std::string state_text(const RunStatus& status) {
   if (status.is_running) return "running";
-  return is_at_its_end(status) ? "ended" : "not running";
+  return is_finished(status) ? "ended" : "not running";
 }
 
-class Status final : public OnRun {
+class Status final : public RunCommand {
  public:
   int run(Console& console) override {
     const RunStatus status = status_of(run_);
     OrderedJson workers = OrderedJson::array();
-    std::string shown =
+    std::string output =
         fmt::format("{}: {}, step {}{}, plan {} ({}), epoch {}\n", run_.string(), state_text(status),
                     status.step, status.steps ? fmt::format(" of {}", *status.steps) : "",
                     plan_hash(status.plan).substr(0, 4), short_text(status.plan), status.epoch);
     if (status.loss)
-      shown += fmt::format("loss {:.4f}, {} tokens/s\n", *status.loss,
-                           short_count(status.tokens_per_second.value_or(0)));
+      output += fmt::format("loss {:.4f}, {} tokens/s\n", *status.loss,
+                            short_count(status.tokens_per_second.value_or(0)));
     for (const WorkerStatus& entry : status.workers) {
       const WorkerEntry& worker = entry.worker;
       workers.push_back({{"rank", worker.rank},
@@ -58,16 +60,18 @@ class Status final : public OnRun {
                          {"host", worker.host},
                          {"device", worker.device},
                          {"state", entry.state}});
-      shown += fmt::format("rank {:<5} process {:<8} {} {:<8} {}\n", worker.rank, worker.pid, worker.host,
-                           worker.device, entry.state);
+      output += fmt::format("rank {:<5} process {:<8} {} {:<8} {}\n", worker.rank, worker.pid, worker.host,
+                            worker.device, entry.state);
     }
     if (status.is_running)
-      shown += loss_text("device", status.can_lose, fmt::format("{}", fmt::join(status.lost_with, " and ")));
-    else if (!is_at_its_end(status))
-      shown += fmt::format("optimus train --resume {} goes on from its newest checkpoint\n", run_.string());
+      output += loss_text("device", status.num_tolerated_losses,
+                          fmt::format("{}", fmt::join(status.fatal_devices, " and ")));
+    else if (!is_finished(status))
+      output +=
+          fmt::format("to continue from the newest checkpoint: optimus train --resume {}\n", run_.string());
     if (status.is_running && status.can_lose_hosts)
-      shown += loss_text("host", *status.can_lose_hosts,
-                         fmt::format("{}", fmt::join(status.lost_with_hosts, " and ")));
+      output += loss_text("host", *status.can_lose_hosts,
+                          fmt::format("{}", fmt::join(status.fatal_hosts, " and ")));
     console.result(
         {{"running", status.is_running},
          {"step", status.step},
@@ -75,30 +79,31 @@ class Status final : public OnRun {
          {"plan", plan_hash(status.plan)},
          {"epoch", status.epoch},
          {"workers", workers},
-         {"can_lose", status.can_lose},
-         {"lost_with", status.lost_with},
+         {"can_lose", status.num_tolerated_losses},
+         {"lost_with", status.fatal_devices},
          {"can_lose_hosts", status.can_lose_hosts ? OrderedJson(*status.can_lose_hosts) : OrderedJson()},
-         {"lost_with_hosts", status.lost_with_hosts}},
-        shown);
+         {"lost_with_hosts", status.fatal_hosts}},
+        output);
     return 0;
   }
 };
 
-class Switch final : public OnRun {
+class Switch final : public RunCommand {
  public:
   void declare(OptionTable& table) override {
-    OnRun::declare(table);
-    table.add("plan", plan_, "FILE|auto", "the plan to go on with; auto: the best for the run's devices")
+    RunCommand::declare(table);
+    table.add("plan", plan_, "FILE|auto", "plan to switch to; auto: the best plan for the run's devices")
         .is_required = true;
-    table.add("patience", patience_, "TIME", "for the answer; what was asked for is then taken back");
+    table.add("timeout", timeout_, "TIME", "how long to wait for the answer before the request is cancelled")
+        .old_names = {"patience"};
   }
   int run(Console& console) override {
     const RunStatus status = status_of(run_);
-    if (!status.is_running) throw UserError("{}: no training is running there", run_.string());
+    if (!status.is_running) throw UserError("{}: no training is running", run_.string());
     std::optional<Plan> plan;
     if (plan_ != "auto") plan = read_plan(plan_);
     const ControlAnswer answer =
-        value_or_throw(ask(run_, plan_wish(plan), Deadline::after(patience_, text(patience_))));
+        value_or_throw(ask(run_, plan_request_json(plan), Deadline::after(timeout_, text(timeout_))));
     if (!answer.is_done) throw UserError("{}", answer.text);
     console.result({{"done", true}, {"text", answer.text}}, answer.text + "\n");
     return 0;
@@ -106,21 +111,22 @@ class Switch final : public OnRun {
 
  private:
   std::string plan_;
-  Seconds patience_{600};
+  Seconds timeout_{600};
 };
 
-class Drain final : public OnRun {
+class Drain final : public RunCommand {
  public:
   void declare(OptionTable& table) override {
-    OnRun::declare(table);
-    table.add("device", device_, "D", "the worker to empty: its rank in optimus status").is_required = true;
-    table.add("patience", patience_, "TIME", "for the answer; what was asked for is then taken back");
+    RunCommand::declare(table);
+    table.add("device", device_, "D", "worker to remove: its rank in optimus status").is_required = true;
+    table.add("timeout", timeout_, "TIME", "how long to wait for the answer before the request is cancelled")
+        .old_names = {"patience"};
   }
   int run(Console& console) override {
     const RunStatus status = status_of(run_);
-    if (!status.is_running) throw UserError("{}: no training is running there", run_.string());
+    if (!status.is_running) throw UserError("{}: no training is running", run_.string());
     const ControlAnswer answer =
-        value_or_throw(ask(run_, drain_wish(device_), Deadline::after(patience_, text(patience_))));
+        value_or_throw(ask(run_, drain_request_json(device_), Deadline::after(timeout_, text(timeout_))));
     if (!answer.is_done) throw UserError("{}", answer.text);
     console.result({{"done", true}, {"text", answer.text}}, answer.text + "\n");
     return 0;
@@ -128,7 +134,7 @@ class Drain final : public OnRun {
 
  private:
   int device_ = 0;
-  Seconds patience_{600};
+  Seconds timeout_{600};
 };
 
 }  // namespace

@@ -1,16 +1,20 @@
-// In `optimus-engine`: the commands that need libtorch.
+// Part of `optimus-engine`: the commands train and join.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <memory>
+#include <thread>
 
 #include "cli/training.h"
 #include "run/join.h"
 #include "run/train.h"
 #include "run/train_launched.h"
 #include "run/train_workers.h"
+#include "rundir/worker_protocol.h"
 
 namespace optimus {
 namespace {
@@ -27,28 +31,40 @@ OrderedJson to_json(const TrainResult& result) {
 }
 
 std::string text(const TrainResult& result) {
-  std::string shown;
-  if (!result.sample.empty())
-    shown += fmt::format("--- a sample of what it has learned\n{}\n---\n", result.sample);
-  shown += fmt::format("{} steps, loss {:.4f}", result.steps, result.loss);
-  if (result.validation_loss) shown += fmt::format(", validation {:.4f}", *result.validation_loss);
-  return shown +
-         fmt::format(", {} tokens/s; the run is in {}\n", short_count(result.tokens_per_second), result.run);
+  std::string output;
+  if (!result.sample.empty()) output += fmt::format("--- sample of generated text\n{}\n---\n", result.sample);
+  output += fmt::format("{} steps, loss {:.4f}", result.steps, result.loss);
+  if (result.validation_loss) output += fmt::format(", validation {:.4f}", *result.validation_loss);
+  return output +
+         fmt::format(", {} tokens/s; run folder: {}\n", short_count(result.tokens_per_second), result.run);
 }
 
-// A launcher that ends a run tells all its ranks to go, one after the other: who heeds that a moment later leaves with them.
+// A launcher that ends a run sends SIGTERM to its ranks one after the other. Each rank waits a moment before
+// it leaves, so that they all leave together.
 WorkerSignals signals_of(const Console& console) {
-  constexpr std::chrono::milliseconds kMoment{250};
-  const auto told = std::make_shared<std::atomic<std::int64_t>>(0);
-  return {[&] { return console.is_told_to_end(); },
-          [&console, told, kMoment] {
-            if (!console.is_told_to_leave()) return false;
+  constexpr std::chrono::milliseconds kGracePeriod{250};
+  const auto requested_at = std::make_shared<std::atomic<std::int64_t>>(0);
+  return {[&] { return console.is_end_requested(); },
+          [&console, requested_at, kGracePeriod] {
+            if (!console.is_leave_requested()) return false;
             const auto now = std::chrono::steady_clock::now().time_since_epoch();
             const std::int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
             std::int64_t none = 0;
-            told->compare_exchange_strong(none, ms);
-            return ms - *told >= kMoment.count();
+            requested_at->compare_exchange_strong(none, ms);
+            return ms - *requested_at >= kGracePeriod.count();
           }};
+}
+
+// The program at the other end of standard input is the host of this training (src/api/engine_process.h): when it is gone, the training
+// ends after a checkpoint.
+void stop_with_host() {
+  if (std::getenv(kHostVariable) == nullptr) return;
+  ::unsetenv(kHostVariable);  // the workers have no host
+  std::thread([] {
+    char byte;
+    while (::read(STDIN_FILENO, &byte, 1) > 0) continue;
+    ::kill(::getpid(), SIGINT);
+  }).detach();
 }
 
 }  // namespace
@@ -57,14 +73,16 @@ int run_joining(const Path& run, const std::string& device, int threads, Console
   TrainOptions options;
   OptionTable table;
   declare(table, options);
-  return train_as_comer({.run = std::filesystem::absolute(run), .device = device, .threads = threads},
-                        options, table, signals_of(console), console.line());
+  return train_as_joining_worker(
+      {.run = std::filesystem::absolute(run), .device = device, .threads = threads}, options, table,
+      signals_of(console), console.line());
 }
 
 int run_training(TrainOptions& options, OptionTable& table, Console& console) {
-  std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: that does not end a training
+  std::signal(SIGPIPE, SIG_IGN);  // a closed standard error does not end a training
   const auto is_interrupted = [&] { return console.is_interrupted(); };
-  if (const std::optional<WorkerPlace> place = worker_place(process_environment()))
+  stop_with_host();
+  if (const std::optional<WorkerSpec> place = worker_spec(process_environment()))
     return train_as_worker(*place, options, table, signals_of(console));
   const LaunchInfo launch = detect_launcher(process_environment());
   if (launch.world_size > 1) {

@@ -1,4 +1,5 @@
-// Trains a small convolutional net, written with torch's modules, on images that are made on the spot: ten patterns under noise.
+// Example: trains a small convolutional network, written with torch's modules, on synthetic images: ten
+// patterns with noise.
 //
 //   example_conv_net [RUN_FOLDER]
 #include <ATen/ATen.h>
@@ -8,13 +9,13 @@
 #include <cstdio>
 
 #include "base/random.h"
-#include "optimus/module.h"
+#include "run/train_modules.h"
 
 namespace {
 
 constexpr std::int64_t kClasses = 10, kSide = 12, kTrained = 4096, kHeldOut = 1000;
 
-// Values that depend on nothing but what they are for.
+// Deterministic: the values depend only on the key.
 at::Tensor normal_image(optimus::RandomKey key) {
   const optimus::Shape shape{kSide, kSide};
   at::Tensor image = at::empty({1, kSide, kSide});
@@ -42,12 +43,12 @@ optimus::ModuleModel conv_net() {
   then("pool2", [](const at::Tensor& x) { return at::max_pool2d(at::relu(x), 2).flatten(1); });
   model.add("output", torch::nn::Linear(32 * (kSide / 4) * (kSide / 4), kClasses));
   model.loss = [](const at::Tensor& output, const at::Tensor& targets) {
-    return at::cross_entropy_loss(output, targets, {}, at::Reduction::Sum);
+    return at::cross_entropy_loss(output, targets, {}, at::Reduction::ReduceOp);
   };
   return model;
 }
 
-// Of images that training never saw. The modules hold what was learned.
+// Accuracy on held-out images, computed with the trained modules.
 double accuracy(const optimus::ModuleModel& model) {
   const at::NoGradGuard no_grad;
   std::int64_t right = 0;
@@ -67,7 +68,7 @@ int main(int argc, char** argv) {
   const optimus::ModuleModel model = conv_net();
   optimus::TrainOptions options;
   options.steps = 150, options.batch = 64, options.learning_rate = 3e-3;
-  options.device = "cpu", options.threads = 1;  // small: threads would wait for each other
+  options.device = "cpu", options.threads = 1;  // one thread: the network is too small for several
   if (argc > 1) options.run = argv[1];
   try {
     const optimus::TrainResult result = optimus::train(model, {kTrained, sample}, options);

@@ -1,4 +1,4 @@
-// The one call: a small GPT-2 on a text file.
+// Example: trains a small GPT-2 on a text file with a single call.
 //
 //   example_train FILE [RUN_FOLDER [DEVICES]]
 #include "optimus/train.h"
@@ -16,7 +16,8 @@ int main(int argc, char** argv) {
   options.model.overrides = {.layers = 2, .hidden = 64, .heads = 2, .max_positions = 64};
   options.steps = 20, options.batch = 4, options.sequence_length = 64;
   if (argc > 2) options.run = argv[2];
-  if (argc > 3) options.devices = std::atoi(argv[3]);  // ranks, each a thread; what is learned is the same
+  // one thread per rank; the result does not depend on the number of ranks
+  if (argc > 3) options.devices = std::atoi(argv[3]);
   try {
     const optimus::TrainResult result = optimus::train("gpt2", argv[1], options);
     std::printf("loss %.4f after %lld steps, in %s\n", result.loss, static_cast<long long>(result.steps),

@@ -1,17 +1,20 @@
-// What can fp8 bring? The products of the benchmark cases' layers in bf16 and in fp8 by cuBLASLt, and the passes that make the 8-bit
-// operands, on one card in one run; from them the step that is possible.
+// Measures the potential gain of fp8: the GEMMs of the benchmark cases' layers in bf16 and in fp8 with
+// cuBLASLt, and the quantization kernels that produce the fp8 operands, on one GPU in one run. Computes the
+// possible step time from them.
 //
 //   fwd    y = x W^T         e4m3 x e4m3 -> bf16
 //   dgrad  dx = dy W         e5m2 x e4m3 -> bf16, W transposed
 //   wgrad  dW += dy^T x      e5m2 x e4m3 -> fp32, both transposed
 //
-// The library's 8-bit products want the summed dimension contiguous in both operands (TN), hence the transposed copies. "fast" lets
-// the tensor cores add in fewer bits than fp32 between two flushes. Each product: all offers once, the 4 best in turns, medians.
-// Beside them: which epilogues the library takes, and what scales by row and by blocks of 128 cost. Shapes: gemm_product.cuh; steps:
-// docs/performance.md, measured with the same bf16 products inside.
+// The library's fp8 GEMMs need the summed dimension contiguous in both operands (TN), hence the transposed
+// copies. "fast" allows the tensor cores to accumulate with fewer bits than fp32. For each GEMM, all offered
+// algorithms run once and the 4 fastest in alternating rounds; medians are reported. Also prints which
+// epilogues the library supports, and the cost of scales per row and per block of 128. Shapes:
+// gemm_product.cuh. Step times: docs/performance.md, measured with the same bf16 GEMMs.
 //
 //   flags="-O2 -gencode=arch=compute_90a,code=sm_90a -Isrc -I$CU13/include"
-//   nvcc $flags -std=c++20 -c bench/gpu/fp8_quantise.cu && nvcc $flags -std=c++17 -c bench/gpu/fp8_products.cu
+//   nvcc $flags -std=c++20 -c bench/gpu/fp8_quantise.cu
+//   nvcc $flags -std=c++17 -c bench/gpu/fp8_products.cu
 //   nvcc -cudart shared fp8_products.o fp8_quantise.o -L$CU13/lib -l:libcublasLt.so.13 -o fp8_products
 #include <cuda_fp8.h>
 
@@ -20,8 +23,8 @@
 
 #include "gemm_product.cuh"
 
-// fp8_quantise.cu
-void quantise_matrix(void* from, void* to, void* transposed, long rows, long width, bool is_gradient,
+// Defined in fp8_quantise.cu.
+void quantize_matrix(void* from, void* to, void* transposed, long rows, long width, bool is_gradient,
                      const float* scale, unsigned* maximum);
 
 namespace {
@@ -40,36 +43,36 @@ struct Problem {
   bool is_fast = false;
   Scales scales = Scales::one;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  bool is_narrow() const { return a == CUDA_R_8F_E4M3; }
+  bool is_fp8() const { return a == CUDA_R_8F_E4M3; }
 };
 
-// [tokens, in], [out, in], [tokens, out] in bf16; the same in 8 bits, as they lie and transposed.
+// x, w and dy: [tokens, in], [out, in] and [tokens, out] in bf16; the same in fp8, and transposed in fp8.
 struct Buffers {
   bf16 *x, *w, *dy;
   uint8_t *x8, *x8t, *w8, *w8t, *dy8, *dy8t;
   void *out, *other, *workspace;
-  float *scales, *rows;  // one; one a row or block
+  float *scales, *rows;  // a single scale; one scale per row or block
   uint32_t* maximum;
   bf16* bias;
 };
 
 template <class T>
-T* take(size_t count) {
+T* allocate(size_t count) {
   void* p = nullptr;
   cuda_ok(cudaMalloc(&p, count * sizeof(T)), "allocate");
   return static_cast<T*>(p);
 }
 
 struct Description {
-  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatmulDesc_t gemm = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr, d = nullptr;
 
   template <class V>
   cublasStatus_t set(cublasLtMatmulDescAttributes_t which, V value) {
-    return cublasLtMatmulDescSetAttribute(product, which, &value, sizeof value);
+    return cublasLtMatmulDescSetAttribute(gemm, which, &value, sizeof value);
   }
   Description(const Problem& p, const Buffers& mem) {
-    blas_ok(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "desc");
+    blas_ok(cublasLtMatmulDescCreate(&gemm, CUBLAS_COMPUTE_32F, CUDA_R_32F), "desc");
     const auto layout = [](cublasLtMatrixLayout_t* to, cudaDataType_t type, int64_t rows, int64_t columns) {
       blas_ok(cublasLtMatrixLayoutCreate(to, type, uint64_t(rows), uint64_t(columns), rows), "layout");
     };
@@ -86,9 +89,9 @@ struct Description {
     if (p.epilogue == CUBLASLT_EPILOGUE_DGELU || p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, mem.other);
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.m);
-      if (p.is_narrow()) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, CUDA_R_16BF);
+      if (p.is_fp8()) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, CUDA_R_16BF);
     }
-    if (!p.is_narrow()) return;
+    if (!p.is_fp8()) return;
     set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(p.is_fast));
     const bool is_one = p.scales == Scales::one;
     set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, is_one ? mem.scales : mem.rows);
@@ -104,7 +107,7 @@ struct Description {
   }
   ~Description() {
     for (auto layout : {a, b, c, d}) cublasLtMatrixLayoutDestroy(layout);
-    cublasLtMatmulDescDestroy(product);
+    cublasLtMatmulDescDestroy(gemm);
   }
 };
 
@@ -113,7 +116,7 @@ struct Bench {
   cudaEvent_t begin = nullptr, end = nullptr;
   Buffers mem{};
 
-  std::vector<cublasLtMatmulAlgo_t> offers(const Problem& p, Description& what) const {
+  std::vector<cublasLtMatmulAlgo_t> offered_algorithms(const Problem& p, Description& what) const {
     cublasLtMatmulPreference_t preference = nullptr;
     blas_ok(cublasLtMatmulPreferenceCreate(&preference), "preference");
     const size_t workspace = kWorkspace;
@@ -121,7 +124,7 @@ struct Bench {
                                          sizeof workspace);
     std::array<cublasLtMatmulHeuristicResult_t, 24> found{};
     int count = 0;
-    const auto status = cublasLtMatmulAlgoGetHeuristic(lt, what.product, what.a, what.b, what.c, what.d,
+    const auto status = cublasLtMatmulAlgoGetHeuristic(lt, what.gemm, what.a, what.b, what.c, what.d,
                                                        preference, int(found.size()), found.data(), &count);
     cublasLtMatmulPreferenceDestroy(preference);
     std::vector<cublasLtMatmulAlgo_t> result;
@@ -141,16 +144,16 @@ struct Bench {
     cuda_ok(cudaEventElapsedTime(&total, begin, end), "time");
     return double(total) / runs;
   }
-  // Milliseconds of the fastest offer; infinity when there is none.
+  // Milliseconds of the fastest offered algorithm; infinity if there is none.
   double best(const Problem& p, const void* a, const void* b) const {
     Description what(p, mem);
     const auto run = [&](const cublasLtMatmulAlgo_t& algo) {
       const float one = 1;
-      return cublasLtMatmul(lt, what.product, &one, a, what.a, b, what.b, &p.beta, mem.out, what.c, mem.out,
+      return cublasLtMatmul(lt, what.gemm, &one, a, what.a, b, what.b, &p.beta, mem.out, what.c, mem.out,
                             what.d, &algo, mem.workspace, kWorkspace, nullptr);
     };
     std::vector<std::pair<double, cublasLtMatmulAlgo_t>> timed;
-    for (const auto& algo : offers(p, what))
+    for (const auto& algo : offered_algorithms(p, what))
       if (run(algo) == CUBLAS_STATUS_SUCCESS) timed.push_back({ms(2, [&] { run(algo); }), algo});
     if (timed.empty()) return std::numeric_limits<double>::infinity();
     std::sort(timed.begin(), timed.end(), [](auto& x, auto& y) { return x.first < y.first; });
@@ -172,13 +175,13 @@ const char* const kDirections[] = {"fwd", "dgrad", "wgrad"};
 
 Problem problem_of(const Linear& lin, int64_t tokens, Direction direction, Kind kind) {
   const int64_t in = lin.in, out = lin.out;
-  const bool is_narrow = kind != Kind::bf16;
+  const bool is_fp8 = kind != Kind::bf16;
   Problem p{};
   if (direction == kFwd) p.m = out, p.n = tokens, p.k = in;
-  if (direction == kDgrad) p.m = in, p.n = tokens, p.k = out, p.a_is_transposed = is_narrow;
+  if (direction == kDgrad) p.m = in, p.n = tokens, p.k = out, p.a_is_transposed = is_fp8;
   if (direction == kWgrad)
-    p.m = in, p.n = out, p.k = tokens, p.a_is_transposed = is_narrow, p.b_is_transposed = !is_narrow;
-  if (is_narrow) p.a = CUDA_R_8F_E4M3, p.b = direction == kFwd ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+    p.m = in, p.n = out, p.k = tokens, p.a_is_transposed = is_fp8, p.b_is_transposed = !is_fp8;
+  if (is_fp8) p.a = CUDA_R_8F_E4M3, p.b = direction == kFwd ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
   if (direction == kWgrad) p.d = CUDA_R_32F, p.beta = 1;
   p.is_fast = kind == Kind::fp8_fast;
   return p;
@@ -188,10 +191,10 @@ struct Pair {
   const void *a, *b;
 };
 Pair operands_of(const Buffers& mem, Direction direction, Kind kind) {
-  const bool is_narrow = kind != Kind::bf16;
-  if (direction == kFwd) return is_narrow ? Pair{mem.w8, mem.x8} : Pair{mem.w, mem.x};
-  if (direction == kDgrad) return is_narrow ? Pair{mem.w8t, mem.dy8} : Pair{mem.w, mem.dy};
-  return is_narrow ? Pair{mem.x8t, mem.dy8t} : Pair{mem.x, mem.dy};
+  const bool is_fp8 = kind != Kind::bf16;
+  if (direction == kFwd) return is_fp8 ? Pair{mem.w8, mem.x8} : Pair{mem.w, mem.x};
+  if (direction == kDgrad) return is_fp8 ? Pair{mem.w8t, mem.dy8} : Pair{mem.w, mem.dy};
+  return is_fp8 ? Pair{mem.x8t, mem.dy8t} : Pair{mem.x, mem.dy};
 }
 
 Buffers allocate_buffers() {
@@ -203,13 +206,14 @@ Buffers allocate_buffers() {
       y = std::max<size_t>(y, c.tokens() * lin.out);
     }
   Buffers mem{};
-  mem.x = take<bf16>(x), mem.w = take<bf16>(w), mem.dy = take<bf16>(y);
-  mem.x8 = take<uint8_t>(x), mem.x8t = take<uint8_t>(x), mem.w8 = take<uint8_t>(w),
-  mem.w8t = take<uint8_t>(w), mem.dy8 = take<uint8_t>(y), mem.dy8t = take<uint8_t>(y);
-  mem.out = take<char>(std::max(2 * std::max(x, y), 4 * w)), mem.other = take<char>(2 * std::max(x, y));
-  mem.workspace = take<char>(kWorkspace);
-  mem.scales = take<float>(4), mem.rows = take<float>(1 << 24), mem.maximum = take<uint32_t>(4);
-  mem.bias = take<bf16>(1 << 20);
+  mem.x = allocate<bf16>(x), mem.w = allocate<bf16>(w), mem.dy = allocate<bf16>(y);
+  mem.x8 = allocate<uint8_t>(x), mem.x8t = allocate<uint8_t>(x), mem.w8 = allocate<uint8_t>(w),
+  mem.w8t = allocate<uint8_t>(w), mem.dy8 = allocate<uint8_t>(y), mem.dy8t = allocate<uint8_t>(y);
+  mem.out = allocate<char>(std::max(2 * std::max(x, y), 4 * w)),
+  mem.other = allocate<char>(2 * std::max(x, y));
+  mem.workspace = allocate<char>(kWorkspace);
+  mem.scales = allocate<float>(4), mem.rows = allocate<float>(1 << 24), mem.maximum = allocate<uint32_t>(4);
+  mem.bias = allocate<bf16>(1 << 20);
   const std::vector<float> ones(1 << 24, 1.0f);
   cuda_ok(cudaMemcpy(mem.rows, ones.data(), ones.size() * 4, cudaMemcpyHostToDevice), "scales");
   cuda_ok(cudaMemcpy(mem.scales, ones.data(), 16, cudaMemcpyHostToDevice), "scales");
@@ -221,13 +225,13 @@ Buffers allocate_buffers() {
   return mem;
 }
 
-void quantise(const Buffers& mem, bf16* from, uint8_t* to, uint8_t* transposed, int64_t rows, int64_t width,
+void quantize(const Buffers& mem, bf16* from, uint8_t* to, uint8_t* transposed, int64_t rows, int64_t width,
               bool is_gradient) {
-  quantise_matrix(from, to, transposed, rows, width, is_gradient, mem.scales, mem.maximum);
+  quantize_matrix(from, to, transposed, rows, width, is_gradient, mem.scales, mem.maximum);
   cuda_ok(cudaGetLastError(), "quantise");
 }
 
-struct StepOf {  // docs/performance.md, tokens a second in bf16
+struct StepOf {  // docs/performance.md, tokens per second in bf16
   const char* name;
   double tokens_per_second;
 };
@@ -253,15 +257,15 @@ int main() {
       Problem cube;
       cube.m = cube.n = cube.k = 8192;
       if (kind != Kind::bf16) cube.a = cube.b = CUDA_R_8F_E4M3, cube.is_fast = kind == Kind::fp8_fast;
-      quantise(mem, mem.x, mem.x8, mem.x8t, 8192, 8192, false),
-          quantise(mem, mem.dy, mem.dy8, mem.dy8t, 8192, 8192, false);
-      const bool is_narrow = kind != Kind::bf16;
-      const double ms = bench.best(cube, is_narrow ? static_cast<void*>(mem.x8) : mem.x,
-                                   is_narrow ? static_cast<void*>(mem.dy8) : mem.dy);
+      quantize(mem, mem.x, mem.x8, mem.x8t, 8192, 8192, false),
+          quantize(mem, mem.dy, mem.dy8, mem.dy8t, 8192, 8192, false);
+      const bool is_fp8 = kind != Kind::bf16;
+      const double ms = bench.best(cube, is_fp8 ? static_cast<void*>(mem.x8) : mem.x,
+                                   is_fp8 ? static_cast<void*>(mem.dy8) : mem.dy);
       printf("8192 cube, %s: %.0f TFLOP/s\n", kKindNames[int(kind)], 2.0 * 8192 * 8192 * 8192 / ms / 1e9);
     }
 
-    printf("\nepilogues, number of offers (llama-1b w2 forward and dgrad shapes)\n");
+    printf("\nepilogues, number of offered algorithms (llama-1b w2 forward and dgrad shapes)\n");
     const Linear w2{"w2", 8192, 2048, 1, false};
     struct Form {
       const char* name;
@@ -276,14 +280,14 @@ int main() {
                           {"gelu_aux_bias", CUBLASLT_EPILOGUE_GELU_AUX_BIAS, 0.f, kFwd},
                           {"dgelu", CUBLASLT_EPILOGUE_DGELU, 0.f, kDgrad}};
     for (const Form& form : forms)
-      for (const bool to_narrow : {false, true}) {
+      for (const bool to_fp8 : {false, true}) {
         Problem p = problem_of(w2, 16384, form.direction, Kind::fp8);
         p.epilogue = form.epilogue, p.beta = form.beta;
-        if (to_narrow) p.d = CUDA_R_8F_E4M3;
+        if (to_fp8) p.d = CUDA_R_8F_E4M3;
         Description what(p, mem);
-        printf("  %-14s D %s: %zu offers", form.name, to_narrow ? "e4m3" : "bf16",
-               bench.offers(p, what).size());
-        if (!to_narrow) {
+        printf("  %-14s D %s: %zu algorithms", form.name, to_fp8 ? "e4m3" : "bf16",
+               bench.offered_algorithms(p, what).size());
+        if (!to_fp8) {
           const Pair of = operands_of(mem, form.direction, Kind::fp8);
           printf(", %.3f ms", bench.best(p, of.a, of.b));
         }
@@ -291,18 +295,18 @@ int main() {
       }
 
     std::map<std::string, std::array<double, 3>>
-        sums;  // case -> ms of all layers' products of a micro-batch, by kind
-    std::map<std::string, double> by_hand, fused;  // case -> ms of quantising a micro-batch, a layer
-    std::map<std::string, double> of_weights;      // a step, a layer
+        sums;  // case -> ms of the GEMMs of all layers for one micro-batch, by kind
+    std::map<std::string, double> quantize_ms, fused;  // case -> ms of quantization per micro-batch and layer
+    std::map<std::string, double> of_weights;          // per step and layer
     for (const Case& c : kCases) {
       if (c.same_as) continue;
       printf("\n%s, %ld tokens: ms (TFLOP/s)\n  %-5s %-6s %18s %18s %18s %9s %9s\n", c.name, c.tokens(), "",
              "", "bf16", "fp8", "fp8 fast", "by row", "by block");
       for (const Linear& lin : linears(c)) {
         if (lin.name == "head") continue;
-        quantise(mem, mem.x, mem.x8, mem.x8t, c.tokens(), lin.in, false);
-        quantise(mem, mem.w, mem.w8, mem.w8t, lin.out, lin.in, false);
-        quantise(mem, mem.dy, mem.dy8, mem.dy8t, c.tokens(), lin.out, true);
+        quantize(mem, mem.x, mem.x8, mem.x8t, c.tokens(), lin.in, false);
+        quantize(mem, mem.w, mem.w8, mem.w8t, lin.out, lin.in, false);
+        quantize(mem, mem.dy, mem.dy8, mem.dy8t, c.tokens(), lin.out, true);
         const double flops = 2.0 * double(c.tokens()) * double(lin.in) * double(lin.out);
         for (int direction = 0; direction < kNumDirections; ++direction) {
           printf("  %-5s %-6s", lin.name.c_str(), kDirections[direction]);
@@ -324,39 +328,42 @@ int main() {
           fflush(stdout);
         }
         const auto time = [&](bf16* from, uint8_t* to, uint8_t* transposed, int64_t rows, int64_t width) {
-          quantise(mem, from, to, transposed, rows, width, false);
-          return bench.ms(20, [&] { quantise(mem, from, to, transposed, rows, width, false); });
+          quantize(mem, from, to, transposed, rows, width, false);
+          return bench.ms(20, [&] { quantize(mem, from, to, transposed, rows, width, false); });
         };
         const double x_both = time(mem.x, mem.x8, mem.x8t, c.tokens(), lin.in),
                      x_plain = time(mem.x, mem.x8, nullptr, c.tokens(), lin.in),
-                     x_turned = time(mem.x, nullptr, mem.x8t, c.tokens(), lin.in),
+                     x_transposed = time(mem.x, nullptr, mem.x8t, c.tokens(), lin.in),
                      w_both = time(mem.w, mem.w8, mem.w8t, lin.out, lin.in),
                      dy_both = time(mem.dy, mem.dy8, mem.dy8t, c.tokens(), lin.out);
-        by_hand[c.name] += x_both + dy_both, of_weights[c.name] += w_both;
-        // Fused: the producer writes 8 bits instead of 16, two copies: as many bytes as before. What is left is nothing.
+        quantize_ms[c.name] += x_both + dy_both, of_weights[c.name] += w_both;
+        // If quantization is fused into the producer, it writes two fp8 copies instead of one bf16 copy: the
+        // same number of bytes, so the additional cost is zero.
         printf(
-            "        quantise x both %.3f (%.0f GB/s), plain %.3f, turned %.3f; w both %.3f; dy both %.3f "
-            "ms\n",
-            x_both, 4.0 * double(c.tokens() * lin.in) / x_both / 1e6, x_plain, x_turned, w_both, dy_both);
+            "        quantize x both %.3f (%.0f GB/s), plain %.3f, transposed %.3f; w both %.3f; dy both "
+            "%.3f ms\n",
+            x_both, 4.0 * double(c.tokens() * lin.in) / x_both / 1e6, x_plain, x_transposed, w_both, dy_both);
       }
     }
-    sums["llama-1b-4k"] = sums["llama-1b-2k"], by_hand["llama-1b-4k"] = by_hand["llama-1b-2k"],
+    sums["llama-1b-4k"] = sums["llama-1b-2k"], quantize_ms["llama-1b-4k"] = quantize_ms["llama-1b-2k"],
     of_weights["llama-1b-4k"] = of_weights["llama-1b-2k"];
 
-    printf("\nsteps in ms; fp8 in all layers but the first and the last; forward fast, backward not\n");
-    printf("%-14s %8s %10s %6s %10s %10s | %18s %18s %18s\n", "case", "bf16", "products", "share", "fp8",
+    printf(
+        "\nstep times in ms; fp8 in all layers but the first and the last; fast accumulation in forward "
+        "only\n");
+    printf("%-14s %8s %10s %6s %10s %10s | %18s %18s %18s\n", "case", "GEMMs", "products", "share", "fp8",
            "fp8 fast", "gain, quantised free", "a pass each", "fast, free");
     for (const Case& c : kCases)
       for (const StepOf& step : kSteps) {
         if (std::string(step.name) != c.name) continue;
         const double total = double(c.tokens() * c.accum) / step.tokens_per_second * 1e3,
                      layers = c.layers - 2;
-        const double narrow = layers * c.accum, bf = sums[c.name][0] * narrow, fp8 = sums[c.name][1] * narrow,
-                     fast = sums[c.name][2] * narrow;
-        const double quantising = by_hand[c.name] * narrow + of_weights[c.name] * layers;
+        const double num_fp8_layers = layers * c.accum, bf = sums[c.name][0] * num_fp8_layers,
+                     fp8 = sums[c.name][1] * num_fp8_layers, fast = sums[c.name][2] * num_fp8_layers;
+        const double quantizing = quantize_ms[c.name] * num_fp8_layers + of_weights[c.name] * layers;
         printf("%-14s %8.1f %10.1f %5.0f%% %10.1f %10.1f | %18.3f %18.3f %18.3f\n", c.name, total, bf,
                100 * bf / total, fp8, fast, total / (total - bf + fp8),
-               total / (total - bf + fp8 + quantising), total / (total - bf + fast));
+               total / (total - bf + fp8 + quantizing), total / (total - bf + fast));
       }
   } catch (const std::exception& e) {
     printf("STOPPED: %s\n", e.what());

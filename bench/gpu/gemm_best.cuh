@@ -1,5 +1,5 @@
-// The search for the fastest configuration of one product, and what is told of many: tables, totals of a step, JSON. The stages are
-// described at the top of gemm_search.cu.
+// Searches for the fastest configuration of one GEMM and reports results: tables, totals of a step, JSON. The
+// phases are described at the top of gemm_search.cu.
 #pragma once
 
 #include <set>
@@ -15,7 +15,7 @@ struct SearchOptions {
 
 struct Outcome {
   std::vector<Variant> variants;
-  std::vector<Candidate> finalists;  // [0] is the default
+  std::vector<Candidate> finalists;  // [0] is the library's default
   bool is_checked = true;
   int screened = 0, offered = 0;
   std::string offered_by;  // heuristic results of each variant
@@ -33,13 +33,13 @@ struct Outcome {
   }
 };
 
-// Orders the first `count`, which have to be the fastest so far, by a longer look.
+// Measures the first `count` candidates, which must be the fastest so far, again for longer and sorts them.
 inline void rescreen(const Device& dev, std::vector<Candidate>& sorted, size_t count) {
-  std::vector<Candidate*> field;
-  for (size_t i = 0; i < std::min(count, sorted.size()); ++i) field.push_back(&sorted[i]);
-  rounds(dev, field, &Candidate::rescreen_ms, 2, 0, 15);
-  for (Candidate* c : field) c->screen_ms = median(c->rescreen_ms);
-  std::sort(sorted.begin(), sorted.begin() + field.size(),
+  std::vector<Candidate*> contestants;
+  for (size_t i = 0; i < std::min(count, sorted.size()); ++i) contestants.push_back(&sorted[i]);
+  rounds(dev, contestants, &Candidate::rescreen_ms, 2, 0, 15);
+  for (Candidate* c : contestants) c->screen_ms = median(c->rescreen_ms);
+  std::sort(sorted.begin(), sorted.begin() + contestants.size(),
             [](const Candidate& a, const Candidate& b) { return a.screen_ms < b.screen_ms; });
 }
 
@@ -63,7 +63,8 @@ inline std::vector<Candidate> screen_all(const Device& dev, Outcome& out, const 
     ++out.screened;
     if (std::isfinite(c.screen_ms)) done.push_back(std::move(c));
   };
-  // Rank by rank over the variants, so that a short screen still sees the likely ones; a third is kept for variations.
+  // Alternates between variants by heuristic rank, so that a short screen still covers the likely candidates.
+  // A third of the time is reserved for variations.
   const double heuristics_stop = dev.vary ? start + options.screen_s * 0.67 : stop;
   for (size_t rank = 0; rank < size_t(kHeuristicResults); ++rank)
     for (size_t v = 0; v < offers.size(); ++v)
@@ -82,14 +83,14 @@ inline std::vector<Candidate> screen_all(const Device& dev, Outcome& out, const 
   return done;
 }
 
-// The fastest that give right results, with at least one of each storage that was searched.
+// Selects the fastest candidates with correct results, at least one for each storage that was searched.
 inline void choose_finalists(const Device& dev, std::vector<Candidate>& screened, Outcome& out, int count) {
   int wanted_kn = 0;
   for (const Variant& v : out.variants) wanted_kn = wanted_kn || v.storage == kKN;
-  int room[2] = {count - wanted_kn, wanted_kn ? count - 2 : 0}, taken = 0;
+  int capacity[2] = {count - wanted_kn, wanted_kn ? count - 2 : 0}, taken = 0;
   const std::string default_key = out.finalists[0].key();
   for (Candidate& c : screened) {
-    int& left = room[c.variant->storage];
+    int& left = capacity[c.variant->storage];
     if (taken == count || left == 0 || c.key() == default_key) continue;
     if (!passes_check(dev, c) && out.is_checked) continue;
     --left, ++taken;
@@ -97,12 +98,11 @@ inline void choose_finalists(const Device& dev, std::vector<Candidate>& screened
   }
 }
 
-inline Outcome search(const Device& dev, const std::vector<Product>& by_storage,
-                      const SearchOptions& options) {
+inline Outcome search(const Device& dev, const std::vector<Gemm>& by_storage, const SearchOptions& options) {
   const double start = seconds_now();
   Outcome out;
   for (size_t s = 0; s < by_storage.size(); ++s)
-    for (const Product& p : {by_storage[s], by_storage[s].transposed()}) {
+    for (const Gemm& p : {by_storage[s], by_storage[s].transposed()}) {
       if (!p.out.is_column_major() && p.epilogue != CUBLASLT_EPILOGUE_DEFAULT) continue;
       out.variants.push_back(
           {std::make_unique<Plan>(dev.lt, p, dev.memory.workspace), Storage(s), !p.out.is_column_major()});
@@ -111,12 +111,12 @@ inline Outcome search(const Device& dev, const std::vector<Product>& by_storage,
       std::find_if(out.variants.begin(), out.variants.end(), [](auto& v) { return !v.is_row; });
   const std::vector<Algo> defaults = first->plan->heuristics(kDefaultWorkspace, 1);
   if (defaults.empty()) throw std::runtime_error("the library offers no algorithm");
-  cuda_ok(cudaMemset(first->plan->product.out.data, 0, first->plan->product.out_bytes()), "clear");
+  cuda_ok(cudaMemset(first->plan->gemm.out.data, 0, first->plan->gemm.out_bytes()), "clear");
 
   out.finalists.push_back({"default", &*first, defaults[0]});
   screen(dev, out.finalists[0], std::numeric_limits<double>::infinity());
   out.is_checked = passes_check(dev, out.finalists[0]);
-  if (!out.is_checked) printf("    the default itself fails the check: this product is measured unchecked\n");
+  if (!out.is_checked) printf("    the library's default fails the check: this GEMM is measured unchecked\n");
   if (options.with_gemm_ex) {
     Candidate c{"gemmEx", &*first};
     screen(dev, c, std::numeric_limits<double>::infinity());
@@ -126,17 +126,17 @@ inline Outcome search(const Device& dev, const std::vector<Product>& by_storage,
   std::vector<Candidate> screened = screen_all(dev, out, options, out.finalists[0].screen_ms);
   choose_finalists(dev, screened, out, options.finalists);
 
-  std::vector<Candidate*> field;
-  for (Candidate& c : out.finalists) field.push_back(&c);
-  rounds(dev, field, &Candidate::select_ms, options.select_rounds, 0, 60);
+  std::vector<Candidate*> contestants;
+  for (Candidate& c : out.finalists) contestants.push_back(&c);
+  rounds(dev, contestants, &Candidate::select_ms, options.select_rounds, 0, 60);
   for (size_t i = 0; i < out.finalists.size(); ++i) {
     int& best = out.best[out.finalists[i].variant->storage];
     if (best < 0 || median(out.finalists[i].select_ms) < median(out.finalists[best].select_ms)) best = int(i);
   }
-  field = {&out.finalists[0]};
+  contestants = {&out.finalists[0]};
   for (int best : out.best)
-    if (best > 0) field.push_back(&out.finalists[best]);
-  rounds(dev, field, &Candidate::confirm_ms, 3, 30, 70);
+    if (best > 0) contestants.push_back(&out.finalists[best]);
+  rounds(dev, contestants, &Candidate::confirm_ms, 3, 30, 70);
   out.seconds = seconds_now() - start;
   return out;
 }
@@ -148,7 +148,7 @@ struct Row {
   int count;
   double flops;
   double separate_ms = 0;  // epilogue rows: elementwise kernels that the epilogue replaces
-  double plain_ms = 0;     // epilogue rows: best plain product of the same shape
+  double plain_ms = 0;     // epilogue rows: best plain GEMM of the same shape
   Outcome outcome;
 
   double tf(double ms) const { return std::isfinite(ms) ? flops / ms / 1e9 : 0; }
@@ -184,11 +184,11 @@ inline std::string to_json(const Row& r) {
 
 struct Totals {
   double default_ms = 0, gemm_ex_ms = 0, best_nk_ms = 0, best_any_ms = 0;
-  int products = 0;
+  int gemms = 0;
 };
 
-// A whole step: layers x passes x micro-batches. best_any takes, for each weight, the storage whose three passes
-// together are fastest.
+// Sums over a whole step: layers x passes x micro-batches. best_any uses, for each weight, the storage whose
+// three passes are fastest in total.
 inline Totals step_totals(const Case& c, const std::vector<Row>& rows, Pass weight_grad) {
   Totals t;
   const std::string from = c.same_as ? c.same_as : c.name;
@@ -204,7 +204,7 @@ inline Totals step_totals(const Case& c, const std::vector<Row>& rows, Pass weig
         for (Storage s : {kNK, kKN}) by_storage[s] += times * r.outcome.best_ms(s);
         ++found;
       }
-    t.products += found;
+    t.gemms += found;
     t.best_nk_ms += by_storage[kNK];
     t.best_any_ms += std::min(by_storage[kNK], by_storage[kKN]);
   }
@@ -214,19 +214,18 @@ inline Totals step_totals(const Case& c, const std::vector<Row>& rows, Pass weig
 inline void print_totals(const Case& c, const std::vector<Row>& rows) {
   for (Pass pass : {kWeightGradBf16, kWeightGradF32}) {
     const Totals t = step_totals(c, rows, pass);
-    if (!t.products) continue;
+    if (!t.gemms) continue;
     printf(
         "  STEP %-13s %s (%d of 15 products): default %.2f ms, gemmEx %.2f ms, best nk %.2f ms (gain "
         "%.2f%%), best of "
         "both storages %.2f ms (gain %.2f%%)\n",
-        c.name, kPassNames[pass], t.products, t.default_ms, t.gemm_ex_ms, t.best_nk_ms,
+        c.name, kPassNames[pass], t.gemms, t.default_ms, t.gemm_ex_ms, t.best_nk_ms,
         100 * (1 - t.best_nk_ms / t.default_ms), t.best_any_ms, 100 * (1 - t.best_any_ms / t.default_ms));
   }
 }
 
 inline void print_table(const Case& c, const std::vector<Row>& rows) {
-  printf("\n== %s (products of a micro-batch; TFLOP/s; ratio = default time / best time, nk storage)\n",
-         c.name);
+  printf("\n== %s (GEMMs of a micro-batch; TFLOP/s; ratio = default time / best time, nk storage)\n", c.name);
   printf("  %-5s %-8s %6s %6s %6s %8s %8s %8s %6s %8s  %s\n", "layer", "pass", "M", "N", "K", "default",
          "gemmEx", "best nk", "ratio", "best kn", "best nk algorithm");
   const std::string from = c.same_as ? c.same_as : c.name;
@@ -241,13 +240,13 @@ inline void print_table(const Case& c, const std::vector<Row>& rows) {
   print_totals(c, rows);
   for (const Row& r : rows) {
     if (r.case_name != from || !(r.plain_ms > 0)) continue;
-    const double fused = r.outcome.best_ms(kNK), apart = r.plain_ms + r.separate_ms;
+    const double fused = r.outcome.best_ms(kNK), separate_total = r.plain_ms + r.separate_ms;
     printf(
         "  EPILOGUE %-5s %-22s default %.4f best %.4f ms | plain best %.4f + separate %.4f = %.4f ms | saves "
         "%+.4f ms a "
         "run, %+.2f ms a step | %s\n",
-        r.linear.c_str(), r.pass.c_str(), r.outcome.default_ms(), fused, r.plain_ms, r.separate_ms, apart,
-        apart - fused, (apart - fused) * r.count * c.accum,
+        r.linear.c_str(), r.pass.c_str(), r.outcome.default_ms(), fused, r.plain_ms, r.separate_ms,
+        separate_total, separate_total - fused, (separate_total - fused) * r.count * c.accum,
         r.outcome.finalists[r.outcome.best[kNK]].text().c_str());
   }
   fflush(stdout);
@@ -262,11 +261,11 @@ inline void write_json(const std::string& path, const std::vector<Row>& rows, co
   for (const Case& c : kCases)
     for (Pass pass : {kWeightGradBf16, kWeightGradF32}) {
       const Totals t = step_totals(c, rows, pass);
-      if (!t.products) continue;
+      if (!t.gemms) continue;
       fprintf(f,
               "%s\n{\"case\":\"%s\",\"wgrad\":\"%s\",\"products\":%d,\"default_ms\":%s,\"gemm_ex_ms\":%s,"
               "\"best_nk_ms\":%s,\"best_any_ms\":%s}",
-              is_first ? "" : ",", c.name, kPassNames[pass], t.products, number(t.default_ms).c_str(),
+              is_first ? "" : ",", c.name, kPassNames[pass], t.gemms, number(t.default_ms).c_str(),
               number(t.gemm_ex_ms).c_str(), number(t.best_nk_ms).c_str(), number(t.best_any_ms).c_str());
       is_first = false;
     }

@@ -1,4 +1,4 @@
-// One configuration of cuBLASLt for one product: described, run, timed, checked, varied. What is searched with it:
+// One cuBLASLt configuration for one GEMM: describe, run, time, check and vary it. The search is in
 // gemm_best.cuh.
 #pragma once
 
@@ -53,10 +53,10 @@ inline std::string describe(const Algo& a) {
                 double(a.workspace) / kMiB);
 }
 
-// Owns the descriptors of one product in one orientation: D(m x n) = op(A) op(B) + beta C is left * right + ...
+// Owns the descriptors of one GEMM in one orientation: D(m x n) = op(A) op(B) + beta C is left * right + ...
 class Plan {
  public:
-  Plan(cublasLtHandle_t lt, const Product& p, void* workspace) : product(p), lt_(lt), workspace_(workspace) {
+  Plan(cublasLtHandle_t lt, const Gemm& p, void* workspace) : gemm(p), lt_(lt), workspace_(workspace) {
     blas_ok(cublasLtMatmulDescCreate(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "desc");
     set(CUBLASLT_MATMUL_DESC_TRANSA, op_left());
     set(CUBLASLT_MATMUL_DESC_TRANSB, op_right());
@@ -79,11 +79,11 @@ class Plan {
   }
   Plan(const Plan&) = delete;
 
-  cublasOperation_t op_left() const { return product.left.is_column_major() ? CUBLAS_OP_N : CUBLAS_OP_T; }
-  cublasOperation_t op_right() const { return product.right.is_column_major() ? CUBLAS_OP_N : CUBLAS_OP_T; }
-  cudaDataType_t out_type() const { return product.out_is_f32 ? CUDA_R_32F : CUDA_R_16BF; }
+  cublasOperation_t op_left() const { return gemm.left.is_column_major() ? CUBLAS_OP_N : CUBLAS_OP_T; }
+  cublasOperation_t op_right() const { return gemm.right.is_column_major() ? CUBLAS_OP_N : CUBLAS_OP_T; }
+  cudaDataType_t out_type() const { return gemm.out_is_f32 ? CUDA_R_32F : CUDA_R_16BF; }
 
-  // Empty when the library does not offer this problem.
+  // Empty if the library does not support this problem.
   std::vector<Algo> heuristics(size_t max_workspace, int count) const {
     cublasLtMatmulPreference_t preference;
     blas_ok(cublasLtMatmulPreferenceCreate(&preference), "preference");
@@ -101,7 +101,7 @@ class Plan {
     return algos;
   }
 
-  // Whether a changed configuration can run; fills its workspace size.
+  // Returns whether a modified configuration can run, and sets its workspace size.
   bool accepts(Algo& algo) const {
     cublasLtMatmulHeuristicResult_t result{};
     const auto status = cublasLtMatmulAlgoCheck(lt_, desc_, a_, b_, d_, d_, &algo.algo, &result);
@@ -112,14 +112,14 @@ class Plan {
 
   bool run(const Algo& algo) const {
     const float one = 1;
-    const void* c = product.addend ? product.addend : product.out.data;
-    return cublasLtMatmul(lt_, desc_, &one, product.left.data, a_, product.right.data, b_, &product.beta, c,
-                          d_, product.out.data, d_, &algo.algo, workspace_,
+    const void* c = gemm.addend ? gemm.addend : gemm.out.data;
+    return cublasLtMatmul(lt_, desc_, &one, gemm.left.data, a_, gemm.right.data, b_, &gemm.beta, c, d_,
+                          gemm.out.data, d_, &algo.algo, workspace_,
                           std::max(algo.workspace, kDefaultWorkspace), nullptr) == CUBLAS_STATUS_SUCCESS;
   }
 
-  bool run_gemm_ex(cublasHandle_t blas) const {  // column-major outputs accumulated in place only
-    const Product& p = product;
+  bool run_gemm_ex(cublasHandle_t blas) const {  // only for column-major outputs accumulated in place
+    const Gemm& p = gemm;
     const float one = 1;
     return cublasGemmEx(blas, op_left(), op_right(), int(p.rows), int(p.cols), int(p.inner), &one,
                         p.left.data, CUDA_R_16BF, int(p.left.ld()), p.right.data, CUDA_R_16BF,
@@ -127,7 +127,7 @@ class Plan {
                         CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS;
   }
 
-  const Product product;
+  const Gemm gemm;
 
  private:
   template <class T>
@@ -135,7 +135,7 @@ class Plan {
     blas_ok(cublasLtMatmulDescSetAttribute(desc_, what, &value, sizeof value), "desc attribute");
   }
   static void input(cublasLtMatrixLayout_t* layout, const View& v, int64_t rows, int64_t cols) {
-    if (!v.is_column_major()) std::swap(rows, cols);  // stored transposed, the operation turns it back
+    if (!v.is_column_major()) std::swap(rows, cols);  // stored transposed; the operation transposes it back
     blas_ok(cublasLtMatrixLayoutCreate(layout, CUDA_R_16BF, rows, cols, v.ld()), "layout");
   }
 
@@ -158,7 +158,7 @@ struct Device {
 struct Variant {
   std::unique_ptr<Plan> plan;
   Storage storage;
-  bool is_row;  // the transposed problem, see the top of the file
+  bool is_row;  // the transposed problem; see the top of gemm_search.cu
 };
 
 struct Candidate {
@@ -181,7 +181,7 @@ inline bool run(const Device& dev, const Candidate& c) {
   return c.is_gemm_ex() ? c.variant->plan->run_gemm_ex(dev.blas) : c.variant->plan->run(c.algo);
 }
 
-// Milliseconds a run over `times` runs; infinity when the library refuses.
+// Milliseconds per run over `times` runs; infinity if the library rejects the configuration.
 inline double timed(const Device& dev, const Candidate& c, int times) {
   bool ok = true;
   cuda_ok(cudaEventRecord(dev.begin), "event");
@@ -190,7 +190,8 @@ inline double timed(const Device& dev, const Candidate& c, int times) {
   cuda_ok(cudaEventSynchronize(dev.end), c.text().c_str());
   float ms = 0;
   cuda_ok(cudaEventElapsedTime(&ms, dev.begin, dev.end), "event");
-  if (!ok) cudaGetLastError();  // a refused launch leaves an error behind that is not the next candidate's
+  // clears the error of a rejected launch, so that it is not attributed to the next candidate
+  if (!ok) cudaGetLastError();
   return ok ? double(ms) / times : std::numeric_limits<double>::infinity();
 }
 
@@ -199,7 +200,7 @@ inline int repeats_for(double budget_ms, double run_ms, int least, int most) {
 }
 
 inline void screen(const Device& dev, Candidate& c, double best_ms) {
-  if (!std::isfinite(timed(dev, c, 1))) return;  // loads the kernel too
+  if (!std::isfinite(timed(dev, c, 1))) return;  // also loads the kernel
   c.screen_ms = timed(dev, c, 1);
   if (c.screen_ms > 1.2 * best_ms) return;
   const int times = repeats_for(40, c.screen_ms, 2, 5);
@@ -207,9 +208,9 @@ inline void screen(const Device& dev, Candidate& c, double best_ms) {
   c.screen_ms = timed(dev, c, times);
 }
 
-// Runs the candidate once on a cleared output and compares with the exact sums.
+// Runs the candidate once on a cleared output and compares the result with exact sums.
 inline bool passes_check(const Device& dev, Candidate& c) {
-  const Product& p = c.variant->plan->product;
+  const Gemm& p = c.variant->plan->gemm;
   cuda_ok(cudaMemset(p.out.data, 0, p.out_bytes()), "clear");
   if (!run(dev, c)) return false;
   c.error = sampled_error(p, dev.memory);
@@ -219,18 +220,18 @@ inline bool passes_check(const Device& dev, Candidate& c) {
 
 using Times = std::vector<double> Candidate::*;
 
-// Interleaved rounds, the order turning by one each round.
-inline void rounds(const Device& dev, const std::vector<Candidate*>& field, Times where, int count,
+// Interleaved rounds; the order rotates by one each round.
+inline void rounds(const Device& dev, const std::vector<Candidate*>& contestants, Times where, int count,
                    double warm_ms, double timed_ms) {
   for (int round = 0; round < count; ++round)
-    for (size_t i = 0; i < field.size(); ++i) {
-      Candidate& c = *field[(i + round) % field.size()];
+    for (size_t i = 0; i < contestants.size(); ++i) {
+      Candidate& c = *contestants[(i + round) % contestants.size()];
       if (warm_ms > 0) timed(dev, c, repeats_for(warm_ms, c.screen_ms, 1, 2000));
       (c.*where).push_back(timed(dev, c, repeats_for(timed_ms, c.screen_ms, 2, 4000)));
     }
 }
 
-// Changed copies of one configuration that the library accepts.
+// Modified copies of one configuration that the library accepts.
 inline std::vector<Candidate> variations(const Candidate& base, bool is_weight_grad) {
   std::vector<Candidate> out;
   auto offer = [&](Algo algo) {
@@ -255,8 +256,8 @@ inline std::vector<Candidate> variations(const Candidate& base, bool is_weight_g
   }
   if (algo_cap<uint32_t>(base.algo, CUBLASLT_ALGO_CAP_CTA_SWIZZLING_SUPPORT)) {
     Algo algo = base.algo;
-    const uint32_t turned = 1 - std::min(1u, algo_get<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING));
-    if (algo_set(algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, turned)) offer(algo);
+    const uint32_t toggled = 1 - std::min(1u, algo_get<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING));
+    if (algo_set(algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, toggled)) offer(algo);
   }
   const uint32_t options = algo_cap<uint32_t>(base.algo, CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX);
   for (uint32_t option = 0; option <= std::min(options, 7u); ++option) {

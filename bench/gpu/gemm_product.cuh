@@ -1,5 +1,5 @@
-// The products of gemm_search.cu: benchmark cases and their linear layers, matrices in memory, and the check of a result against
-// sums in double precision. What runs them: gemm_measure.cuh.
+// The GEMMs of gemm_search.cu: benchmark cases and their linear layers, matrices in memory, and the check of
+// a result against double-precision sums. gemm_measure.cuh runs them.
 #pragma once
 
 #include <cublasLt.h>
@@ -26,9 +26,9 @@ constexpr size_t kDefaultWorkspace = 32 * kMiB;
 constexpr size_t kSearchWorkspace = 256 * kMiB;
 constexpr int kHeuristicResults = 64;
 constexpr double kElementwiseBytesPerMs =
-    4.2e9;  // what a separate elementwise kernel is assumed to reach: 4.2 TB/s
+    4.2e9;  // assumed bandwidth of a separate elementwise kernel: 4.2 TB/s
 
-// ------------------------------------------------------------------------------------------------ errors, text
+// --------------------------------------------------------------------------------------------- errors, text
 inline std::string format(const char* text, ...) {
   char buffer[4096];
   va_list args;
@@ -58,7 +58,7 @@ inline double median(std::vector<double> values) {
   return values.size() % 2 ? values[half] : 0.5 * (values[half - 1] + values[half]);
 }
 
-// Enumerator names by the compiler's own spelling, e.g. CUBLASLT_MATMUL_TILE_128x256 -> "128x256".
+// Enumerator names extracted from the compiler's spelling, e.g. CUBLASLT_MATMUL_TILE_128x256 -> "128x256".
 template <auto Value>
 std::string enumerator_tail() {
   const std::string full = __PRETTY_FUNCTION__;
@@ -85,7 +85,7 @@ struct Case {
   int layers;
   int64_t width, heads, kv_heads, ffn, vocab, seq, micro;
   int accum;
-  const char* same_as;  // another case with identical products, or null
+  const char* same_as;  // another case with identical GEMMs, or null
   int64_t tokens() const { return seq * micro; }
 };
 
@@ -126,7 +126,7 @@ const char* const kPassNames[] = {"fwd", "dgrad", "wgrad16", "wgrad32"};
 enum Storage { kNK, kKN };
 const char* const kStorageNames[] = {"nk", "kn"};
 
-// ------------------------------------------------------------------------------------------------ one product
+// ----------------------------------------------------------------------------------------------- one GEMM
 // A matrix in memory: element (r, c) at data[r * row_stride + c * col_stride]; one of the strides is 1.
 struct View {
   void* data = nullptr;
@@ -139,52 +139,52 @@ struct View {
 inline View row_major(void* data, int64_t cols) { return {data, cols, 1}; }
 
 // out[rows, cols] = epilogue(left[rows, inner] right[inner, cols] + beta * addend)
-struct Product {
+struct Gemm {
   View left, right, out;
   int64_t rows, cols, inner;
   float beta = 0;
-  void* addend = nullptr;  // same layout as out; out itself when null
+  void* addend = nullptr;  // same layout as out; null: out itself
   bool out_is_f32 = false;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   bf16 *bias = nullptr, *aux = nullptr;  // aux has the layout of out
 
   double flops() const { return 2.0 * double(rows) * double(cols) * double(inner); }
   size_t out_bytes() const { return size_t(rows) * size_t(cols) * (out_is_f32 ? 4 : 2); }
-  Product transposed() const {
-    Product t = *this;
+  Gemm transposed() const {
+    Gemm t = *this;
     t.left = right.transposed(), t.right = left.transposed(), t.out = out.transposed();
     std::swap(t.rows, t.cols);
     return t;
   }
 };
 
-// Device memory shared by all products. Inputs hold normal random numbers and are only read.
+// Device memory shared by all GEMMs. Inputs are normal random numbers and are only read.
 struct Memory {
   bf16 *x, *w, *dy, *residual, *pre_gelu, *bias;
   void* out;      // outputs, and gradients accumulated in place
   bf16* aux_out;  // second output of a GELU epilogue
   bf16* bias_grad;
   void* workspace;
-  float* errors;  // of the sampled check
+  float* errors;  // result of the sampled check
 };
 
-inline Product make_product(const Memory& mem, const Linear& lin, int64_t tokens, Pass pass,
-                            Storage storage) {
+inline Gemm make_gemm(const Memory& mem, const Linear& lin, int64_t tokens, Pass pass, Storage storage) {
   const int64_t n = lin.out, k = lin.in, m = tokens;
   const View x = row_major(mem.x, k), dy = row_major(mem.dy, n);
   const View weight =
-      storage == kNK ? row_major(mem.w, k) : row_major(mem.w, n).transposed();  // [N, K] either way
+      storage == kNK ? row_major(mem.w, k) : row_major(mem.w, n).transposed();  // [N, K] in both cases
   if (pass == kForward) return {x, weight.transposed(), row_major(mem.out, n), m, n, k};
   if (pass == kInputGrad) return {dy, weight, row_major(mem.out, k), m, k, n};
   const View grad = storage == kNK ? row_major(mem.out, k) : row_major(mem.out, n).transposed();
-  Product p{dy.transposed(), x, grad, n, k, m};
+  Gemm p{dy.transposed(), x, grad, n, k, m};
   p.beta = 1;
   p.out_is_f32 = pass == kWeightGradF32;
   return p;
 }
 
 // ------------------------------------------------------------------------------------------------ kernels
-inline __device__ uint32_t hash(uint32_t v) {  // integer finaliser: random enough for power and checks
+// integer finalizer: sufficiently random for power consumption and checks
+inline __device__ uint32_t hash(uint32_t v) {
   v ^= v >> 16, v *= 0x7feb352dU, v ^= v >> 15, v *= 0x846ca68bU;
   return v ^ (v >> 16);
 }
@@ -211,7 +211,7 @@ inline __device__ double gelu(double v) {
   return 0.5 * v * (1 + tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)));
 }
 
-// One block an element: |out - exact| as a multiple of the size the sum typically has.
+// One thread block per element: |out - exact| relative to the typical size of the sum.
 static __global__ void check_sample(CheckArgs a) {
   const int64_t row = hash(blockIdx.x * 2 + 1) % a.rows, col = hash(blockIdx.x * 2 + 2) % a.cols;
   double sum = 0, squares = 0;
@@ -240,18 +240,18 @@ static __global__ void check_sample(CheckArgs a) {
     const double v = double(__bfloat162float(a.aux[at])), e = 1e-5;
     exact *= (gelu(v + e) - gelu(v - e)) / (2 * e);
   }
-  const double got = a.out_is_f32 ? double(static_cast<const float*>(a.out)[at])
-                                  : double(__bfloat162float(static_cast<const bf16*>(a.out)[at]));
-  const float error = float(fabs(got - exact) / size);
+  const double actual = a.out_is_f32 ? double(static_cast<const float*>(a.out)[at])
+                                     : double(__bfloat162float(static_cast<const bf16*>(a.out)[at]));
+  const float error = float(fabs(actual - exact) / size);
   a.errors[blockIdx.x] = isfinite(error) ? error : 1e30f;
 }
 
 constexpr int kSamples = 256;
-// bf16 keeps 8 bits: a sum four times its typical size rounds by 4 * 2^-9 = 0.008; partial sums of a split-K kept in
-// bf16 add a few such roundings. A wrong layout gives errors of order 1.
+// bf16 has 8 significant bits: rounding of a sum of four times its typical size is 4 * 2^-9 = 0.008; split-K
+// partial sums in bf16 add a few such errors. A wrong layout gives errors of order 1.
 constexpr double kErrorLimit = 0.05;
 
-inline double sampled_error(const Product& p, const Memory& mem) {
+inline double sampled_error(const Gemm& p, const Memory& mem) {
   const bool has_gelu = p.epilogue & CUBLASLT_EPILOGUE_GELU, has_bias = p.epilogue & CUBLASLT_EPILOGUE_BIAS;
   const bool has_gelu_grad = (p.epilogue & CUBLASLT_EPILOGUE_DGELU) == CUBLASLT_EPILOGUE_DGELU;
   CheckArgs a{static_cast<const bf16*>(p.left.data),

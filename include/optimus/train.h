@@ -1,29 +1,35 @@
-// The one call: trains a model on data and leaves a run folder.
+// Trains a model on data and leaves a run folder.
 //
 //   optimus::TrainResult done = optimus::train("gpt2", "corpus.txt", {.steps = 200});
 //
-// The model is a preset ("gpt2", "llama3-8b"), a Hugging Face folder or a config.json; the data a text or jsonl file, a folder
-// or a token-file prefix. Everything else has a default that is chosen from model, data and hardware; TrainOptions
-// (settings/options.h) lists what can be said. With `devices` several ranks train as threads of the program. Throws UserError, with one line that says what is wrong and what would be right.
+// The training runs in worker processes (include/optimus/run.h explains how they are found). In a process that torchrun, Slurm, MPI or
+// Kubernetes has started as one of several ranks, train() joins the job as that rank; every rank must call it. Blocks until the training has
+// ended. Throws Error.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
-#include "settings/options.h"
+#include "optimus/error.h"
+#include "optimus/export.h"
+#include "optimus/options.h"
 
 namespace optimus {
+inline namespace v0 {
 
 struct TrainResult {
-  std::string run{};  // the folder: settings.toml, plan.json, metrics.jsonl, tensorboard/, checkpoints/
-  std::string checkpoint{};  // of the last step
-  std::int64_t steps = 0;
-  double loss = 0;  // of the last step
+  std::string run;         // the run folder: settings.toml, plan.json, metrics.jsonl, checkpoints/
+  std::int64_t steps = 0;  // the last completed step
+  double loss = 0;         // of the last step
   std::optional<double> validation_loss{};
   double tokens_per_second = 0;
-  std::string sample{};  // generated text
+  std::string sample{};      // generated text, unless {"sample", "0"} was set
+  bool is_stopped = false;   // ended by a request to stop, after a checkpoint
+  bool is_reporting = true;  // false on ranks of a launched job other than rank 0, which report no result
 };
 
-TrainResult train(const std::string& model, const std::string& data, TrainOptions options = {});
+OPTIMUS_API TrainResult train(const std::string& model, const std::string& data, TrainOptions options = {});
 
+}  // namespace v0
 }  // namespace optimus

@@ -82,7 +82,7 @@ void set_links(const Setup& setup, const StepMeter& meter, const PricedProgram& 
 std::vector<StageWork> stage_work(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
   if (model.is_custom()) return {};
   const DeviceMap map = DeviceMap::identity(num_device_numbers(plan));
-  const Setup setup{plan, model, cluster, map, our_software(), format_of(plan.precision)};
+  const Setup setup{plan, model, cluster, map, optimus_software(), format_of(plan.precision)};
   const ModelWork work = work_of(model, plan.sequence_length);
   std::vector<StageWork> result;
   for (const Pipeline& pipeline : plan.pipelines)

@@ -96,7 +96,7 @@ std::vector<PlannedOption> planned_options(const Question& question, const Adapt
   }
   std::erase_if(options, [&](const PlannedOption& one) {
     return &one != &options.front() &&
-           (one.plan == question.plan || problem_in(one.plan) || !context.can_run(one.plan));
+           (one.plan == question.plan || find_problem(one.plan) || !context.can_run(one.plan));
   });
   return options;
 }

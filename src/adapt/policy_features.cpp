@@ -119,7 +119,7 @@ std::vector<std::size_t> promising_options(const Situation& situation, const Est
   std::vector<std::size_t> able;
   for (std::size_t i = 1; i < situation.options.size(); ++i)
     if (runs(situation.options[i])) able.push_back(i);
-  if (able.size() + chosen.size() <= kMostRows) {
+  if (able.size() + chosen.size() <= kMaxRows) {
     chosen.insert(chosen.end(), able.begin(), able.end());
     return chosen;
   }
@@ -130,7 +130,7 @@ std::vector<std::size_t> promising_options(const Situation& situation, const Est
                       [&](std::size_t a, std::size_t b) {
                         return estimate[a] != estimate[b] ? estimate[a] < estimate[b] : a < b;
                       });
-    for (std::size_t i = 0; i < num_best && chosen.size() < kMostRows; ++i)
+    for (std::size_t i = 0; i < num_best && chosen.size() < kMaxRows; ++i)
       if (std::find(chosen.begin(), chosen.end(), order[i]) == chosen.end()) chosen.push_back(order[i]);
   };
   for (const std::size_t i : able)

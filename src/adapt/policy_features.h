@@ -25,7 +25,7 @@ struct FeatureTable {
 };
 
 // The largest number of rows: the present plan, plans that ran before, and the most promising others.
-inline constexpr std::size_t kMostRows = 12;
+inline constexpr std::size_t kMaxRows = 12;
 FeatureTable features_of(const Situation& situation);
 
 // The situation without errors of earlier predictions, for ablation studies.

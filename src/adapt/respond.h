@@ -18,7 +18,7 @@ struct PlannedOption {
 };
 
 struct ResponseLimits {
-  int most_simulations = 40;    // by the planner
+  int max_simulations = 40;     // by the planner
   int alternatives = 3;         // further plans of the planner
   int searched_devices = 4096;  // with more devices the planner is not asked, because a search takes seconds
   std::vector<Plan> known{};    // plans to consider in any case

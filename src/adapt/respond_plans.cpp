@@ -194,10 +194,10 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
                             ? 1
                             : loads[static_cast<std::size_t>(s)] / expected;
     for (int n = 0; n <= layers; ++n)
-      times[static_cast<std::size_t>(s)].push_back(n == 0 ? kNever : (n + more) * load / slowest);
+      times[static_cast<std::size_t>(s)].push_back(n == 0 ? kInfeasible : (n + more) * load / slowest);
   }
   const std::vector<int> layers_of_stage =
-      deal_layers(times, layers, static_cast<double>(pipeline.microbatches.size()));
+      distribute_layers(times, layers, static_cast<double>(pipeline.microbatches.size()));
   if (layers_of_stage.empty()) return std::nullopt;
   int block = 0;
   for (int s = 0; s < num_stages; ++s) {
@@ -212,15 +212,15 @@ std::optional<Plan> cut_by_speed(const Plan& plan, const ModelSpec& model, const
 }
 
 std::optional<Plan> with_other_redundancy(Plan plan, const std::vector<int>& node_of_device) {
-  const bool has_copies = plan.buddy > 0;
-  plan.buddy = has_copies ? 0 : 1;
+  const bool has_copies = plan.copy_distance > 0;
+  plan.copy_distance = has_copies ? 0 : 1;
   bool is_sharded = false;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const Chunk& chunk : stage.chunks)
         for (const BlockRun& run : chunk.runs) is_sharded |= run.strategy.zero > 0;
-  if (!is_sharded || problem_in(plan)) return std::nullopt;
-  return has_copies ? plan : with_copies_apart(std::move(plan), node_of_device);
+  if (!is_sharded || find_problem(plan)) return std::nullopt;
+  return has_copies ? plan : with_copies_in_other_domains(std::move(plan), node_of_device);
 }
 
 }  // namespace optimus

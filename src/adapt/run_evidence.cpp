@@ -54,7 +54,7 @@ class Collector {
   explicit Collector(const RunMeasurements& seen)
       : seen_(seen),
         map_(DeviceMap::identity(seen.cluster.num_devices())),
-        setup_{seen.plan, seen.model, seen.cluster, map_, our_software(), format_of(seen.plan.precision)},
+        setup_{seen.plan, seen.model, seen.cluster, map_, optimus_software(), format_of(seen.plan.precision)},
         topology_(seen.plan, seen.cluster, map_) {}
 
   std::vector<Evidence> from_instructions() {

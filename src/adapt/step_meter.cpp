@@ -31,8 +31,8 @@ WorkKind kind_of(const Instruction& at) {
       return WorkKind::reduce;
     case Op::send:
     case Op::receive:
-    case Op::send_buddy:
-    case Op::receive_buddy:
+    case Op::send_copy:
+    case Op::receive_copy:
       return WorkKind::transfer;
     case Op::step_gate:
       return WorkKind::gate;
@@ -45,14 +45,14 @@ WorkKind kind_of(const Instruction& at) {
 struct Tokens {
   double own = 0, first = 0;
 };
-Tokens tokens_of(const Plan& plan, const Seat& seat) {
-  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(seat.pipeline)];
-  const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat.stage)];
+Tokens tokens_of(const Plan& plan, const PlanLocation& location) {
+  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(location.pipeline)];
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
   const Side side{static_cast<int>(stage.devices.size()), stage.chunks.back().runs.back().strategy};
   Tokens tokens;
   for (const int sequences : pipeline.microbatches) {
-    tokens.own +=
-        static_cast<double>(share_of(side, seat.index, sequences, plan.sequence_length, false).num_tokens());
+    tokens.own += static_cast<double>(
+        share_of(side, location.index, sequences, plan.sequence_length, false).num_tokens());
     tokens.first +=
         static_cast<double>(share_of(side, 0, sequences, plan.sequence_length, false).num_tokens());
   }
@@ -61,9 +61,9 @@ Tokens tokens_of(const Plan& plan, const Seat& seat) {
 
 }  // namespace
 
-int group_of(const Plan& plan, const Seat& seat) {
-  int group = seat.stage;
-  for (int p = 0; p < seat.pipeline; ++p)
+int group_of(const Plan& plan, const PlanLocation& location) {
+  int group = location.stage;
+  for (int p = 0; p < location.pipeline; ++p)
     group += static_cast<int>(plan.pipelines[static_cast<std::size_t>(p)].stages.size());
   return group;
 }
@@ -114,8 +114,8 @@ std::vector<int> computing_spans(const Program& program, const ModelSpec& model)
 
 StepMeter::StepMeter(const Program& program, const Plan& plan, const ModelSpec& model,
                      std::vector<double> predicted) {
-  sum_.rank = program.device, sum_.group = group_of(plan, program.seat);
-  const Tokens tokens = tokens_of(plan, program.seat);
+  sum_.rank = program.device, sum_.group = group_of(plan, program.location);
+  const Tokens tokens = tokens_of(plan, program.location);
   if (tokens.own > 0 && tokens.first > 0) part_ = tokens.own / tokens.first;
   // Causal attention computes half of the score matrix.
   const double first = model_flops_per_token(model, 1), more = model_flops_per_token(model, 2) - first;
@@ -137,9 +137,9 @@ StepMeter::Known StepMeter::known_of(const Program& program, const Plan& plan, c
   if (known.is_compute && at.block >= 0) known.role = role_of(model, at.block);
   if (at.op == Op::send || at.op == Op::receive) {
     // Messages to other pipelines, or to stages further away, belong to no channel.
-    const Seat peer = seat_of(plan, at.peer);
-    const int away = peer.stage - program.seat.stage;
-    known.is_message = peer.pipeline == program.seat.pipeline && (away == 1 || away == -1);
+    const PlanLocation peer = location_of(plan, at.peer);
+    const int away = peer.stage - program.location.stage;
+    known.is_message = peer.pipeline == program.location.pipeline && (away == 1 || away == -1);
     known.channel = away > 0 ? Channel::next : Channel::previous;
   } else if (at.group >= 0 && at.op != Op::step_gate) {
     const Role role = program.groups[static_cast<std::size_t>(at.group)].role;
@@ -166,7 +166,7 @@ void StepMeter::observe(const MeasuredStep& step, const std::vector<InstructionT
   sum_.lengths.squares += step.squares;
   const bool is_timed = !times.empty();
   if (is_timed && num_timed_++ == 0) work_ = 0;  // from now on only the work of timed steps counts
-  const double usual = linear_ + attention_ * step.usual_squares;
+  const double usual = linear_ + attention_ * step.expected_squares;
   if (is_timed || num_timed_ == 0) work_ += usual > 0 ? (linear_ + attention_ * step.squares) / usual : 1;
   for (const InstructionTime& time : times) {
     const Known& known = known_[static_cast<std::size_t>(time.instruction)];

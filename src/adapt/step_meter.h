@@ -20,7 +20,7 @@
 namespace optimus {
 
 // The stage, counted through all pipelines as in Topology.
-int group_of(const Plan& plan, const Seat& seat);
+int group_of(const Plan& plan, const PlanLocation& location);
 // Bytes that a device sends in a message, or in a collective with ring algorithms.
 double bytes_on_the_wire(const Instruction& at, const Group* group);
 BlockRole role_of(const ModelSpec& model, int block);
@@ -36,7 +36,7 @@ struct MeasuredStep {
   double seconds = 0, data_wait = 0;
   // Sums of squared lengths: of this rank, and the mean over the whole step for the same number of sequences;
   // 0: not known.
-  double squares = 0, usual_squares = 0;
+  double squares = 0, expected_squares = 0;
   std::int64_t sequences = 0, tokens = 0;  // of this rank, without padding
 };
 

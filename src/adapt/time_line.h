@@ -1,5 +1,5 @@
 // TimeLine: the conditions and losses of a run with their times, read from a file or drawn at random.
-// trials/line_trial.h makes trials of them.
+// trials/timeline_trial.h makes trials of them.
 //
 // The file format; times are seconds from the start of the run:
 //

@@ -1,4 +1,4 @@
-// Text forms of shapes and boxes; the algebra itself is in the header.
+// Implements the text forms of shapes and boxes; the algebra is in box.h.
 #include "base/box.h"
 
 #include <fmt/format.h>

@@ -1,7 +1,8 @@
-// Box: a half-open, axis-aligned piece of an n-dimensional index space, n <= 4.
+// Box: a half-open, axis-aligned part of an n-dimensional index space, n <= 4.
 //
-// The unit in which parameters are initialised, held, moved and saved: "rows 0..128, columns 64..128 of q".
-// Plain value, no allocation, because layouts of large clusters hold millions of them.
+// Boxes are the unit in which parameters are initialized, stored, transferred and saved: "rows 0..128,
+// columns 64..128 of q". A box is a plain value without allocation, because the layouts of large clusters
+// contain millions of them.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 
 namespace optimus {
 
-// begin <= index < end.
+// The half-open range begin <= index < end.
 struct Span {
   std::int64_t begin = 0, end = 0;
   constexpr std::int64_t size() const { return end - begin; }
@@ -49,7 +50,7 @@ struct Box {
   constexpr Box(std::initializer_list<Span> spans) : num_dims(static_cast<int>(spans.size())) {
     std::copy(spans.begin(), spans.end(), dims.begin());
   }
-  // The whole of a tensor of this shape.
+  // Covers an entire tensor of this shape.
   constexpr explicit Box(const Shape& shape) : num_dims(shape.num_dims) {
     for (int d = 0; d < num_dims; ++d) (*this)[d] = {0, shape[d]};
   }
@@ -75,7 +76,7 @@ struct Box {
   constexpr auto operator<=>(const Box&) const = default;
 };
 
-// The common part, or nothing when the boxes do not meet (touching is not meeting).
+// Returns the intersection, or nullopt if the boxes have no element in common.
 constexpr std::optional<Box> intersect(const Box& a, const Box& b) {
   Box result = a;
   for (int d = 0; d < a.num_dims; ++d) {

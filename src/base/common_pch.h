@@ -1,4 +1,5 @@
-// The headers that most files of the pure half include, compiled once. Not to be included by hand.
+// Precompiled header with the headers that most files of the pure folders include. Do not include it
+// directly.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,12 +1,13 @@
-// Reads a TOML settings file into an OptionTable. toml++ does the grammar; here its values become the same
-// texts that flags carry, so both ways end in one parser and one set of messages.
+// Reads a TOML settings file into an OptionTable. toml++ parses the grammar; the values are then converted to
+// the same texts that flags carry, so both paths share one parser and one set of messages.
 #include "base/options.h"
 
 #include <charconv>
 #include <map>
 
-// toml++ 3.3 asserts that a section's name begins with a letter before it has looked ([=] aborts), and with clang and
-// NDEBUG lets the compiler assume it; its own check comes after. So: no assertions, no assumptions (found by fuzzing).
+// toml++ 3.3 asserts that a section name begins with a letter before it has checked that ([=] aborts). With
+// clang and NDEBUG it lets the compiler assume the same; its own check runs only later. Therefore both
+// assertions and assumptions are disabled (found by fuzzing).
 #pragma push_macro("NDEBUG")
 #undef NDEBUG
 #define TOML_ASSERT(condition) static_assert(true)
@@ -16,9 +17,9 @@
 namespace optimus {
 namespace {
 
-// toml++ recurses along dotted keys, lists and tables: a.a.a.… or [[[[… would exhaust the stack.
-void refuse_deep_keys(const std::string& content, const Path& path) {
-  constexpr int kDeepest = 64;
+// toml++ recurses along dotted keys, lists and tables, so a.a.a.… or [[[[… would exhaust the stack.
+void check_nesting_depth(const std::string& content, const Path& path) {
+  constexpr int kMaxDepth = 64;
   int line = 1, dots = 0, brackets = 0;
   for (const char c : content) {
     if (c == '\n') ++line, brackets = 0;
@@ -27,44 +28,46 @@ void refuse_deep_keys(const std::string& content, const Path& path) {
       ++dots;
     else if (std::string_view(" \t\r\n=,{}[]").find(c) != std::string_view::npos)
       dots = 0;
-    if (dots > kDeepest || brackets > kDeepest)
-      throw UserError("{}:{}: nested deeper than {} levels", path.string(), line, kDeepest);
+    if (dots > kMaxDepth || brackets > kMaxDepth)
+      throw UserError("{}:{}: nested deeper than {} levels", path.string(), line, kMaxDepth);
   }
 }
 
-// toml++ 3.3 does not survive some letters beyond ASCII in wrong places (found by fuzzing), so it sees none: bytes that
-// are not ASCII travel as %HH, and % as %25, or with another sign in place of %: one that the file does not write as
-// \u0025, which toml++ would turn into the sign behind our back. Outside quotes and comments that is no valid TOML either.
-char sign_for_escapes(std::string_view content, const Path& path) {
+// toml++ 3.3 crashes on some non-ASCII characters in unexpected places (found by fuzzing), so it never sees
+// any: non-ASCII bytes are encoded as %HH, and % as %25. If the file contains the escape \u0025, which toml++
+// would decode to %, another ASCII character replaces %. Outside quotes and comments such characters are not
+// valid TOML either.
+char choose_escape_character(std::string_view content, const Path& path) {
   const std::string lowered = lower(content);
-  for (const char sign : {'%', '~', '^', '`', '@', '!', '$', '&', '*', ';', '?', '|'}) {
-    const std::string code = fmt::format("00{:02x}", static_cast<unsigned char>(sign));
+  for (const char escape : {'%', '~', '^', '`', '@', '!', '$', '&', '*', ';', '?', '|'}) {
+    const std::string code = fmt::format("00{:02x}", static_cast<unsigned char>(escape));
     if (lowered.find("\\u" + code) == std::string::npos &&
         lowered.find("\\u0000" + code) == std::string::npos)
-      return sign;
+      return escape;
   }
-  throw UserError("{}: too many signs are written as \\u00..; write them as they are, such as %",
-                  path.string());
+  throw UserError(
+      "{}: too many characters are written as \\u00.. escapes; write them literally, for example %",
+      path.string());
 }
 
-std::string as_ascii(std::string_view content, char sign) {
+std::string as_ascii(std::string_view content, char escape) {
   if (content.starts_with("\xef\xbb\xbf")) content.remove_prefix(3);
   std::string result;
   for (const char c : content) {
-    if (static_cast<unsigned char>(c) >= 0x80 || c == sign)
-      result += fmt::format("{}{:02x}", sign, static_cast<unsigned char>(c));
+    if (static_cast<unsigned char>(c) >= 0x80 || c == escape)
+      result += fmt::format("{}{:02x}", escape, static_cast<unsigned char>(c));
     else
       result += c;
   }
   return result;
 }
 
-std::string from_ascii(std::string_view text, char sign) {
+std::string from_ascii(std::string_view text, char escape) {
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
     unsigned byte = 0;
     const bool is_escape =
-        text[i] == sign && i + 2 < text.size() &&
+        text[i] == escape && i + 2 < text.size() &&
         std::from_chars(text.data() + i + 1, text.data() + i + 3, byte, 16).ptr == text.data() + i + 3;
     result += is_escape ? static_cast<char>(byte) : text[i];
     if (is_escape) i += 2;
@@ -75,16 +78,16 @@ std::string from_ascii(std::string_view text, char sign) {
 // Reads the values of one file, section by section.
 class SettingsReader {
  public:
-  SettingsReader(OptionTable& options, const Path& path, std::span<const std::string> known_elsewhere,
-                 char sign, Origin origin)
-      : options_(options), path_(path), known_elsewhere_(known_elsewhere), sign_(sign), origin_(origin) {}
+  SettingsReader(OptionTable& options, const Path& path, std::span<const std::string> ignored_keys,
+                 char escape, Origin origin)
+      : options_(options), path_(path), ignored_keys_(ignored_keys), escape_(escape), origin_(origin) {}
 
   void read(const toml::table& table) {
     for (const auto& [key, node] : table) {
       if (const toml::table* section = node.as_table())
         read(*section);
       else
-        read_value(from_ascii(key.str(), sign_), node);
+        read_value(from_ascii(key.str(), escape_), node);
     }
   }
 
@@ -95,14 +98,14 @@ class SettingsReader {
     std::string spelled = name;
     std::replace(spelled.begin(), spelled.end(), '_', '-');
     Option* option = options_.find(name);
-    if (option == nullptr && !is_known_elsewhere(spelled)) {
+    if (option == nullptr && !is_ignored_key(spelled)) {
       std::vector<std::string> known = options_.names();
-      known.insert(known.end(), known_elsewhere_.begin(), known_elsewhere_.end());
+      known.insert(known.end(), ignored_keys_.begin(), ignored_keys_.end());
       throw UserError("{}: unknown key {}{}", place, in_quotes(name), did_you_mean(name, known));
     }
-    // Sections come in the order of their names, not of the file.
+    // toml++ yields sections in alphabetical order, not in file order.
     if (const auto [before, is_new] = lines_.try_emplace(spelled, line); !is_new)
-      throw UserError("{}:{}: key {} was given in line {} already", path_.string(),
+      throw UserError("{}:{}: key {} is already set on line {}", path_.string(),
                       std::max(line, before->second), in_quotes(spelled), std::min(line, before->second));
     if (option == nullptr) return;
     try {
@@ -114,13 +117,13 @@ class SettingsReader {
     }
   }
 
-  bool is_known_elsewhere(const std::string& spelled) const {
-    return std::find(known_elsewhere_.begin(), known_elsewhere_.end(), spelled) != known_elsewhere_.end();
+  bool is_ignored_key(const std::string& spelled) const {
+    return std::find(ignored_keys_.begin(), ignored_keys_.end(), spelled) != ignored_keys_.end();
   }
 
-  // A single value as a flag would carry it; nothing for dates, lists and tables.
+  // The text of a single value as a flag would carry it; nullopt for dates, lists and tables.
   std::optional<std::string> scalar_text(const toml::node& node) const {
-    if (const auto* text = node.as_string()) return from_ascii(text->get(), sign_);
+    if (const auto* text = node.as_string()) return from_ascii(text->get(), escape_);
     if (const auto* number = node.as_integer()) return std::to_string(number->get());
     if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
     if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
@@ -145,27 +148,27 @@ class SettingsReader {
 
   OptionTable& options_;
   const Path& path_;
-  const std::span<const std::string> known_elsewhere_;
-  const char sign_;
+  const std::span<const std::string> ignored_keys_;
+  const char escape_;
   const Origin origin_;
-  std::map<std::string, toml::source_index> lines_;  // of the keys that were read
+  std::map<std::string, toml::source_index> lines_;  // line of each key that was read
 };
 
 }  // namespace
 
-void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> known_elsewhere,
+void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> ignored_keys,
                       Origin origin) {
   const std::string content = value_or_throw(read_file(path, Bytes(1 << 24)));
-  refuse_deep_keys(content, path);
-  const char sign = sign_for_escapes(content, path);
+  check_nesting_depth(content, path);
+  const char escape = choose_escape_character(content, path);
   toml::table parsed;
   try {
-    parsed = toml::parse(as_ascii(content, sign), path.string());
+    parsed = toml::parse(as_ascii(content, escape), path.string());
   } catch (const toml::parse_error& error) {
     throw UserError("{}:{}: not valid TOML: {}", path.string(), error.source().begin.line,
                     in_quotes(error.description(), 200));
   }
-  SettingsReader(table, path, known_elsewhere, sign, origin).read(parsed);
+  SettingsReader(table, path, ignored_keys, escape, origin).read(parsed);
 }
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// A wait has a name and an end. Passed down to whatever blocks, so that nested waits share one limit.
+// Deadline: the name and the end of a wait. Callers pass it down to every blocking call, so that nested waits
+// share one time limit.
 #pragma once
 
 #include <algorithm>

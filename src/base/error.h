@@ -1,10 +1,11 @@
-// Three kinds of failure, three mechanisms.
+// Three kinds of failure and the mechanism for each.
 //
-//   the user's mistake  -> UserError, thrown; its text says what is wrong, which value, what would be right
-//   the world failed    -> Outcome<T>, returned; the caller must look (peer gone, disk full, time-out)
-//   we are wrong        -> ensure(...), prints the values and aborts; never used on input from outside
+//   user error            -> UserError, thrown; states the problem, the value and a valid alternative
+//   environment failure   -> Outcome<T>, returned; the caller must check it (lost peer, full disk, timeout)
+//   internal error        -> ensure(...), throws InternalError with the values; never used to check external
+//                            input
 //
-// Read next: base/options.h (where most UserErrors about settings are born), cli/main.cpp (exit codes).
+// Read next: base/options.h (the source of most UserErrors about settings), cli/main.cpp (exit codes).
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@
 
 namespace optimus {
 
-// The user's mistake. what() is one line. The command line prints it and exits with 1.
+// An error of the user. what() is one line. The command line prints it and exits with code 1.
 class UserError : public std::runtime_error {
  public:
   template <typename... Args>
@@ -25,13 +26,20 @@ class UserError : public std::runtime_error {
       : std::runtime_error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-// A command line that cannot be understood. As UserError, but the exit code is 2.
+// A command line that cannot be parsed. Like UserError, but the exit code is 2.
 class UsageError : public UserError {
  public:
   using UserError::UserError;
 };
 
-// Why the world did not do what we asked: one line, with the file or peer in it.
+// A defect of this program: an invariant does not hold. Only the command line and the library boundary catch
+// it. what() contains the file, the line and the values.
+class InternalError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+// The reason why an operation on the environment failed: one line that names the file or the peer.
 struct Failure {
   std::string why;
 };
@@ -44,7 +52,7 @@ tl::unexpected<Failure> failure(fmt::format_string<Args...> format, Args&&... ar
   return tl::unexpected<Failure>(Failure{fmt::format(format, std::forward<Args>(args)...)});
 }
 
-// For callers to whom a failure of the world is the end of the command: turns it into a UserError.
+// For callers that cannot continue after a failure: converts the failure into a UserError.
 template <typename T>
 T value_or_throw(Outcome<T> outcome) {
   if (!outcome) throw UserError("{}", outcome.error().why);
@@ -53,7 +61,7 @@ T value_or_throw(Outcome<T> outcome) {
 
 [[noreturn]] void ensure_failed(const std::string& message, const std::source_location& where);
 
-// A format string that remembers where it was written, so that ensure() needs no macro.
+// A format string that records its source location, so that ensure() needs no macro.
 template <typename... Args>
 struct FormatHere {
   fmt::format_string<Args...> format;
@@ -63,7 +71,7 @@ struct FormatHere {
       : format(text), where(here) {}
 };
 
-// States what we believe; prints the message with file and line, and aborts, if it is not so.
+// Checks an internal invariant. If `is_true` is false, throws InternalError with the message, file and line.
 template <typename... Args>
 void ensure(bool is_true, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
   if (!is_true) [[unlikely]]

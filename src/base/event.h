@@ -1,6 +1,7 @@
-// How lower folders say what they are doing without knowing who listens.
+// EventSink: the interface through which lower folders report progress and warnings without knowing the
+// receiver.
 //
-// A function that works long or meets something worth knowing takes an EventSink&. The command line shows
+// A function that runs for a long time or may emit warnings takes an EventSink&. The command line shows
 // events as a progress line and warnings; a run writes them to its logs; a test collects them. report() may
 // be called from any thread.
 #pragma once
@@ -11,21 +12,22 @@
 
 namespace optimus {
 
-// `done` of `total` in `unit`; total 0 means that the end is not known.
+// `done` of `total` in `unit`; total 0 means that the total is unknown.
 struct Progress {
   std::string activity;  // "tokenizing"
   std::int64_t done = 0, total = 0;
   std::string unit;  // "bytes"
 };
 
-// Something the user should know, though the work goes on. One line.
+// A warning for the user; the work continues. One line.
 struct Warning {
   std::string text;
 };
 
 using Event = std::variant<Progress, Warning>;
 
-// Thrown out of report() when the user wants the work to end; whoever works closes everything and lets it pass.
+// Thrown by report() when the user interrupts the work. The caller of report() releases its resources and
+// lets the exception propagate.
 struct Interrupted {};
 
 class EventSink {

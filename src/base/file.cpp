@@ -1,4 +1,4 @@
-// See file.h. POSIX calls; each failure carries the path and the system's own words.
+// Implements file.h with POSIX calls. Each failure contains the path and the system's error text.
 #include "base/file.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ namespace {
 
 std::string reason() { return std::strerror(errno); }
 
-// Owns a descriptor.
+// Owns a file descriptor.
 struct Descriptor {
   int fd = -1;
   explicit Descriptor(int opened) : fd(opened) {}
@@ -39,7 +39,7 @@ class PosixWritableFile final : public WritableFile {
       bytes = bytes.subspan(static_cast<std::size_t>(written));
       size_ += written;
     }
-    begin_write_back();
+    start_write_back();
     return {};
   }
 
@@ -49,18 +49,18 @@ class PosixWritableFile final : public WritableFile {
   }
 
  private:
-  // Lets the disk work on what is there while more is being made; sync() then has less to wait for. Only a hint: a failure
-  // of the disk is seen by sync().
-  void begin_write_back() {
-    constexpr off_t kEnough = 16 << 20;
-    if (size_ - begun_ < kEnough) return;
-    (void)::sync_file_range(file_.fd, begun_, size_ - begun_, SYNC_FILE_RANGE_WRITE);
-    begun_ = size_;
+  // Starts writing the pages to the disk while the caller produces more data, so that sync() waits for less.
+  // This is only a hint: sync() reports disk failures.
+  void start_write_back() {
+    constexpr off_t kWriteBackBytes = 16 << 20;
+    if (size_ - write_back_begin_ < kWriteBackBytes) return;
+    (void)::sync_file_range(file_.fd, write_back_begin_, size_ - write_back_begin_, SYNC_FILE_RANGE_WRITE);
+    write_back_begin_ = size_;
   }
 
   Descriptor file_;
   Path path_;
-  off_t size_ = 0, begun_ = 0;  // bytes written, and of them handed to the disk
+  off_t size_ = 0, write_back_begin_ = 0;  // bytes written, and bytes of these whose write-back has started
 };
 
 Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
@@ -92,8 +92,8 @@ Outcome<void> RealFileSystem::create_folders(const Path& path) {
 }
 
 Outcome<void> RealFileSystem::sync_folder(const Path& path) {
-  // The rename has happened; a folder that may not be read, or a file system that does not sync folders, takes nothing
-  // of that back.
+  // The rename has already happened. A folder that cannot be opened for reading, or a file system that does
+  // not sync folders, does not undo it.
   const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.fd < 0 && errno == EACCES) return {};
   if (folder.fd >= 0 && (::fsync(folder.fd) == 0 || errno == EINVAL || errno == EROFS)) return {};
@@ -101,7 +101,7 @@ Outcome<void> RealFileSystem::sync_folder(const Path& path) {
 }
 
 Outcome<AtomicFile> AtomicFile::create(FileSystem& files, const Path& path) {
-  // The counter keeps names apart when several threads of one process write files of one name.
+  // The counter keeps names unique when several threads of one process write files of the same name.
   static std::atomic<unsigned> counter{0};
   Path temporary = path;
   temporary += fmt::format(".tmp-{}-{}", ::getpid(), counter.fetch_add(1));
@@ -121,7 +121,8 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
 AtomicFile::~AtomicFile() {
   if (temporary_.empty()) return;
   file_.reset();
-  (void)files_->remove(temporary_);  // nobody is left to tell; the name says that it is temporary
+  // the destructor cannot report a failure; the name marks the file as temporary
+  (void)files_->remove(temporary_);
 }
 
 Outcome<void> AtomicFile::write(std::span<const std::byte> bytes) {
@@ -173,13 +174,12 @@ void remove_temporaries(FileSystem& files, const Path& path) {
 
 namespace {
 
-// The size of a regular file; a folder or a device is refused by name.
+// The size of a regular file. Fails for a folder or a device.
 Outcome<std::size_t> regular_size(const Descriptor& file, const Path& path) {
   if (file.fd < 0) return failure("cannot open {}: {}", path.string(), reason());
   struct stat info {};
   if (::fstat(file.fd, &info) != 0) return failure("cannot open {}: {}", path.string(), reason());
-  if (S_ISDIR(info.st_mode))
-    return failure("cannot open {}: it is a folder, a file is expected", path.string());
+  if (S_ISDIR(info.st_mode)) return failure("cannot open {}: it is a folder, expected a file", path.string());
   if (!S_ISREG(info.st_mode)) return failure("cannot open {}: it is not a regular file", path.string());
   return static_cast<std::size_t>(info.st_size);
 }

@@ -1,8 +1,8 @@
-// Files: whole reads, memory maps, and writes that either happen completely or not at all.
+// Files: reads of whole files, memory maps, and atomic writes.
 //
-// Writing goes through the FileSystem interface, so that tests can hand in a twin that fails at a chosen call
-// (tests/base/failing_file_system.h). Every function that touches the disk returns an Outcome; its failure
-// text names the file and the reason in one line.
+// Writes go through the FileSystem interface, so that tests can substitute an implementation that fails at a
+// chosen call (tests/base/failing_file_system.h). Every function that accesses the disk returns an Outcome;
+// its failure text names the file and the reason in one line.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,8 @@ namespace optimus {
 
 using Path = std::filesystem::path;
 
-// Append-only; closed by the destructor, which cannot report: call sync() to know that the bytes are safe.
+// Append-only. The destructor closes the file but cannot report errors: call sync() to make sure that the
+// bytes are on the disk.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -31,10 +32,10 @@ class WritableFile {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // Fails if the file exists already.
+  // Fails if the file already exists.
   virtual Outcome<std::unique_ptr<WritableFile>> create(const Path& path) = 0;
   virtual Outcome<void> rename(const Path& from, const Path& to) = 0;
-  // A file or an empty folder. Removing what is not there is no failure.
+  // Removes a file or an empty folder. Succeeds if the path does not exist.
   virtual Outcome<void> remove(const Path& path) = 0;
   virtual Outcome<void> create_folders(const Path& path) = 0;
   // Makes renames inside the folder durable.
@@ -50,9 +51,9 @@ class RealFileSystem final : public FileSystem {
   Outcome<void> sync_folder(const Path& path) override;
 };
 
-// A file that appears under its name only at commit(). Until then the bytes are in "NAME.tmp-PID-N" beside
-// it; without commit() the destructor removes that. Writes are gathered into large blocks. One thread at a
-// time.
+// A file that appears under its final name only at commit(). Until then the bytes are in "NAME.tmp-PID-N" in
+// the same folder; without commit() the destructor removes that file. Writes are buffered in large blocks.
+// Not thread-safe.
 class AtomicFile {
  public:
   static Outcome<AtomicFile> create(FileSystem& files, const Path& path);
@@ -63,7 +64,7 @@ class AtomicFile {
   Outcome<void> write(std::span<const std::byte> bytes);
   Outcome<void> write(std::string_view text) { return write(std::as_bytes(std::span(text))); }
   Outcome<void> commit();
-  // As commit(), but the file stays open for more, which appears as it is written.
+  // Like commit(), but keeps the file open for further writes, which become visible immediately.
   Outcome<std::unique_ptr<WritableFile>> commit_and_continue();
   std::int64_t size() const { return size_; }
 
@@ -80,13 +81,14 @@ class AtomicFile {
 };
 
 Outcome<void> write_atomically(FileSystem& files, const Path& path, std::string_view text);
-// Whoever is about to replace `path` in that way fails from here on.
+// Removes the temporary files of unfinished atomic writes to `path`. An AtomicFile that is still open for
+// `path` fails afterwards.
 void remove_temporaries(FileSystem& files, const Path& path);
 
-// The whole file. Fails rather than taking more than `limit` of memory.
+// Reads the whole file. Fails if the file is larger than `limit`.
 Outcome<std::string> read_file(const Path& path, Bytes limit = Bytes(std::int64_t{1} << 32));
 
-// A file seen as memory, read only. The bytes live as long as this object.
+// A read-only memory map of a file. The bytes are valid as long as this object lives.
 class MappedFile {
  public:
   static Outcome<MappedFile> open(const Path& path);

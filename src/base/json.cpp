@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-constexpr int kDeepestNesting = 200;
+constexpr int kMaxNestingDepth = 200;
 
 struct Place {
   std::size_t line = 1, column = 1;
@@ -23,8 +23,9 @@ Place place_of(std::string_view text, std::size_t offset) {
           before.size() - (last_break == std::string_view::npos ? 0 : last_break + 1) + 1};
 }
 
-// Destructors, dumps and comparisons of nested values recurse; brackets are counted before anything is built.
-void refuse_deep_nesting(std::string_view text, const std::string& source) {
+// Destructors, dumps and comparisons of nested values recurse, so the nesting is checked before anything is
+// built.
+void check_json_nesting(std::string_view text, const std::string& source) {
   int depth = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -37,17 +38,18 @@ void refuse_deep_nesting(std::string_view text, const std::string& source) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > kDeepestNesting)
+      if (++depth > kMaxNestingDepth)
         throw UserError("{}: line {}: nested deeper than {} levels", source, place_of(text, i).line,
-                        kDeepestNesting);
+                        kMaxNestingDepth);
     } else if (c == ']' || c == '}') {
       --depth;
     }
   }
 }
 
-// Walks over a text and leaves behind how far it is: the library tells its callbacks what it reads, not where.
-struct TrackedCharacter {
+// A character iterator that records its position: the library's callbacks receive what was parsed, but not
+// where.
+struct TrackingIterator {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
   using difference_type = std::ptrdiff_t;
@@ -58,11 +60,11 @@ struct TrackedCharacter {
   const char** reached;
 
   reference operator*() const { return *at; }
-  TrackedCharacter& operator++() {
+  TrackingIterator& operator++() {
     *reached = ++at;
     return *this;
   }
-  bool operator==(const TrackedCharacter& other) const { return at == other.at; }
+  bool operator==(const TrackingIterator& other) const { return at == other.at; }
 };
 
 Json parse_without_repeated_keys(std::string_view text, const std::string& source) {
@@ -75,20 +77,20 @@ Json parse_without_repeated_keys(std::string_view text, const std::string& sourc
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_objects.back().insert(key).second) {
         const Place place = place_of(text, static_cast<std::size_t>(reached - text.data()) - 1);
-        throw UserError("{}: line {}, column {}: key {} stands twice in one object", source, place.line,
+        throw UserError("{}: line {}, column {}: key {} appears twice in one object", source, place.line,
                         place.column, in_quotes(key));
       }
     }
     return true;
   };
-  return Json::parse(TrackedCharacter{text.data(), &reached},
-                     TrackedCharacter{text.data() + text.size(), &reached}, watch);
+  return Json::parse(TrackingIterator{text.data(), &reached},
+                     TrackingIterator{text.data() + text.size(), &reached}, watch);
 }
 
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& source) {
-  refuse_deep_nesting(text, source);
+  check_json_nesting(text, source);
   try {
     return parse_without_repeated_keys(text, source);
   } catch (const Json::parse_error& error) {
@@ -192,28 +194,28 @@ bool JsonView::boolean() const {
 }
 
 const std::string& JsonView::text() const {
-  if (!value_->is_string()) refuse("a text in quotes");
+  if (!value_->is_string()) refuse("a string");
   return value_->get_ref<const std::string&>();
 }
 
-std::int64_t JsonView::integer_or(std::string_view key, std::int64_t otherwise) const {
+std::int64_t JsonView::integer_or(std::string_view key, std::int64_t default_value) const {
   const auto member = find(key);
-  return member ? member->integer() : otherwise;
+  return member ? member->integer() : default_value;
 }
 
-double JsonView::number_or(std::string_view key, double otherwise) const {
+double JsonView::number_or(std::string_view key, double default_value) const {
   const auto member = find(key);
-  return member ? member->number() : otherwise;
+  return member ? member->number() : default_value;
 }
 
-bool JsonView::boolean_or(std::string_view key, bool otherwise) const {
+bool JsonView::boolean_or(std::string_view key, bool default_value) const {
   const auto member = find(key);
-  return member ? member->boolean() : otherwise;
+  return member ? member->boolean() : default_value;
 }
 
-std::string JsonView::text_or(std::string_view key, std::string otherwise) const {
+std::string JsonView::text_or(std::string_view key, std::string default_value) const {
   const auto member = find(key);
-  return member ? member->text() : otherwise;
+  return member ? member->text() : default_value;
 }
 
 }  // namespace optimus

@@ -1,12 +1,12 @@
-// JSON read with good messages. The library is nlohmann's; what is added here is that every error says which
-// file, which place in it, what stood there and what was expected.
+// JSON with precise error messages. The parser is nlohmann's; this header adds that every error names the
+// file, the place in it, the value found and the value expected.
 //
 //   const Json document = parse_json(text, "config.json");
 //   const JsonView config(document, "config.json");
 //   const auto layers = config.at("num_hidden_layers").integer(1, 100'000);
 //
-// All functions throw UserError on bad input. Nesting is limited, so hostile files cannot exhaust the stack. A key that stands
-// twice in one object is refused: readers disagree about which counts.
+// All functions throw UserError on bad input. Nesting is limited, so that malicious files cannot exhaust the
+// stack. Duplicate keys in one object are rejected, because JSON readers disagree about which one counts.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@
 namespace optimus {
 
 using Json = nlohmann::json;
-// Keeps the order in which keys were written: for files that people read.
+// Keeps the order in which the keys were inserted; used for files that people read.
 using OrderedJson = nlohmann::ordered_json;
 
-// `source` is the file's name, for messages.
+// `source` is the file name that messages show.
 Json parse_json(std::string_view text, const std::string& source);
 Json read_json(const Path& path);
 
-// A value inside a JSON document together with the way to it. Does not own the document.
+// A value inside a JSON document together with its path. Does not own the document.
 class JsonView {
  public:
   JsonView(const Json& value, std::string where) : value_(&value), where_(std::move(where)) {}
@@ -40,11 +40,12 @@ class JsonView {
   const std::string& where() const { return where_; }
   bool is_null() const { return value_->is_null(); }
 
-  // Members of an object. at() refuses absence; find() gives nothing for an absent or null member.
+  // Members of an object. at() throws if the member is absent; find() returns nullopt if it is absent or
+  // null.
   JsonView at(std::string_view key) const;
   std::optional<JsonView> find(std::string_view key) const;
   std::vector<std::pair<std::string, JsonView>> members() const;
-  // Refuses any other key by name, with the nearest known one.
+  // Throws if the object has a key that is not in `known`; the message names the nearest known key.
   void allow_only(std::span<const std::string> known) const;
 
   std::vector<JsonView> elements() const;
@@ -54,11 +55,11 @@ class JsonView {
   bool boolean() const;
   const std::string& text() const;
 
-  // A member's value, or `otherwise` when it is absent or null.
-  std::int64_t integer_or(std::string_view key, std::int64_t otherwise) const;
-  double number_or(std::string_view key, double otherwise) const;
-  bool boolean_or(std::string_view key, bool otherwise) const;
-  std::string text_or(std::string_view key, std::string otherwise) const;
+  // The value of a member, or `default_value` if it is absent or null.
+  std::int64_t integer_or(std::string_view key, std::int64_t default_value) const;
+  double number_or(std::string_view key, double default_value) const;
+  bool boolean_or(std::string_view key, bool default_value) const;
+  std::string text_or(std::string_view key, std::string default_value) const;
 
   // Throws: "config.json: n_head must be a whole number of at least 1, found -3".
   [[noreturn]] void refuse(std::string_view expected) const;

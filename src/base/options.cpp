@@ -1,4 +1,4 @@
-// See options.h. The TOML side is in config_file.cpp.
+// Implements options.h. The TOML reader is in config_file.cpp.
 #include "base/options.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ Option& OptionTable::add_word(std::string name, std::string& target, const std::
   return insert(std::move(option));
 }
 
-std::string time_words(Seconds seconds) {
+std::string short_duration_text(Seconds seconds) {
   for (const auto& [unit, length] : {std::pair{"h", 3600.0}, {"m", 60.0}})
     if (const double number = seconds.value / length; number >= 1 && std::floor(number) == number)
       return fmt::format("{:g}{}", number, unit);
@@ -72,7 +72,9 @@ Option* OptionTable::find(std::string_view name) {
   for (char& c : spelled)
     if (c == '_') c = '-';
   for (const auto& option : options_)
-    if (option->name == spelled) return option.get();
+    if (option->name == spelled ||
+        std::find(option->old_names.begin(), option->old_names.end(), spelled) != option->old_names.end())
+      return option.get();
   return nullptr;
 }
 
@@ -96,7 +98,7 @@ std::string OptionTable::resolved_toml() const {
     const Json value = option->value();
     if (value.is_null() || !option->is_saved) continue;
     const std::string origin = option->place.empty() ? text(option->origin) : option->place;
-    // JSON's numbers, quoted texts and lists of them are TOML as well.
+    // JSON numbers, strings and lists of them are valid TOML as well.
     result += fmt::format("{} = {}  # {}\n", option->name,
                           value.dump(-1, ' ', false, Json::error_handler_t::replace), origin);
   }

@@ -1,15 +1,15 @@
-// Settings, declared once, next to where they are used.
+// Settings, each declared once, next to the code that uses it.
 //
 //   struct FilterOptions { std::int64_t min_tokens = 0; bool dedup = false; };
 //   void declare(OptionTable& table, FilterOptions& options) {
 //     table.add("min-tokens", options.min_tokens, "N", "drop documents with fewer tokens");
-//     table.add("dedup", options.dedup, "drop documents whose text was seen before");
+//     table.add("dedup", options.dedup, "drop duplicate documents");
 //   }
 //
-// From that one declaration come the flag (--min-tokens), the key in a --config file (min-tokens or
+// This one declaration provides the flag (--min-tokens), the key in a --config file (min-tokens or
 // min_tokens), the help text, and the resolved settings with the origin of each. A later origin replaces an
-// earlier one: default, then the run that is resumed, then file, then flag, then what was chosen. The table refers to the structs it was given;
-// they must outlive it.
+// earlier one, in this order: default, the run that is resumed, file, flag, value chosen by the planner. The
+// table holds references to the structs; they must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -33,29 +33,30 @@ enum class Origin { built_in, run, file, flag, planner };
 std::string text(Origin origin);  // "default", "run", "file", "flag", "chosen"
 
 struct Option {
-  std::string name;        // "min-tokens"
-  std::string value_name;  // "N"; empty for a switch, which takes no value
+  std::string name;                      // "min-tokens"
+  std::vector<std::string> old_names{};  // earlier spellings, which are still read
+  std::string value_name;                // "N"; empty for a switch, which takes no value
   std::string help;
   bool is_positional = false;
   bool is_list = false;
-  int list_length =
-      1;  // values that one occurrence of the flag takes; it may be repeated. 0: all up to the next flag
+  // Number of values of one occurrence of the flag, which may be repeated; 0: all values up to the next flag.
+  int list_length = 1;
   bool is_required = false;
-  bool is_saved = true;              // false for what is about this one call: --json
-  std::vector<std::string> choices;  // empty: anything that parses
+  bool is_saved = true;              // false for options that concern only one invocation: --json
+  std::vector<std::string> choices;  // empty: any value that parses
 
   Origin origin = Origin::built_in;
-  std::string place;  // "run.toml:3" for a file, else empty
-  // Takes all values at once (one, unless is_list). Throws UserError that names the option.
+  std::string place;  // "run.toml:3" for a file, otherwise empty
+  // Assigns all values at once (exactly one, unless is_list). Throws a UserError that names the option.
   std::function<void(const std::vector<std::string>& values)> assign;
-  // The present value, as JSON; null when unset.
+  // The current value as JSON; null if unset.
   std::function<Json()> value;
-  // The same for people, where that says more: "5.00 GiB".
+  // The current value in readable form, where that differs from the JSON: "5.00 GiB".
   std::function<std::string()> words;
 };
 
-// "10m", as it can be given.
-std::string time_words(Seconds seconds);
+// A duration in the form that options accept: "10m".
+std::string short_duration_text(Seconds seconds);
 
 class OptionTable {
  public:
@@ -63,19 +64,20 @@ class OptionTable {
   OptionTable(const OptionTable&) = delete;
   OptionTable& operator=(const OptionTable&) = delete;
 
-  // T: std::string, Path, std::int64_t and int (15T and 300k are read too), double, Bytes, Seconds, std::vector<std::string>, or
-  // std::optional of one of them. The reference returned lives as long as the table.
+  // T: std::string, Path, std::int64_t or int (suffixes as in 15T and 300k are accepted), double, Bytes,
+  // Seconds, std::vector<std::string>, or std::optional of one of them. The returned reference is valid as
+  // long as the table lives.
   template <typename T>
   Option& add(std::string name, T& target, std::string value_name, std::string help) {
     return insert(make(std::move(name), target, std::move(value_name), std::move(help)));
   }
-  // A switch: --name sets it, name = true|false in a file.
+  // A switch: --name sets it; in a file, name = true|false.
   Option& add(std::string name, bool& target, std::string help);
-  // One of a few words, for instance an enum's names.
+  // An option with a fixed set of words, for instance the names of an enum's values.
   template <typename Enum>
   Option& add_choice(std::string name, Enum& target, const std::vector<std::pair<std::string, Enum>>& words,
                      std::string help);
-  // The same, kept as the word; an empty one is none of them.
+  // Like add_choice, but stores the word itself; an empty value means that no word was chosen.
   Option& add_word(std::string name, std::string& target, const std::vector<std::string>& words,
                    std::string help);
   template <typename T>
@@ -88,14 +90,14 @@ class OptionTable {
 
   std::vector<Option*> options();
   std::vector<const Option*> options() const;
-  Option* find(std::string_view name);  // '_' and '-' are the same; nullptr when unknown
+  Option* find(std::string_view name);  // '_' and '-' are equivalent; nullptr if unknown
   std::vector<std::string> names() const;
 
-  // Sets one option. An origin of lower precedence than the present one changes nothing.
+  // Sets one option. Has no effect if `origin` has a lower precedence than the option's current origin.
   void set(Option& option, const std::vector<std::string>& values, Origin origin,
            const std::string& place = "");
 
-  // Every option with a value as one TOML line, its origin in a comment.
+  // Every option that has a value as one TOML line, with its origin in a comment.
   std::string resolved_toml() const;
 
  private:
@@ -106,13 +108,14 @@ class OptionTable {
   std::vector<std::unique_ptr<Option>> options_;
 };
 
-// Reads a TOML file of `key = value` lines (sections only group them) into the table. A key that no command
-// knows is an error with file, line and the nearest key, as is one that stands twice, whatever the sections; `known_elsewhere` are keys of other commands,
-// accepted and unused, so that one file serves plan, train and profile. origin: file, or run for the settings of a run.
-void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> known_elsewhere = {},
+// Reads a TOML file of `key = value` lines into the table; sections only group the lines. An unknown key is
+// an error that names the file, the line and the nearest known key. A duplicate key is an error too, even in
+// different sections. `ignored_keys` lists keys of other commands, which are accepted and ignored, so that
+// one file serves plan, train and profile. `origin` is file, or run for the settings of a resumed run.
+void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> ignored_keys = {},
                       Origin origin = Origin::file);
 
-// How one value is read from text and shown. Specialised in options.cpp's header part below.
+// Parsing and display of a single value, one overload for each type.
 namespace option_value {
 
 void parse(std::string& target, std::string_view text, std::string_view what);
@@ -163,7 +166,8 @@ Option OptionTable::make(std::string name, T& target, std::string value_name, st
     };
     option.value = [&target] { return option_value::show(target); };
     if constexpr (std::is_same_v<T, Bytes>) option.words = [&target] { return text(target); };
-    if constexpr (std::is_same_v<T, Seconds>) option.words = [&target] { return time_words(target); };
+    if constexpr (std::is_same_v<T, Seconds>)
+      option.words = [&target] { return short_duration_text(target); };
   }
   return option;
 }

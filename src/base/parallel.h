@@ -1,4 +1,5 @@
-// Work on several threads whose results are used in the order of the input.
+// Ordered parallel map: transforms items on several threads and consumes the results in the order of the
+// input.
 #pragma once
 
 #include <condition_variable>
@@ -15,17 +16,17 @@
 
 namespace optimus {
 
-// Calls produce() until it gives nothing, transform() on `num_threads` threads, and consume() with the
+// Calls produce() until it returns nullopt, transform() on `num_threads` threads, and consume() with the
 // results in the order of production. produce and consume run on the calling thread. At most 2 * num_threads
-// items are in flight, so memory is bounded. The first exception of any of the three is thrown here, after
-// all threads have ended.
+// items are in flight, so memory is bounded. The first exception that any of the three functions throws is
+// rethrown here, after all threads have ended.
 template <typename Item, typename Result>
 void transform_in_order(int num_threads, const std::function<std::optional<Item>()>& produce,
                         const std::function<Result(Item)>& transform,
                         const std::function<void(Result)>& consume) {
   std::mutex mutex;
   std::condition_variable has_work;
-  bool is_over = false;
+  bool is_stopping = false;
   std::deque<std::packaged_task<Result()>> queue;
   std::deque<std::future<Result>> results;
   std::vector<std::jthread> threads;
@@ -33,27 +34,27 @@ void transform_in_order(int num_threads, const std::function<std::optional<Item>
     threads.emplace_back([&] {
       while (true) {
         std::unique_lock lock(mutex);
-        has_work.wait(lock, [&] { return is_over || !queue.empty(); });
-        if (is_over) return;
+        has_work.wait(lock, [&] { return is_stopping || !queue.empty(); });
+        if (is_stopping) return;
         auto task = std::move(queue.front());
         queue.pop_front();
         lock.unlock();
         task();
       }
     });
-  // Ends the threads before they are joined, also when something below throws.
-  struct Closing {
+  // Stops the threads before they are joined, even if an exception is thrown below.
+  struct StopGuard {
     std::mutex& mutex;
     std::condition_variable& has_work;
-    bool& is_over;
-    ~Closing() {
+    bool& is_stopping;
+    ~StopGuard() {
       {
         const std::lock_guard lock(mutex);
-        is_over = true;
+        is_stopping = true;
       }
       has_work.notify_all();
     }
-  } closing{mutex, has_work, is_over};
+  } stop_guard{mutex, has_work, is_stopping};
   const auto consume_oldest = [&] {
     std::future<Result> oldest = std::move(results.front());
     results.pop_front();

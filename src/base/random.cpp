@@ -23,10 +23,11 @@ Words philox4x32(Words counter, std::uint32_t key0, std::uint32_t key1) {
   return counter;
 }
 
-// Calls visit(flat index in the tensor, length) for each run of neighbouring elements of the box.
+// Calls visit(flat index in the tensor, length) for each run of contiguous elements of the box.
 template <typename Visit>
 void for_each_run(const Shape& shape, const Box& box, Visit visit) {
-  ensure(shape.num_dims == box.num_dims, "box of {} dims in a tensor of {}", box.num_dims, shape.num_dims);
+  ensure(shape.num_dims == box.num_dims, "a box of {} dims does not match a tensor of {} dims", box.num_dims,
+         shape.num_dims);
   if (box.is_empty()) return;
   if (shape.num_dims == 0) return visit(std::int64_t{0}, std::int64_t{1});
   const int last = shape.num_dims - 1;
@@ -43,11 +44,11 @@ void for_each_run(const Shape& shape, const Box& box, Visit visit) {
   }
 }
 
-// Fills out with value(block, lane) of each element, computing each block once per run.
+// Fills `out` with the transformed random words of each element; each block is computed once per run.
 template <typename Number, typename Transform>
 void fill(RandomKey key, const Shape& shape, const Box& box, std::span<Number> out, Transform transform) {
-  ensure(static_cast<std::int64_t>(out.size()) == box.num_elements(), "{} places for {} elements", out.size(),
-         box.num_elements());
+  ensure(static_cast<std::int64_t>(out.size()) == box.num_elements(),
+         "the output has {} elements, the box has {}", out.size(), box.num_elements());
   std::size_t next = 0;
   for_each_run(shape, box, [&](std::int64_t flat, std::int64_t length) {
     for (std::int64_t i = flat; i < flat + length;) {
@@ -60,14 +61,14 @@ void fill(RandomKey key, const Shape& shape, const Box& box, std::span<Number> o
   });
 }
 
-// 24 bits, so that the float and the double are the same number.
+// Uses 24 bits, so that the float and the double are the same number.
 double unit(std::uint32_t word) { return static_cast<double>(word >> 8) * 0x1p-24; }
 
 std::array<double, 4> uniforms(const Words& words) {
   return {unit(words[0]), unit(words[1]), unit(words[2]), unit(words[3])};
 }
 
-// Box-Muller on two pairs. The half step keeps the logarithm finite.
+// Box-Muller on two pairs. The offset 0.5 keeps the logarithm finite.
 std::array<double, 4> normals(const Words& words) {
   std::array<double, 4> result{};
   for (std::size_t pair = 0; pair < 2; ++pair) {

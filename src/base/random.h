@@ -1,12 +1,13 @@
-// Keyed, counter-based random numbers (Philox4x32-10): a number is a pure function of (key, index).
+// Keyed, counter-based random numbers (Philox4x32-10): each number is a pure function of (key, index).
 //
-// Whoever computes whichever part of a tensor gets the same values, so initialisation, dropout and sampling
-// do not depend on how the work is split. A key is built from what the numbers are *for*, never from a rank:
+// Any rank that computes any part of a tensor gets the same values, so initialization, dropout and sampling
+// do not depend on how the work is split. A key is derived from the purpose of the numbers, never from a
+// rank:
 //
 //   const RandomKey key = RandomKey(seed).with("init").with(layer).with("q");
-//   fill_normal(key, shape, my_box, values);   // my_box's part of the one logical tensor
+//   fill_normal(key, shape, my_box, values);   // the part of the logical tensor that my_box covers
 //
-// Element i (row-major in the whole tensor) takes word i % 4 of block i / 4, in every precision.
+// Element i (row-major in the whole tensor) uses word i % 4 of block i / 4, in every precision.
 #pragma once
 
 #include <array>
@@ -39,7 +40,7 @@ struct RandomKey {
     key.value = value;
     return key;
   }
-  static constexpr std::uint64_t mix(std::uint64_t x) {  // SplitMix64's finaliser: a bijection
+  static constexpr std::uint64_t mix(std::uint64_t x) {  // finalizer of SplitMix64: a bijection
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
     return x ^ (x >> 31);
@@ -52,14 +53,14 @@ std::array<std::uint32_t, 4> random_block(RandomKey key, std::uint64_t index);
 std::uint64_t random_bits(RandomKey key, std::uint64_t index);
 // Uniform in [0, 1), 53 bits, from random_bits.
 double random_uniform(RandomKey key, std::uint64_t index);
-// Whole number in [0, bound), without bias that could be seen (bound < 2^53).
+// Integer in [0, bound) with negligible bias (bound < 2^53).
 std::uint64_t random_below(RandomKey key, std::uint64_t index, std::uint64_t bound);
 
 // The values of `box` inside the logical tensor of `shape`, row-major. out.size() == box.num_elements().
 void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<float> out);   // [0, 1)
 void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);  // same numbers
 void fill_normal(RandomKey key, const Shape& shape, const Box& box,
-                 std::span<float> out);  // mean 0, deviation 1
+                 std::span<float> out);  // mean 0, standard deviation 1
 void fill_normal(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);  // same numbers
 
 }  // namespace optimus

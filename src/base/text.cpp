@@ -63,7 +63,7 @@ std::string in_quotes(std::string_view text, std::size_t limit) {
 
 namespace {
 
-// Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours cost 1.
+// Optimal string alignment: insertions, deletions, substitutions and swaps of adjacent characters cost 1.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before, previous(b.size() + 1), current(b.size() + 1);
   std::iota(previous.begin(), previous.end(), 0);
@@ -82,9 +82,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
-  // A third of the letters wrong is a typing error; more is another word.
-  constexpr std::size_t kLongestWord = 200;
-  if (word.size() > kLongestWord) return "";
+  // A word with up to a third of its letters wrong counts as misspelled; beyond that it is a different word.
+  constexpr std::size_t kMaxWordLength = 200;
+  if (word.size() > kMaxWordLength) return "";
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
   std::string best;
   for (const std::string& candidate : candidates) {
@@ -101,7 +101,7 @@ std::string did_you_mean(std::string_view word, std::span<const std::string> can
 
 namespace {
 
-// Columns of a terminal that the text takes; continuation bytes of UTF-8 take none.
+// The number of terminal columns of the text; UTF-8 continuation bytes have no width.
 std::size_t width(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));

@@ -1,4 +1,4 @@
-// Small things done with text: splitting, case, nearest names for typing errors, aligned tables.
+// Text utilities: splitting, case conversion, suggestions for misspelled names, aligned tables.
 #pragma once
 
 #include <span>
@@ -15,18 +15,19 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
 bool starts_with(std::string_view text, std::string_view prefix);
 bool ends_with(std::string_view text, std::string_view suffix);
 
-// The number of each word among the different ones, in the order in which they first come.
+// For each word, its index among the distinct words in order of first occurrence.
 std::vector<int> numbered(std::span<const std::string> words);
 
-// For error messages: the text in quotes, control bytes escaped, cut after `limit` bytes. Always one line.
+// For error messages: the text in single quotes, control bytes escaped, truncated after `limit` bytes. Always
+// one line.
 std::string in_quotes(std::string_view text, std::size_t limit = 60);
 
-// The candidate with the smallest edit distance to `word`, or "" when nothing is close enough to be meant.
+// The candidate with the smallest edit distance to `word`, or "" if no candidate is close enough.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
-// "; did you mean 'model'?" or "" when nothing is near.
+// "; did you mean 'model'?", or "" if no candidate is close enough.
 std::string did_you_mean(std::string_view word, std::span<const std::string> candidates);
 
-// Rows of cells, columns aligned: the first column to the left, the others to the right.
+// Rows of cells in aligned columns: the first column is left-aligned, the others are right-aligned.
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> header) : rows_{std::move(header)} {}

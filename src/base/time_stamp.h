@@ -1,4 +1,5 @@
-// The time at the beginning of a line of a log, in UTC: "2026-11-16 10:57:33.123456 ". Lines of several logs are brought into one order by it.
+// UTC time stamps at the start of log lines: "2026-11-16 10:57:33.123456 ". They allow merging the lines of
+// several logs in order.
 #pragma once
 
 #include <chrono>
@@ -11,9 +12,9 @@ namespace optimus {
 
 using WallClock = std::chrono::system_clock;
 
-// As above, with the space.
+// Returns the time stamp in the form above, including the trailing space.
 std::string time_stamp(WallClock::time_point time = WallClock::now());
-// Microseconds since 1970 of a line that begins so; nothing when it does not.
+// Microseconds since 1970 of a line that starts with a time stamp; nullopt otherwise.
 std::optional<std::int64_t> find_time_stamp(std::string_view line);
 inline constexpr std::size_t kTimeStampLength = 27;
 

@@ -1,5 +1,6 @@
-// Spans of time on named tracks, in the JSON form of trace events: Perfetto (ui.perfetto.dev) and chrome://tracing open it. Not
-// what the spans are of (simulate/report.h, report/profile_report.h).
+// Time spans on named tracks in the Chrome trace event format, which Perfetto (ui.perfetto.dev) and
+// chrome://tracing open. The contents of the spans are defined elsewhere (simulate/report.h,
+// report/profile_report.h).
 #pragma once
 
 #include <string>
@@ -11,13 +12,14 @@ namespace optimus {
 
 class TraceEvents {
  public:
-  // A track belongs to a process, which viewers show as a heading above its tracks. Both are known by numbers.
+  // A track belongs to a process, which viewers show as a heading above its tracks. Processes and tracks are
+  // identified by numbers.
   void name_process(std::size_t process, std::string_view name);
   void name_track(std::size_t process, std::size_t track, std::string_view name);
-  // In seconds; what ends before it begins has no length.
+  // start and end are in seconds; a span with end < start gets the length 0.
   void span(std::string_view what, std::size_t process, std::size_t track, double start, double end);
 
-  // The file. `more`: members beside the events, which viewers pass over.
+  // The contents of the trace file. `more`: additional top-level members, which viewers ignore.
   std::string text(const OrderedJson& more = OrderedJson::object()) const;
 
  private:

@@ -1,4 +1,4 @@
-// Reading and printing of sizes, counts and durations. One table of suffixes for each.
+// Parses and prints sizes, counts and durations, with one table of suffixes for each.
 #include "base/units.h"
 
 #include <array>
@@ -36,8 +36,8 @@ double parse_scaled(std::string_view text, std::span<const Suffix> suffixes, std
   throw UserError("{}: {} is not {}", what, in_quotes(text), example);
 }
 
-std::int64_t whole(double number, std::string_view text, std::string_view what) {
-  // 2^63 is the first double that int64 cannot hold.
+std::int64_t to_integer(double number, std::string_view text, std::string_view what) {
+  // 2^63 is the smallest double that exceeds the range of int64.
   if (number >= 0x1p63) throw UserError("{}: {} is too large", what, in_quotes(text));
   return static_cast<std::int64_t>(std::llround(number));
 }
@@ -46,7 +46,7 @@ std::int64_t whole(double number, std::string_view text, std::string_view what) 
 
 Bytes parse_bytes(std::string_view text, std::string_view what) {
   return Bytes(
-      whole(parse_scaled(text, kByteSuffixes, what, "a size such as 512, 1.5MB or 70GiB"), text, what));
+      to_integer(parse_scaled(text, kByteSuffixes, what, "a size such as 512, 1.5MB or 70GiB"), text, what));
 }
 
 std::int64_t parse_count(std::string_view text, std::string_view what) {
@@ -55,8 +55,8 @@ std::int64_t parse_count(std::string_view text, std::string_view what) {
   const auto [rest, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), exact);
   if (error == std::errc{} && rest == trimmed.data() + trimmed.size() && exact >= 0) return exact;
   const double number = parse_scaled(text, kCountSuffixes, what, "a count such as 1000, 300k or 15T");
-  const std::int64_t count = whole(number, text, what);
-  // 1.1k is not 1100 to the last bit.
+  const std::int64_t count = to_integer(number, text, what);
+  // The tolerance is needed because the product for 1.1k is not exactly 1100.
   if (std::abs(number - static_cast<double>(count)) > 1e-9 * number)
     throw UserError("{}: {} is not a whole number", what, in_quotes(text));
   return count;
@@ -108,7 +108,7 @@ std::string with_commas(std::int64_t number) {
 
 std::string percent(double fraction) {
   const double tenths = std::round(fraction * 1000);
-  return fmt::format("{:.1f} %", tenths == 0 ? 0.0 : fraction * 100);  // and not -0.0
+  return fmt::format("{:.1f} %", tenths == 0 ? 0.0 : fraction * 100);  // avoids -0.0
 }
 
 }  // namespace optimus

@@ -1,8 +1,8 @@
-// Quantities that do not convert silently: Bytes, Seconds, Flops, Rank.
+// Quantities that do not convert implicitly: Bytes, Seconds, Flops, Rank.
 //
-// A quantity adds to its own kind, scales by plain numbers, and divides by its own kind into a plain number.
-// Reading ("70GiB", "15T", "10m") and printing ("70.0 GiB") live here too, so that every command accepts and
-// shows sizes, counts and durations in one way.
+// A quantity can be added to its own kind, scaled by plain numbers, and divided by its own kind into a plain
+// number. Parsing ("70GiB", "15T", "10m") and printing ("70.0 GiB") are here too, so that every command
+// accepts and shows sizes, counts and durations in the same form.
 #pragma once
 
 #include <compare>
@@ -35,16 +35,17 @@ using Bytes = Quantity<struct BytesTag, std::int64_t>;
 using Seconds = Quantity<struct SecondsTag, double>;
 using Flops = Quantity<struct FlopsTag, double>;
 
-// A worker's number in the run, from 0. No arithmetic: the sum of two ranks means nothing.
+// The number of a worker in the run, starting at 0. It has no arithmetic, because the sum of two ranks is
+// meaningless.
 struct Rank {
   int value = 0;
   constexpr auto operator<=>(const Rank&) const = default;
 };
 
-// "512", "70GiB", "70 GiB", "1.5MB", "2k": SI letters are powers of 1000, Ki/Mi/Gi/Ti of 1024. Throws
-// UserError that names `what` ("--max-memory") when the text is no size or does not fit.
+// "512", "70GiB", "70 GiB", "1.5MB", "2k": SI letters are powers of 1000, Ki/Mi/Gi/Ti are powers of 1024.
+// Throws a UserError that names `what` ("--max-memory") if the text is not a size or overflows.
 Bytes parse_bytes(std::string_view text, std::string_view what);
-// "1000", "15T", "1.5B", "300k", "2M". B and G both mean 1e9, as the field writes parameter counts.
+// "1000", "15T", "1.5B", "300k", "2M". B and G both mean 1e9, as is usual for parameter counts.
 std::int64_t parse_count(std::string_view text, std::string_view what);
 // "90", "90s", "10m", "1.5h", "30d", "250ms".
 Seconds parse_seconds(std::string_view text, std::string_view what);

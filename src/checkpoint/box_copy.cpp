@@ -8,7 +8,7 @@ namespace {
 
 using Index = std::array<std::int64_t, kMaxDims>;
 
-// Where an element stands in a box's row-major values.
+// The offset of an element in the row-major values of a box.
 std::int64_t offset_of(const Index& at, const Box& box) {
   std::int64_t offset = 0;
   for (int d = 0; d < box.num_dims; ++d)
@@ -19,11 +19,12 @@ std::int64_t offset_of(const Index& at, const Box& box) {
 template <typename Real>
 void copy(const StoredBox& source, const Box& common, const Box& target, std::span<Real> out) {
   if (common.is_empty()) return;
-  // The last dims, as many as lie together in both, are copied in one go; those before are walked.
-  int walked = common.num_dims - 1;
-  std::int64_t length = common[walked].size();
-  while (walked > 0 && common[walked] == source.box[walked] && common[walked] == target[walked])
-    length *= common[--walked].size();
+  // The last dims that are contiguous in both boxes are copied at once; the others are iterated.
+  int outer_dims = common.num_dims - 1;
+  std::int64_t length = common[outer_dims].size();
+  while (outer_dims > 0 && common[outer_dims] == source.box[outer_dims] &&
+         common[outer_dims] == target[outer_dims])
+    length *= common[--outer_dims].size();
   const auto element = static_cast<std::size_t>(width(source.type)), run = static_cast<std::size_t>(length);
   Index at{};
   for (int d = 0; d < common.num_dims; ++d) at[static_cast<std::size_t>(d)] = common[d].begin;
@@ -31,7 +32,7 @@ void copy(const StoredBox& source, const Box& common, const Box& target, std::sp
     const auto from = static_cast<std::size_t>(offset_of(at, source.box));
     const auto to = static_cast<std::size_t>(offset_of(at, target));
     decode(source.type, source.bytes.subspan(from * element, run * element), out.subspan(to, run));
-    int d = walked - 1;
+    int d = outer_dims - 1;
     for (; d >= 0; --d) {
       auto& index = at[static_cast<std::size_t>(d)];
       if (++index < common[d].end) break;

@@ -1,4 +1,5 @@
-// Copies a box out of a stored one into another, converting numbers on the way. Internal to src/checkpoint.
+// Copies the common part of a stored box into another box and converts the numbers. Internal to
+// src/checkpoint.
 #pragma once
 
 #include <span>
@@ -8,14 +9,15 @@
 
 namespace optimus {
 
-// Values of `box`, row-major.
+// The values of `box`, row-major.
 struct StoredBox {
   ElementType type;
   std::span<const std::byte> bytes;
   Box box;
 };
 
-// The values of `common`, which lies inside both boxes, to their places in `out`, which holds `target` row-major.
+// Copies the values of `common`, which is inside both boxes, to their positions in `out`, which holds
+// `target` row-major.
 void copy_box(const StoredBox& source, const Box& common, const Box& target, std::span<float> out);
 void copy_box(const StoredBox& source, const Box& common, const Box& target, std::span<double> out);
 

@@ -12,29 +12,29 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestSmallFile{std::int64_t{1} << 30};
+constexpr Bytes kMaxSmallFileBytes{std::int64_t{1} << 30};
 
 void check_size(const Path& path, Bytes expected) {
   std::error_code error;
   const auto size = std::filesystem::file_size(path, error);
   if (error == std::errc::no_such_file_or_directory)
-    throw UserError("{} is missing, though the checkpoint's manifest lists it", path.string());
+    throw UserError("{} is missing, although the checkpoint's manifest lists it", path.string());
   if (error) throw UserError("cannot read {}: {}", path.string(), error.message());
   if (static_cast<std::int64_t>(size) != expected.value)
-    throw UserError("{} is damaged: {} bytes, the checkpoint's manifest says {}", path.string(), size,
-                    expected.value);
+    throw UserError("{} is damaged: it has {} bytes, the checkpoint's manifest specifies {}", path.string(),
+                    size, expected.value);
 }
 
-void check_sum(const Path& path, Checksum found, Checksum expected) {
+void check_checksum(const Path& path, Checksum found, Checksum expected) {
   if (found == expected) return;
-  throw UserError("{} is damaged: checksum {}, the checkpoint's manifest says {}", path.string(), text(found),
-                  text(expected));
+  throw UserError("{} is damaged: checksum {}, the checkpoint's manifest specifies {}", path.string(),
+                  text(found), text(expected));
 }
 
 }  // namespace
 
 struct Checkpoint::State {
-  // A shard is opened by the first who needs it, while others of the same shard wait.
+  // The first thread that needs a shard opens it, while other threads that need the same shard wait.
   struct Shard {
     std::mutex mutex;
     std::unique_ptr<SafetensorsFile> file;
@@ -42,17 +42,17 @@ struct Checkpoint::State {
 
   Path folder;
   Manifest manifest;
-  SumCheck check = SumCheck::when_read;
-  std::unordered_map<std::string_view, int> tensors, files;  // names are the manifest's
+  ChecksumCheck check = ChecksumCheck::when_read;
+  std::unordered_map<std::string_view, int> tensors, files;  // the names are owned by the manifest
   std::unique_ptr<Shard[]> shards;                           // [file]
 
   Path path_of(const CheckpointFile& file) const { return folder / file.name; }
 
-  // Its bytes, of the right number and, if so wished, with the right sum.
-  MappedFile map(const CheckpointFile& file, SumCheck how) const {
+  // Maps the file after checking its size and, if requested, its checksum.
+  MappedFile map(const CheckpointFile& file, ChecksumCheck how) const {
     check_size(path_of(file), file.bytes);
     MappedFile mapped = value_or_throw(MappedFile::open(path_of(file)));
-    if (how == SumCheck::when_read) check_sum(path_of(file), checksum(mapped.bytes()), file.sum);
+    if (how == ChecksumCheck::when_read) check_checksum(path_of(file), checksum(mapped.bytes()), file.sum);
     return mapped;
   }
 
@@ -73,13 +73,15 @@ struct Checkpoint::State {
     const auto what = [&] {
       return fmt::format("{}: tensor {}", file.path().string(), in_quotes(name, 200));
     };
-    if (tensor == nullptr) throw UserError("{} is missing, though the checkpoint's manifest says so", what());
+    if (tensor == nullptr)
+      throw UserError("{} is missing, although the checkpoint's manifest lists it", what());
     const Shape shape = piece.box.shape();
     if (!std::equal(tensor->shape.begin(), tensor->shape.end(), shape.dims.begin(),
                     shape.dims.begin() + shape.num_dims))
-      throw UserError("{} has shape {}, its box has {}", what(), shape_text(tensor->shape), text(shape));
+      throw UserError("{} has shape {}, but its box has shape {}", what(), shape_text(tensor->shape),
+                      text(shape));
     if (!is_float(tensor->type))
-      throw UserError("{} is of type {}, a float type is expected", what(), text(tensor->type));
+      throw UserError("{} has type {}, but a float type is expected", what(), text(tensor->type));
     return *tensor;
   }
 
@@ -88,8 +90,8 @@ struct Checkpoint::State {
     if (found == tensors.end())
       throw UserError("{}: the checkpoint has no tensor {}", folder.string(), in_quotes(tensor));
     if (!manifest.has(field))
-      throw UserError("{}: the checkpoint does not hold {}", folder.string(),
-                      field == StateField::master ? "masters" : "moments of the optimizer");
+      throw UserError("{}: the checkpoint does not contain {}", folder.string(),
+                      field == StateField::master ? "master weights" : "optimizer moments");
     return found->second;
   }
 
@@ -98,9 +100,10 @@ struct Checkpoint::State {
     const int index = index_of(field, name);
     const Shape& shape = manifest.tensors[static_cast<std::size_t>(index)].shape;
     if (box.num_dims != shape.num_dims || !Box(shape).contains(box))
-      throw UserError("{}: tensor {} has shape {}, box {} is not inside", folder.string(), in_quotes(name),
-                      text(shape), text(box));
-    ensure(std::ssize(out) == box.num_elements(), "{} values for box {}", out.size(), text(box));
+      throw UserError("{}: tensor {} has shape {}, which does not contain box {}", folder.string(),
+                      in_quotes(name), text(shape), text(box));
+    ensure(std::ssize(out) == box.num_elements(), "{} output values do not match box {}", out.size(),
+           text(box));
     for (const CheckpointPiece& piece : manifest.pieces_of(field, index)) {
       const auto common = intersect(piece.box, box);
       if (!common) continue;
@@ -114,7 +117,7 @@ Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) 
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
-Checkpoint Checkpoint::open(const Path& folder, SumCheck check) {
+Checkpoint Checkpoint::open(const Path& folder, ChecksumCheck check) {
   std::error_code error;
   if (!std::filesystem::exists(folder / kManifestFile, error) && !error)
     throw UserError("{} is not a checkpoint: it has no {}", folder.string(), kManifestFile);
@@ -162,8 +165,9 @@ std::string Checkpoint::small_file(std::string_view name) const {
   if (found == state_->files.end())
     throw UserError("{}: the checkpoint has no file {}", folder().string(), in_quotes(name));
   const CheckpointFile& file = manifest().files[static_cast<std::size_t>(found->second)];
-  std::string content = value_or_throw(read_file(state_->path_of(file), kLargestSmallFile));
-  if (state_->check == SumCheck::when_read) check_sum(state_->path_of(file), checksum(content), file.sum);
+  std::string content = value_or_throw(read_file(state_->path_of(file), kMaxSmallFileBytes));
+  if (state_->check == ChecksumCheck::when_read)
+    check_checksum(state_->path_of(file), checksum(content), file.sum);
   return content;
 }
 
@@ -171,12 +175,12 @@ void Checkpoint::verify(EventSink& events) const {
   const Bytes total = manifest().bytes();
   Bytes done;
   for (const CheckpointFile& file : manifest().files) {
-    (void)state_->map(file, SumCheck::when_read);
+    (void)state_->map(file, ChecksumCheck::when_read);
     done += file.bytes;
     events.report(Progress{"verifying " + folder().filename().string(), done.value, total.value, "bytes"});
   }
-  // Whether shards hold what the manifest says; opened without a second look at their sums.
-  const Checkpoint unchecked = open(folder(), SumCheck::never);
+  // Checks that shards contain the tensors of the manifest, without checking the checksums again.
+  const Checkpoint unchecked = open(folder(), ChecksumCheck::never);
   for (const CheckpointPiece& piece : unchecked.manifest().pieces) (void)unchecked.state_->stored(piece);
 }
 
@@ -184,14 +188,14 @@ void ensure_same_model(const Checkpoint& checkpoint, const ModelSpec& model) {
   const std::vector<LogicalTensor> tensors = logical_tensors(model);
   const std::size_t stored = checkpoint.manifest().tensors.size();
   if (stored != tensors.size())
-    throw UserError("{} holds {} tensors, {} has {}; it is of another model", checkpoint.folder().string(),
-                    stored, model.name, tensors.size());
+    throw UserError("{} contains {} tensors, but {} has {}; the checkpoint belongs to a different model",
+                    checkpoint.folder().string(), stored, model.name, tensors.size());
   for (const LogicalTensor& tensor : tensors)
     if (const CheckpointTensor* found = checkpoint.find(tensor.name);
         found == nullptr || found->shape != tensor.shape)
-      throw UserError("{}: {} is {}, {} has it as {}; the checkpoint is of another model",
+      throw UserError("{}: {} is {}, but {} has it as {}; the checkpoint belongs to a different model",
                       checkpoint.folder().string(), tensor.name,
-                      found == nullptr ? "not there" : text(found->shape), model.name, text(tensor.shape));
+                      found == nullptr ? "missing" : text(found->shape), model.name, text(tensor.shape));
 }
 
 }  // namespace optimus

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// By step; of one step, the one with the right name last.
+// Sorted by step; for the same step, the folder with the final name is last.
 std::vector<StepFolder> step_folders(const Path& run) {
   const Path parent = run / kCheckpointsFolder;
   std::vector<StepFolder> result;
@@ -41,7 +41,7 @@ Bytes bytes_in(const Path& folder) {
   return sum;
 }
 
-// The manifest is that of this step, and every file is there in its size.
+// Whether the manifest is for this step and every file exists with the right size.
 bool is_complete(const StepFolder& folder) {
   try {
     const Manifest manifest = read_manifest(folder.path);
@@ -67,11 +67,11 @@ bool has_manifest(const Path& folder) {
   return fs::exists(folder / kManifestFile, error) || error;
 }
 
-// Or else a run; throws UserError for what is neither.
+// Returns false for a run; throws a UserError if the path is neither.
 bool is_checkpoint(const Path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error))
-    throw UserError("{}: no such folder; a run or a checkpoint is expected", path.string());
+    throw UserError("{}: no such folder; expected a run or a checkpoint", path.string());
   if (has_manifest(path)) return true;
   if (!fs::exists(path / kCheckpointsFolder, error) && !fs::exists(path / "settings.toml", error))
     throw UserError("{}: neither a run (it has no folder {}) nor a checkpoint (it has no {})", path.string(),
@@ -79,11 +79,11 @@ bool is_checkpoint(const Path& path) {
   return false;
 }
 
-// Gives a complete temporary folder its name, and says whether it has.
-bool adopt(FileSystem& files, const StepFolder& folder) {
+// Renames a complete temporary folder to its final name. Returns whether it did.
+bool restore_final_name(FileSystem& files, const StepFolder& folder) {
   std::error_code error;
-  if (fs::exists(folder.named(), error) || error || !is_complete(folder)) return false;
-  return files.rename(folder.path, folder.named()).has_value();
+  if (fs::exists(folder.final_path(), error) || error || !is_complete(folder)) return false;
+  return files.rename(folder.path, folder.final_path()).has_value();
 }
 
 }  // namespace
@@ -94,7 +94,7 @@ std::vector<CheckpointEntry> list_checkpoints(const Path& run) {
   return result;
 }
 
-std::optional<CheckpointEntry> newest_whole(const Path& run) {
+std::optional<CheckpointEntry> newest_complete(const Path& run) {
   const std::vector<StepFolder> folders = step_folders(run);
   const auto found = std::find_if(folders.rbegin(), folders.rend(), is_whole);
   if (found == folders.rend()) return std::nullopt;
@@ -103,7 +103,7 @@ std::optional<CheckpointEntry> newest_whole(const Path& run) {
 
 std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint) {
   if (!is_checkpoint(run_or_checkpoint)) return list_checkpoints(run_or_checkpoint);
-  // Whatever its name: a checkpoint may have been copied.
+  // The name may be anything, because a checkpoint may have been copied.
   const auto folder = parse_step_folder(run_or_checkpoint);
   CheckpointEntry entry{folder ? folder->step : 0, run_or_checkpoint, bytes_in(run_or_checkpoint), false};
   try {
@@ -116,15 +116,16 @@ std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint) {
 
 Path find_checkpoint(const Path& run_or_checkpoint) {
   if (is_checkpoint(run_or_checkpoint)) return run_or_checkpoint;
-  if (const auto newest = newest_whole(run_or_checkpoint)) return newest->folder;
-  throw UserError("{}: the run has no whole checkpoint", run_or_checkpoint.string());
+  if (const auto newest = newest_complete(run_or_checkpoint)) return newest->folder;
+  throw UserError("{}: the run has no complete checkpoint", run_or_checkpoint.string());
 }
 
 Outcome<void> clear_leftovers(FileSystem& files, const Path& run) {
   try {
     for (const StepFolder& folder : step_folders(run)) {
-      // Only what a killed save or removal leaves: a named folder that has a manifest but is damaged is the user's matter.
-      if (folder.is_temporary ? adopt(files, folder) : has_manifest(folder.path)) continue;
+      // Removes only the remains of killed saves or removals: the user decides about a damaged folder that
+      // has a manifest.
+      if (folder.is_temporary ? restore_final_name(files, folder) : has_manifest(folder.path)) continue;
       if (Outcome<void> done = remove_checkpoint(files, folder.path); !done) return done;
     }
   } catch (const UserError& error) {
@@ -152,7 +153,7 @@ Outcome<void> apply_retention(FileSystem& files, const Path& run, const Retentio
 
 Outcome<void> remove_checkpoint(FileSystem& files, const Path& folder) {
   if (Outcome<void> done = files.remove(folder / kManifestFile); !done) return done;
-  // On a full disk this may fail; what is removed after the manifest then at worst comes back without it.
+  // This may fail on a full disk; in the worst case, files reappear after a crash without the manifest.
   (void)files.sync_folder(folder);
   std::vector<Path> inside;
   std::error_code error;

@@ -1,5 +1,5 @@
-// The checkpoints of a run: RUN/checkpoints/step-N. Which there are, which is the newest whole one, which may go.
-// Read next: checkpoint/checkpoint.h, checkpoint/save.h.
+// The checkpoints of a run (RUN/checkpoints/step-N): lists them, finds the newest complete one, and removes
+// those that are no longer needed. Read next: checkpoint/checkpoint.h, checkpoint/save.h.
 #pragma once
 
 #include <cstdint>
@@ -15,38 +15,40 @@ inline constexpr const char* kCheckpointsFolder = "checkpoints";
 struct CheckpointEntry {
   std::int64_t step = 0;
   Path folder;
-  Bytes bytes;  // of the files in it
-  // It has the name step-N, its manifest is valid and of that step, and the manifest's files are there in their size.
-  // Contents are not read: Checkpoint::verify does.
+  Bytes bytes;  // of all files in the folder
+  // True if the folder is named step-N, its manifest is valid and for step N, and all files of the manifest
+  // exist with the right size. The contents are not read; Checkpoint::verify does that.
   bool is_whole = false;
 };
 
-// By step, those that are not whole (a save under way, or what a killed one has left) included. Nothing when the run has
-// no checkpoints. Throws UserError when the folder cannot be read.
+// Lists all checkpoints by step, including incomplete ones (a save in progress, or the remains of a killed
+// one). Empty if the run has no checkpoints. Throws a UserError if the folder cannot be read.
 std::vector<CheckpointEntry> list_checkpoints(const Path& run);
-std::optional<CheckpointEntry> newest_whole(const Path& run);
+std::optional<CheckpointEntry> newest_complete(const Path& run);
 
-// What a user named: all checkpoints of a run, or the one that it is. Throws UserError when it is neither.
+// The checkpoints for a path that a user specified: all checkpoints of a run, or a single checkpoint. Throws
+// a UserError if it is neither.
 std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint);
-// A checkpoint's folder for what a user named: a run (its newest whole one) or a checkpoint. Throws UserError.
+// The checkpoint folder for a path that a user specified: a run (its newest complete checkpoint) or a
+// checkpoint. Throws UserError.
 Path find_checkpoint(const Path& run_or_checkpoint);
 
-// What killed saves and removals have left: a temporary folder that is complete gets its name, if that is free; other temporary
-// folders, and step-N without a manifest, are removed. step-N with a manifest stays, damaged or not. Not while a save is under
-// way. Call it before resuming.
+// Cleans up after killed saves and removals. A complete temporary folder gets its final name if that name is
+// free; other temporary folders, and step-N folders without a manifest, are removed. A step-N folder with a
+// manifest is kept, even if it is damaged. Must not run during a save. Call it before resuming.
 Outcome<void> clear_leftovers(FileSystem& files, const Path& run);
 
 struct Retention {
-  std::int64_t keep_last = 0;   // so many of the newest; 0: all
-  std::int64_t keep_every = 0;  // besides, those whose step is a multiple of this; 0: none
-  // The step saved last. Later ones are neither counted nor removed: a run that went on from an older checkpoint, because
-  // these are damaged, must not lose its own to them.
+  std::int64_t keep_last = 0;   // number of the newest checkpoints to keep; 0: all
+  std::int64_t keep_every = 0;  // also keeps checkpoints whose step is a multiple of this; 0: none
+  // The step of the last save. Later checkpoints are neither counted nor removed: a run that resumed from an
+  // older checkpoint because the later ones are damaged must keep its own checkpoints.
   std::int64_t newest = INT64_MAX;
 };
-// Removes whole checkpoints that neither rule keeps, oldest first; never the newest.
+// Removes the complete checkpoints that neither rule keeps, oldest first; never the newest one.
 Outcome<void> apply_retention(FileSystem& files, const Path& run, const Retention& retention);
 
-// The manifest first, so that no instant of it leaves something that looks whole.
+// Removes the manifest first, so that a partly removed checkpoint never appears complete.
 Outcome<void> remove_checkpoint(FileSystem& files, const Path& folder);
 
 }  // namespace optimus

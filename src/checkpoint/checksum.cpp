@@ -27,12 +27,13 @@ Checksum RunningChecksum::value() const { return {XXH3_64bits_digest(&state_->su
 
 namespace {
 
-class SummingFile final : public WritableFile {
+class ChecksummingFile final : public WritableFile {
  public:
-  SummingFile(std::unique_ptr<WritableFile> file, RunningChecksum& sum) : file_(std::move(file)), sum_(sum) {}
+  ChecksummingFile(std::unique_ptr<WritableFile> file, RunningChecksum& sum)
+      : file_(std::move(file)), sum_(sum) {}
 
   Outcome<void> write(std::span<const std::byte> bytes) override {
-    // Slices that stay in the cache between being summed and being copied to the system.
+    // Slices stay in the cache between computing the checksum and copying to the system.
     constexpr std::size_t kSlice = 1 << 18;
     while (!bytes.empty()) {
       const auto slice = bytes.first(std::min(bytes.size(), kSlice));
@@ -51,11 +52,11 @@ class SummingFile final : public WritableFile {
 
 }  // namespace
 
-Outcome<std::unique_ptr<WritableFile>> SummingFileSystem::create(const Path& path) {
+Outcome<std::unique_ptr<WritableFile>> ChecksummingFileSystem::create(const Path& path) {
   Outcome<std::unique_ptr<WritableFile>> file = files_.create(path);
   if (!file) return file;
   sum_ = RunningChecksum();
-  return std::make_unique<SummingFile>(std::move(*file), sum_);
+  return std::make_unique<ChecksummingFile>(std::move(*file), sum_);
 }
 
 }  // namespace optimus

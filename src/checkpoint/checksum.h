@@ -1,4 +1,5 @@
-// Checksums of files: XXH3, 64 bits. They find damage (flipped bits, cut files, mixed-up shards), not malice.
+// Checksums of files: XXH3, 64 bits. They detect damage (flipped bits, truncated files, swapped shards), but
+// not malicious changes.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ std::string text(Checksum sum);  // 16 hexadecimal digits
 Checksum checksum(std::span<const std::byte> bytes);
 inline Checksum checksum(std::string_view text) { return checksum(std::as_bytes(std::span(text))); }
 
-// The same, of bytes that come piece by piece.
+// The checksum of bytes that arrive piece by piece.
 class RunningChecksum {
  public:
   RunningChecksum();
@@ -35,12 +36,12 @@ class RunningChecksum {
   std::unique_ptr<State> state_;
 };
 
-// A file system that sums up what is written into one file at a time, in the same pass, while the bytes are in the
-// processor's cache. `files` must outlive it.
-class SummingFileSystem final : public FileSystem {
+// A file system that computes the checksum of one file at a time while it is written, when the bytes are in
+// the processor's cache. `files` must outlive it.
+class ChecksummingFileSystem final : public FileSystem {
  public:
-  explicit SummingFileSystem(FileSystem& files) : files_(files) {}
-  // Of all bytes written since the last create().
+  explicit ChecksummingFileSystem(FileSystem& files) : files_(files) {}
+  // The checksum of all bytes written since the last create().
   Checksum sum() const { return sum_.value(); }
 
   Outcome<std::unique_ptr<WritableFile>> create(const Path& path) override;

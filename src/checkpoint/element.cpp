@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-static_assert(std::endian::native == std::endian::little);  // stored numbers are copied, not assembled
+static_assert(std::endian::native == std::endian::little);  // stored numbers are copied with memcpy
 
 struct TypeRow {
   ElementType type;
@@ -36,11 +36,12 @@ float from_bf16(std::uint16_t stored) { return std::bit_cast<float>(std::uint32_
 
 std::uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  if (std::isnan(value)) return static_cast<std::uint16_t>(bits >> 16 | 0x40);  // quiet, so that it stays one
+  // a quiet NaN, so that truncation keeps it a NaN
+  if (std::isnan(value)) return static_cast<std::uint16_t>(bits >> 16 | 0x40);
   return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// Half precision: 1 sign, 5 exponent bits (bias 15, single has 127), 10 fraction bits (single has 23).
+// Half precision: 1 sign bit, 5 exponent bits (bias 15, single has 127), 10 fraction bits (single has 23).
 float from_half(std::uint16_t stored) {
   const std::uint32_t sign = std::uint32_t{stored} << 16 & 0x80000000, magnitude = stored & 0x7fff;
   if (magnitude >= 0x7c00) return std::bit_cast<float>(sign | 0x7f800000 | magnitude << 13);
@@ -60,8 +61,8 @@ std::uint16_t to_half(float value) {
   return static_cast<std::uint16_t>(sign | ((magnitude >> 13) - (112 << 10)));
 }
 
-// To single precision so that a second rounding to fewer bits gives what one rounding would have given: an
-// inexact result takes the neighbour whose last bit is 1 ("round to odd").
+// Rounds to single precision such that a second rounding to fewer bits gives the same result as a single
+// rounding: an inexact result becomes the neighbor whose last bit is 1 ("round to odd").
 float round_to_odd(double value) {
   const auto nearest = static_cast<float>(value);
   if (std::isnan(value) || static_cast<double>(nearest) == value) return nearest;
@@ -89,12 +90,12 @@ void encode_each(std::span<const Real> values, std::span<std::byte> bytes, Conve
 }
 
 void check_sizes(ElementType type, std::size_t num_bytes, std::size_t num_values) {
-  ensure(is_float(type), "{} is no float type", text(type));
-  ensure(num_bytes == num_values * static_cast<std::size_t>(width(type)), "{} bytes for {} values of {}",
-         num_bytes, num_values, text(type));
+  ensure(is_float(type), "{} is not a float type", text(type));
+  ensure(num_bytes == num_values * static_cast<std::size_t>(width(type)),
+         "{} bytes do not match {} values of type {}", num_bytes, num_values, text(type));
 }
 
-// Then conversion is a copy.
+// Whether conversion is a plain copy.
 template <typename Real>
 bool is_stored_as(ElementType type) {
   return type == (std::is_same_v<Real, float> ? ElementType::f32 : ElementType::f64);
@@ -114,8 +115,8 @@ void decode_all(ElementType type, std::span<const std::byte> bytes, std::span<Re
   decode_each<std::uint16_t>(bytes, values, from_half);
 }
 
-float narrowed(float value) { return value; }
-float narrowed(double value) { return round_to_odd(value); }
+float rounded_to_float(float value) { return value; }
+float rounded_to_float(double value) { return round_to_odd(value); }
 
 template <typename Real>
 void encode_all(ElementType type, std::span<const Real> values, std::span<std::byte> bytes) {
@@ -129,8 +130,9 @@ void encode_all(ElementType type, std::span<const Real> values, std::span<std::b
   if (type == ElementType::f32)
     return encode_each<float>(values, bytes, [](Real value) { return static_cast<float>(value); });
   if (type == ElementType::bf16)
-    return encode_each<std::uint16_t>(values, bytes, [](Real value) { return to_bf16(narrowed(value)); });
-  encode_each<std::uint16_t>(values, bytes, [](Real value) { return to_half(narrowed(value)); });
+    return encode_each<std::uint16_t>(values, bytes,
+                                      [](Real value) { return to_bf16(rounded_to_float(value)); });
+  encode_each<std::uint16_t>(values, bytes, [](Real value) { return to_half(rounded_to_float(value)); });
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The element types that a checkpoint stores, and their values as numbers. Conversion is exact where the
-// target can hold the value, else rounds to nearest even. Bytes are little-endian and need no alignment.
-// Read next: checkpoint/safetensors.h.
+// The element types that a checkpoint stores, and their conversion to numbers. Conversion is exact if the
+// target type can represent the value, otherwise it rounds to nearest even. Bytes are little-endian and need
+// no alignment. Read next: checkpoint/safetensors.h.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace optimus {
 
 enum class ElementType { f64, f32, bf16, f16, i64, i32, i16, i8, u8, boolean };
 
-std::string_view text(ElementType type);  // "BF16", as files write it
+std::string_view text(ElementType type);  // "BF16", as written in files
 std::optional<ElementType> find_element_type(std::string_view name);
 std::string element_type_names();  // "F64, F32, …", for messages
 std::int64_t width(ElementType type);

@@ -1,4 +1,4 @@
-// Putting checkpoints together. See hf_tensors.h.
+// Implements the export functions of hf_tensors.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,14 +14,14 @@ template <typename Real>
 void place(const LogicalTensor& tensor, std::span<const Real> values, std::span<Real> whole) {
   ensure(static_cast<std::int64_t>(values.size()) == tensor.shape.num_elements() &&
              static_cast<std::int64_t>(whole.size()) == tensor.hf.shape.num_elements(),
-         "{}: {} values into {}", tensor.name, values.size(), whole.size());
+         "{}: cannot place {} values into {}", tensor.name, values.size(), whole.size());
   if (!tensor.hf.is_transposed) {
     const std::int64_t row = tensor.shape.num_dims == 1 ? 1 : tensor.shape[1];
     std::copy(values.begin(), values.end(), whole.begin() + tensor.hf.offset * row);
     return;
   }
   const std::int64_t stride = tensor.hf.shape[1], num_columns = tensor.shape[1];
-  constexpr std::int64_t kTile = 64;  // rows at a time, so that what is read stays in the cache
+  constexpr std::int64_t kTile = 64;  // number of rows per tile, so that the source stays in the cache
   for (std::int64_t first = 0; first < tensor.shape[0]; first += kTile)
     for (std::int64_t column = 0; column < num_columns; ++column)
       for (std::int64_t row = first; row < std::min(first + kTile, tensor.shape[0]); ++row)
@@ -39,7 +39,7 @@ Bytes size_of(const HfTensor& tensor, ElementType type) {
   return Bytes(tensor.shape.num_elements() * width(type));
 }
 
-// In order, a new shard when the next tensor would not fit.
+// Assigns tensors in order; starts a new shard if the next tensor does not fit.
 std::vector<ShardPlan> plan_shards(std::vector<HfTensor> tensors, const HfExport& options) {
   std::vector<ShardPlan> shards(1);
   for (HfTensor& tensor : tensors) {
@@ -67,7 +67,7 @@ std::string index_text(std::span<const ShardPlan> shards) {
          "\n";
 }
 
-// Encoded in blocks, so that no second copy of a large tensor is made.
+// Encodes in blocks, to avoid a second copy of a large tensor.
 template <typename Real>
 Outcome<void> write_values(SafetensorsWriter& writer, ElementType type, std::span<const Real> values) {
   constexpr std::size_t kBlock = 1 << 18;
@@ -105,7 +105,7 @@ Outcome<void> write_shard(FileSystem& files, const Path& path, const ShardPlan& 
   for (const HfTensor& tensor : shard.tensors)
     headers.push_back(
         {tensor.name, type, {tensor.shape.dims.begin(), tensor.shape.dims.begin() + tensor.shape.num_dims}});
-  // transformers refuses files that do not say which library's tensors they are.
+  // transformers rejects files whose metadata do not specify the framework.
   Outcome<SafetensorsWriter> writer = SafetensorsWriter::create(files, path, headers, {{"format", "pt"}});
   if (!writer) return tl::unexpected(writer.error());
   for (const HfTensor& tensor : shard.tensors) {
@@ -118,15 +118,15 @@ Outcome<void> write_shard(FileSystem& files, const Path& path, const ShardPlan& 
 template <typename Real>
 Outcome<void> write_all(FileSystem& files, const Path& folder, const std::vector<LogicalTensor>& tensors,
                         const ReadTensor<Real>& read, const HfExport& options) {
-  ensure(is_float(options.type), "weights are not stored as {}", text(options.type));
+  ensure(is_float(options.type), "weights cannot be stored as {}", text(options.type));
   const std::vector<ShardPlan> shards = plan_shards(hf_tensors(tensors), options);
   for (const ShardPlan& shard : shards)
     if (Outcome<void> done = write_shard(files, folder / shard.file, shard, read, options.type); !done)
       return done;
-  if (shards.size() == 1) return files.remove(folder / kWeightsIndex);  // of an earlier export
+  if (shards.size() == 1) return files.remove(folder / kWeightsIndex);  // from an earlier export
   if (Outcome<void> done = write_atomically(files, folder / kWeightsIndex, index_text(shards)); !done)
     return done;
-  return files.remove(folder / kWeightsFile);  // would be read in place of the shards
+  return files.remove(folder / kWeightsFile);  // it would be read instead of the shards
 }
 
 }  // namespace
@@ -142,8 +142,8 @@ std::vector<HfTensor> hf_tensors(const std::vector<LogicalTensor>& tensors) {
   for (const HfTensor& tensor : result) {
     std::int64_t covered = 0;
     for (const LogicalTensor& part : tensor.parts) covered += part.shape.num_elements();
-    ensure(covered == tensor.shape.num_elements(), "{} is covered by {} of {} values", tensor.name, covered,
-           tensor.shape.num_elements());
+    ensure(covered == tensor.shape.num_elements(), "the parts of {} cover {} of {} values", tensor.name,
+           covered, tensor.shape.num_elements());
   }
   return result;
 }

@@ -1,4 +1,4 @@
-// See hf_folder.h. The tokenizer's files are hf_tokenizer.cpp.
+// Implements hf_folder.h. The tokenizer files are in hf_tokenizer.cpp.
 #include "checkpoint/hf_folder.h"
 
 #include <optional>
@@ -10,18 +10,18 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestSettings{std::int64_t{16} << 20};
+constexpr Bytes kMaxSettingsBytes{std::int64_t{16} << 20};
 
-bool is_there(const Path& path) {
+bool file_exists(const Path& path) {
   std::error_code error;
   return std::filesystem::is_regular_file(path, error);
 }
 
-// A small JSON file of the origin, null when it has none.
-Json read_of(const Path& folder, const char* name) {
-  if (folder.empty() || !is_there(folder / name)) return nullptr;
+// A small JSON file of the origin folder; null if it does not exist.
+Json read_origin_json(const Path& folder, const char* name) {
+  if (folder.empty() || !file_exists(folder / name)) return nullptr;
   const Path path = folder / name;
-  return parse_json(value_or_throw(read_file(path, kLargestSettings)), path.string());
+  return parse_json(value_or_throw(read_file(path, kMaxSettingsBytes)), path.string());
 }
 
 const char* torch_name(ElementType type) {
@@ -42,11 +42,12 @@ const char* torch_name(ElementType type) {
     case ElementType::boolean:
       break;
   }
-  ensure(false, "weights of type {}", text(type));
+  ensure(false, "weights cannot have the type {}", text(type));
   return "";
 }
 
-// The ids that begin and end a text: the origin's word, else the token that ends documents, as it also stands before each.
+// The ids that begin and end a text: those of the origin folder, otherwise the token that ends documents,
+// which also precedes each document.
 struct BoundaryTokens {
   Json begin, end;
 };
@@ -65,7 +66,7 @@ BoundaryTokens boundary_tokens(const HfDescription& description, const Json& ori
   return tokens;
 }
 
-// One id or a list of them.
+// Reads one id or a list of ids.
 void add_ids(const Json& document, const std::string& source, std::vector<TokenId>& ids) {
   const auto value = JsonView(document, source).find("eos_token_id");
   if (!value) return;
@@ -81,7 +82,7 @@ void add_ids(const Json& document, const std::string& source, std::vector<TokenI
 std::vector<TokenId> hf_end_tokens(const Path& folder) {
   std::vector<TokenId> ids;
   for (const char* name : {"generation_config.json", "config.json"}) {
-    const Json document = read_of(folder, name);
+    const Json document = read_origin_json(folder, name);
     if (ids.empty() && document.is_object()) add_ids(document, (folder / name).string(), ids);
   }
   return ids;
@@ -90,10 +91,11 @@ std::vector<TokenId> hf_end_tokens(const Path& folder) {
 std::vector<SmallFile> hf_description(const HfDescription& description) {
   std::vector<SmallFile> files;
   if (!description.tokenizer.empty()) files = hf_tokenizer_files(description.tokenizer);
-  const BoundaryTokens tokens = boundary_tokens(description, read_of(description.origin, "config.json"));
+  const BoundaryTokens tokens =
+      boundary_tokens(description, read_origin_json(description.origin, "config.json"));
   const Path settings = description.origin / "generation_config.json";
-  if (!description.origin.empty() && is_there(settings)) {
-    files.push_back({settings.filename().string(), value_or_throw(read_file(settings, kLargestSettings))});
+  if (!description.origin.empty() && file_exists(settings)) {
+    files.push_back({settings.filename().string(), value_or_throw(read_file(settings, kMaxSettingsBytes))});
   } else if (description.model.is_causal) {
     const OrderedJson generation{{"bos_token_id", tokens.begin}, {"eos_token_id", tokens.end}};
     files.push_back({settings.filename().string(), generation.dump(2) + "\n"});
@@ -101,7 +103,7 @@ std::vector<SmallFile> hf_description(const HfDescription& description) {
   OrderedJson config = hf_config_from_spec(description.model);
   config["bos_token_id"] = tokens.begin;
   config["eos_token_id"] = tokens.end;
-  for (const char* key : {"torch_dtype", "dtype"})  // version 4, version 5
+  for (const char* key : {"torch_dtype", "dtype"})  // transformers version 4, version 5
     config[key] = torch_name(description.type);
   files.push_back({"config.json", config.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n"});
   return files;

@@ -1,6 +1,6 @@
-// A Hugging Face folder around its weights: config.json, generation_config.json and the tokenizer's files, so that
-// from_pretrained opens what was trained here. Not the weights (checkpoint/hf_tensors.h), nor which key of a config means what
-// (model/hf_config.h).
+// The files of a Hugging Face folder other than its weights: config.json, generation_config.json and the
+// files of the tokenizer, so that from_pretrained opens trained models. The weights are in
+// checkpoint/hf_tensors.h; the keys of a config are interpreted in model/hf_config.h.
 #pragma once
 
 #include <string>
@@ -14,26 +14,30 @@
 
 namespace optimus {
 
-// The files from which AutoTokenizer makes the tokenizer that `tokenizer` names, as open_tokenizer() takes it: "bytes", a
-// tokenizer.json with what lies beside it, or a folder (none when it holds none). Throws UserError.
+// The files from which AutoTokenizer creates the tokenizer that `tokenizer` specifies (in the form that
+// open_tokenizer() accepts): "bytes", a tokenizer.json with the files in the same folder, or a folder (empty
+// if it contains no tokenizer). Throws UserError.
 std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer);
 
-// Of a folder, by its own word (generation_config.json, else config.json's eos_token_id): where generated text ends. None when
-// it does not say. Throws UserError.
+// The tokens that end generated text, as specified by a folder (generation_config.json, otherwise the
+// eos_token_id of config.json). Empty if it specifies none. Throws UserError.
 std::vector<TokenId> hf_end_tokens(const Path& folder);
 
 struct HfDescription {
   ModelSpec model;
   ElementType type = ElementType::f32;  // of the weights
-  std::string tokenizer;                // as open_tokenizer() takes it; empty: a folder without one
+  std::string tokenizer;                // as in open_tokenizer(); empty: no tokenizer
   Path
-      origin;  // the folder that the model came from: its token ids and generation settings are kept; may be empty
+      // the folder that the model came from, whose token ids and generation settings are preserved; may be
+      // empty
+      origin;
 };
 
-// Everything but the weights. config.json is the last: a folder without it is no model, so write it last. Throws UserError.
+// All files except the weights. config.json is the last one and must be written last, because a folder
+// without it is not a model. Throws UserError.
 std::vector<SmallFile> hf_description(const HfDescription& description);
 
-// Writes the files in their order, each whole or not at all.
+// Writes the files in order, each atomically.
 Outcome<void> write_files(FileSystem& files, const Path& folder, const std::vector<SmallFile>& all);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Finding and reading. See hf_tensors.h.
+// Implements the look-up and reading functions of hf_tensors.h.
 #include "checkpoint/hf_tensors.h"
 
 #include <fmt/format.h>
@@ -13,12 +13,12 @@
 namespace optimus {
 namespace {
 
-// Files that were saved from the model without its head lack what stands before the names of the body.
+// Files saved from a model without its head lack these prefixes.
 constexpr std::string_view kPrefixes[] = {"transformer.", "model.", "bert."};
 
-// Endings that files write in another way.
+// Alternative suffixes in published files.
 struct Alias {
-  std::string_view ours, theirs;
+  std::string_view usual_suffix, alternative_suffix;
 };
 constexpr Alias kAliases[] = {
     {"LayerNorm.weight", "LayerNorm.gamma"},  // converted from TensorFlow
@@ -26,9 +26,9 @@ constexpr Alias kAliases[] = {
     {"cls.predictions.bias", "cls.predictions.decoder.bias"},  // one parameter with two names
 };
 
-// Where a tied word embedding stands a second time, or alone.
+// The names under which a tied word embedding is stored additionally or instead.
 struct TiedHead {
-  std::string_view words, head;
+  std::string_view embedding, head;
 };
 constexpr TiedHead kTiedHeads[] = {
     {"transformer.wte.weight", "lm_head.weight"},
@@ -36,18 +36,18 @@ constexpr TiedHead kTiedHeads[] = {
     {"bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"},
 };
 
-// Buffers, and heads that we do not train.
+// Buffers, and heads that are not trained.
 constexpr std::string_view kIgnoredEndings[] = {
     ".attn.bias",
     ".attn.masked_bias",    // GPT-2's causal mask
-    "rotary_emb.inv_freq",  // follows from the config
+    "rotary_emb.inv_freq",  // derived from the config
     "embeddings.position_ids",
     "embeddings.token_type_ids",
     "pooler.dense.weight",
-    "pooler.dense.bias",  // sentence pairs
+    "pooler.dense.bias",  // for sentence pairs
     "cls.seq_relationship.weight",
     "cls.seq_relationship.bias",
-    "cls.predictions.decoder.bias",  // beside cls.predictions.bias
+    "cls.predictions.decoder.bias",  // duplicate of cls.predictions.bias
 };
 
 std::string_view without_prefix(std::string_view name) {
@@ -56,20 +56,21 @@ std::string_view without_prefix(std::string_view name) {
   return name;
 }
 
-std::string_view tied_head(std::string_view words) {
+std::string_view tied_head(std::string_view embedding) {
   const auto row = std::find_if(std::begin(kTiedHeads), std::end(kTiedHeads),
-                                [&](const TiedHead& candidate) { return candidate.words == words; });
+                                [&](const TiedHead& candidate) { return candidate.embedding == embedding; });
   return row == std::end(kTiedHeads) ? "" : row->head;
 }
 
-// The names under which a file may hold a tensor, best first.
+// The names under which a file may contain a tensor, the preferred one first.
 std::vector<std::string> possible_names(const LogicalTensor& tensor) {
   const std::string& name = tensor.hf.name;
   std::vector<std::string> names{name, std::string(without_prefix(name))};
   for (const Alias& alias : kAliases) {
-    if (!ends_with(name, alias.ours)) continue;
+    if (!ends_with(name, alias.usual_suffix)) continue;
     for (const std::string& usual : {names[0], names[1]})
-      names.push_back(usual.substr(0, usual.size() - alias.ours.size()) + std::string(alias.theirs));
+      names.push_back(usual.substr(0, usual.size() - alias.usual_suffix.size()) +
+                      std::string(alias.alternative_suffix));
   }
   if (tensor.is_also_head) names.emplace_back(tied_head(name));
   return names;
@@ -85,26 +86,26 @@ std::vector<std::int64_t> sizes(const Shape& shape) {
   return {shape.dims.begin(), shape.dims.begin() + shape.num_dims};
 }
 
-// The checkpoint's tensor that holds this one, of the right form.
+// The checkpoint tensor that contains this logical tensor, with shape and type checked.
 const StoredTensor& stored(const SafetensorsFolder& folder, const LogicalTensor& tensor) {
   const auto [found, file] = find_any(folder, tensor);
   if (found->shape != sizes(tensor.hf.shape))
-    throw UserError("{}: tensor {} has shape {}, the model needs {}", file->path().string(),
+    throw UserError("{}: tensor {} has shape {}, but the model requires {}", file->path().string(),
                     in_quotes(found->name, 200), shape_text(found->shape), text(tensor.hf.shape));
   if (!is_float(found->type))
-    throw UserError("{}: tensor {} is of type {}, expected F64, F32, BF16 or F16", file->path().string(),
+    throw UserError("{}: tensor {} has type {}, expected F64, F32, BF16 or F16", file->path().string(),
                     in_quotes(found->name, 200), text(found->type));
   return *found;
 }
 
-// Rows and columns of a box; a vector is one row.
+// Rows and columns of a box; a vector is a single row.
 struct Region {
   Span rows, columns;
 };
 
 Region region_of(const LogicalTensor& tensor, const Box& box) {
-  ensure(box.num_dims == tensor.shape.num_dims && Box(tensor.shape).contains(box), "{} of {} {}", text(box),
-         tensor.name, text(tensor.shape));
+  ensure(box.num_dims == tensor.shape.num_dims && Box(tensor.shape).contains(box),
+         "box {} is not inside {} with shape {}", text(box), tensor.name, text(tensor.shape));
   ensure(box.num_dims == 1 || box.num_dims == 2, "{} has {} dims", tensor.name, box.num_dims);
   if (box.num_dims == 1) return {{0, 1}, {box[0].begin + tensor.hf.offset, box[0].end + tensor.hf.offset}};
   return {{box[0].begin + tensor.hf.offset, box[0].end + tensor.hf.offset}, box[1]};
@@ -116,8 +117,8 @@ void decode_at(const StoredTensor& source, std::int64_t first, std::span<Real> o
   decode(source.type, source.bytes.subspan(static_cast<std::size_t>(first) * size, out.size() * size), out);
 }
 
-// Row r, column c of ours is element [c, r] of the file's. Rows go in tiles, so that what is read is
-// contiguous and what is written stays in the cache.
+// Element [row, column] of the logical tensor is element [column, row] in the file. Rows are processed in
+// tiles, so that reads are contiguous and writes stay in the cache.
 template <typename Real>
 void read_transposed(const StoredTensor& source, const Region& region, std::span<Real> out) {
   constexpr std::int64_t kTile = 64;
@@ -137,13 +138,13 @@ void read_transposed(const StoredTensor& source, const Region& region, std::span
 template <typename Real>
 void read_box(const SafetensorsFolder& folder, const LogicalTensor& tensor, const Box& box,
               std::span<Real> out) {
-  ensure(static_cast<std::int64_t>(out.size()) == box.num_elements(), "{} values for {}", out.size(),
-         text(box));
+  ensure(static_cast<std::int64_t>(out.size()) == box.num_elements(), "{} output values do not match box {}",
+         out.size(), text(box));
   const StoredTensor& source = stored(folder, tensor);
   const Region region = region_of(tensor, box);
   if (tensor.hf.is_transposed) return read_transposed(source, region, out);
   const std::int64_t stride = source.shape.back();
-  if (region.columns.size() == stride)  // whole rows lie back to back
+  if (region.columns.size() == stride)  // complete rows are contiguous
     return decode_at(source, region.rows.begin * stride, out);
   const auto num_columns = static_cast<std::size_t>(region.columns.size());
   for (std::int64_t row = region.rows.begin; row < region.rows.end; ++row)
@@ -151,17 +152,18 @@ void read_box(const SafetensorsFolder& folder, const LogicalTensor& tensor, cons
               out.subspan(static_cast<std::size_t>(row - region.rows.begin) * num_columns, num_columns));
 }
 
-// A head that is stored though the config ties it must be the same numbers, or training would lose it.
-void check_tied_head(const SafetensorsFolder& folder, const LogicalTensor& words) {
-  const std::string_view name = tied_head(words.hf.name);
-  const StoredTensor& table = stored(folder, words);
+// A head that is stored although the config ties it must contain the same numbers; otherwise training would
+// lose it.
+void check_tied_head(const SafetensorsFolder& folder, const LogicalTensor& embedding) {
+  const std::string_view name = tied_head(embedding.hf.name);
+  const StoredTensor& table = stored(folder, embedding);
   const auto [head, file] = folder.find(name);
   if (head == nullptr || head == &table) return;
   const bool is_same = head->type == table.type && head->shape == table.shape &&
                        std::memcmp(head->bytes.data(), table.bytes.data(), table.bytes.size()) == 0;
   if (!is_same)
     throw UserError(
-        "{}: tensor {} differs from {}, though the config ties them; tie_word_embeddings must be false",
+        "{}: tensor {} differs from {}, although the config ties them; set tie_word_embeddings to false",
         file->path().string(), in_quotes(name), in_quotes(table.name, 200));
 }
 
@@ -183,7 +185,7 @@ void check_hf_weights(const SafetensorsFolder& folder, const ModelSpec& spec, Ev
   for (const SafetensorsFile& file : folder.files())
     for (const StoredTensor& tensor : file.tensors())
       if (!used.contains(tensor.name) && !is_ignored(tensor.name, spec))
-        events.report(Warning{fmt::format("{}: tensor {} is no part of the model and is not used",
+        events.report(Warning{fmt::format("{}: tensor {} is not part of the model and is ignored",
                                           file.path().string(), in_quotes(tensor.name, 200))});
 }
 

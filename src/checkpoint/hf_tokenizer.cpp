@@ -1,4 +1,4 @@
-// hf_tokenizer_files of hf_folder.h: what lies beside a tokenizer.json comes along.
+// Implements hf_tokenizer_files of hf_folder.h: copies a tokenizer.json and the related files in its folder.
 #include <algorithm>
 
 #include "base/json.h"
@@ -8,17 +8,17 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestTokenizer{std::int64_t{1} << 30};
+constexpr Bytes kMaxTokenizerBytes{std::int64_t{1} << 30};
 constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kSettings = "tokenizer_config.json";
 
-// What a folder may hold beside its tokenizer.json.
-constexpr const char* kBesides[] = {
+// The files that may accompany a tokenizer.json.
+constexpr const char* kCompanionFiles[] = {
     kSettings,   "special_tokens_map.json", "added_tokens.json",   "vocab.json",        "merges.txt",
     "vocab.txt", "tokenizer.model",         "chat_template.jinja", "chat_template.json"};
 
-// As tokenizer_config.json: the general class, which takes tokenizer.json as it is whatever the model's family.
-SmallFile general_settings(const std::string& end_token) {
+// A tokenizer_config.json with the generic class, which uses tokenizer.json unchanged for every model family.
+SmallFile generic_tokenizer_config(const std::string& end_token) {
   OrderedJson settings;
   settings["tokenizer_class"] = "PreTrainedTokenizerFast";
   if (!end_token.empty()) settings["bos_token"] = settings["eos_token"] = end_token;
@@ -31,30 +31,31 @@ std::string end_token_of(const Tokenizer& tokenizer) {
   return last ? tokenizer.decode({*last}, false) : "";
 }
 
-std::vector<SmallFile> byte_files() {
-  return {{kTokenizer, byte_tokenizer_json()}, general_settings(end_token_of(*byte_tokenizer()))};
+std::vector<SmallFile> byte_tokenizer_files() {
+  return {{kTokenizer, byte_tokenizer_json()}, generic_tokenizer_config(end_token_of(*byte_tokenizer()))};
 }
 
 }  // namespace
 
 std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer) {
-  if (tokenizer == "bytes") return byte_files();
+  if (tokenizer == "bytes") return byte_tokenizer_files();
   std::error_code ignored;
   const Path given = tokenizer;
   const bool is_folder = std::filesystem::is_directory(given, ignored);
   const Path file = is_folder ? given / kTokenizer : given;
   std::vector<SmallFile> files;
   const bool has_table = !is_folder || std::filesystem::exists(file, ignored);
-  if (has_table) files.push_back({kTokenizer, value_or_throw(read_file(file, kLargestTokenizer))});
-  // A tokenizer under another name may lie beside the files of a stranger.
+  if (has_table) files.push_back({kTokenizer, value_or_throw(read_file(file, kMaxTokenizerBytes))});
+  // A tokenizer with another file name may be in a folder with unrelated files.
   if (file.filename() == kTokenizer)
-    for (const char* name : kBesides)
+    for (const char* name : kCompanionFiles)
       if (const Path path = file.parent_path() / name; std::filesystem::is_regular_file(path, ignored))
-        files.push_back({name, value_or_throw(read_file(path, kLargestTokenizer))});
+        files.push_back({name, value_or_throw(read_file(path, kMaxTokenizerBytes))});
   const bool has_settings =
       std::any_of(files.begin(), files.end(), [](const SmallFile& one) { return one.name == kSettings; });
   if (has_table && !has_settings)
-    files.push_back(general_settings(end_token_of(*parse_tokenizer(files[0].content, file.string()))));
+    files.push_back(
+        generic_tokenizer_config(end_token_of(*parse_tokenizer(files[0].content, file.string()))));
   return files;
 }
 

@@ -1,4 +1,5 @@
-// What makes a manifest valid, and how the lists of ranks become one. See manifest.h; the file is in manifest_json.cpp.
+// Implements the validation of manifests and the merging of shard lists; see manifest.h. The file format is
+// in manifest_json.cpp.
 #include "checkpoint/manifest.h"
 
 #include <algorithm>
@@ -12,9 +13,9 @@
 namespace optimus {
 namespace {
 
-// Of one field of one tensor. Each rank stores a box or two of a tensor; the check takes memory for each.
-constexpr std::size_t kMostPieces = 1 << 17;
-constexpr std::int64_t kWidestElement = 8;
+// Per field and tensor. Each rank stores one or two boxes of a tensor; the check needs memory for each box.
+constexpr std::size_t kMaxPieces = 1 << 17;
+constexpr std::int64_t kMaxElementBytes = 8;
 
 auto order(const CheckpointPiece& piece) { return std::tie(piece.field, piece.tensor, piece.box); }
 
@@ -32,12 +33,13 @@ void check_files(const std::vector<CheckpointFile>& files, const std::string& so
   std::int64_t sum = 0;
   for (const CheckpointFile& file : files) {
     if (!is_plain_name(file.name))
-      throw UserError("{}: file {}: the name of a file beside the manifest is expected", source,
+      throw UserError("{}: file {} is not the plain name of a file in the folder of the manifest", source,
                       in_quotes(file.name));
     if (!names.insert(file.name).second)
       throw UserError("{}: file {} is listed twice", source, in_quotes(file.name));
     if (file.bytes.value < 0 || __builtin_add_overflow(sum, file.bytes.value, &sum))
-      throw UserError("{}: file {}: {} bytes are too many", source, in_quotes(file.name), file.bytes.value);
+      throw UserError("{}: file {}: the size of {} bytes is not valid", source, in_quotes(file.name),
+                      file.bytes.value);
   }
 }
 
@@ -47,27 +49,28 @@ void check_tensors(const std::vector<CheckpointTensor>& tensors, const std::stri
     const std::string what = fmt::format("{}: tensor {}", source, in_quotes(tensor.name));
     if (!names.insert(tensor.name).second) throw UserError("{} is listed twice", what);
     if (tensor.shape.num_dims < 1 || tensor.shape.num_dims > kMaxDims)
-      throw UserError("{} has {} dims, 1 to {} are expected", what, tensor.shape.num_dims, kMaxDims);
-    std::int64_t bytes = kWidestElement;
+      throw UserError("{} has {} dims, expected 1 to {}", what, tensor.shape.num_dims, kMaxDims);
+    std::int64_t bytes = kMaxElementBytes;
     for (int d = 0; d < tensor.shape.num_dims; ++d)
       if (tensor.shape[d] < 1 || __builtin_mul_overflow(bytes, tensor.shape[d], &bytes))
-        throw UserError("{}: shape {} is not one of positive sizes that fit 63 bits of bytes", what,
+        throw UserError("{}: shape {} must have positive sizes, and its bytes must fit into 63 bits", what,
                         text(tensor.shape));
   }
 }
 
 void check_piece(const CheckpointPiece& piece, const Manifest& manifest, const std::string& source) {
   if (piece.tensor < 0 || piece.tensor >= std::ssize(manifest.tensors))
-    throw UserError("{}: a piece is of tensor {}, there are {}", source, piece.tensor,
+    throw UserError("{}: a piece refers to tensor {}, but there are {} tensors", source, piece.tensor,
                     manifest.tensors.size());
   const CheckpointTensor& tensor = manifest.tensors[static_cast<std::size_t>(piece.tensor)];
-  // Made only when it is needed: there may be millions of pieces.
+  // Formatted only on demand, because there may be millions of pieces.
   const auto what = [&] { return fmt::format("{}: tensor {}", source, in_quotes(tensor.name)); };
   if (piece.file < 0 || piece.file >= std::ssize(manifest.files))
-    throw UserError("{}: a piece is in file {}, there are {}", what(), piece.file, manifest.files.size());
+    throw UserError("{}: a piece refers to file {}, but there are {} files", what(), piece.file,
+                    manifest.files.size());
   const std::string& file = manifest.files[static_cast<std::size_t>(piece.file)].name;
   if (!ends_with(file, ".safetensors"))
-    throw UserError("{}: a piece is in file {}, which is no .safetensors file", what(), in_quotes(file));
+    throw UserError("{}: a piece is in file {}, which is not a .safetensors file", what(), in_quotes(file));
   bool is_inside = piece.box.num_dims == tensor.shape.num_dims;
   for (int d = 0; is_inside && d < tensor.shape.num_dims; ++d)
     is_inside = piece.box[d].begin >= 0 && piece.box[d].begin < piece.box[d].end &&
@@ -77,22 +80,22 @@ void check_piece(const CheckpointPiece& piece, const Manifest& manifest, const s
                     text(tensor.shape));
 }
 
-// Every tensor, for one field that is there.
+// Checks every tensor for one stored field.
 void check_coverage(StateField field, const Manifest& manifest, const std::string& source) {
   std::vector<Box> boxes;
   for (int t = 0; t < std::ssize(manifest.tensors); ++t) {
     const CheckpointTensor& tensor = manifest.tensors[static_cast<std::size_t>(t)];
     const auto pieces = manifest.pieces_of(field, t);
     const std::string what = fmt::format("{}: {} of tensor {}", source, text(field), in_quotes(tensor.name));
-    if (pieces.size() > kMostPieces)
-      throw UserError("{} is in {} pieces, at most {} are read", what, pieces.size(), kMostPieces);
+    if (pieces.size() > kMaxPieces)
+      throw UserError("{} is in {} pieces, at most {} are supported", what, pieces.size(), kMaxPieces);
     boxes.clear();
     for (const CheckpointPiece& piece : pieces) boxes.push_back(piece.box);
     const auto mistake = find_tiling_mistake(tensor.shape, boxes);
     if (mistake && mistake->times == 0)
       throw UserError("{}: element {} is in no piece", what, text_of(*mistake, tensor.shape.num_dims));
     if (mistake)
-      throw UserError("{}: element {} is in {} pieces, one is expected", what,
+      throw UserError("{}: element {} is in {} pieces, expected one", what,
                       text_of(*mistake, tensor.shape.num_dims), mistake->times);
   }
 }
@@ -143,7 +146,7 @@ void make_valid(Manifest& manifest, const std::string& source) {
   for (const CheckpointPiece& piece : manifest.pieces) check_piece(piece, manifest, source);
   std::sort(manifest.pieces.begin(), manifest.pieces.end(),
             [](const CheckpointPiece& a, const CheckpointPiece& b) { return order(a) < order(b); });
-  if (!manifest.has(StateField::master)) throw UserError("{}: no piece holds masters", source);
+  if (!manifest.has(StateField::master)) throw UserError("{}: no piece contains master weights", source);
   for (const StateField field : kStateFields)
     if (manifest.has(field)) check_coverage(field, manifest, source);
 }
@@ -154,14 +157,15 @@ Manifest merge(std::span<const Manifest> lists, const std::string& source) {
   for (const Manifest& list : lists) {
     if (&list == &lists.front()) result.step = list.step;
     if (list.step != result.step)
-      throw UserError("{}: one rank has stored step {}, another step {}", source, result.step, list.step);
-    std::vector<int> place;  // of the list's tensors in the result
+      throw UserError("{}: one rank has stored step {}, but another rank step {}", source, result.step,
+                      list.step);
+    std::vector<int> place;  // index of each tensor of the list in the result
     for (const CheckpointTensor& tensor : list.tensors) {
       const auto [found, is_new] = known.emplace(tensor.name, static_cast<int>(result.tensors.size()));
       if (is_new) result.tensors.push_back(tensor);
       const Shape& shape = result.tensors[static_cast<std::size_t>(found->second)].shape;
       if (shape != tensor.shape)
-        throw UserError("{}: tensor {} has shape {} for one rank, {} for another", source,
+        throw UserError("{}: tensor {} has shape {} on one rank, but {} on another", source,
                         in_quotes(tensor.name), text(shape), text(tensor.shape));
       place.push_back(found->second);
     }
@@ -170,7 +174,7 @@ Manifest merge(std::span<const Manifest> lists, const std::string& source) {
     for (CheckpointPiece piece : list.pieces) {
       if (piece.tensor < 0 || piece.tensor >= std::ssize(place) || piece.file < 0 ||
           piece.file >= std::ssize(list.files))
-        throw UserError("{}: a rank's list names a tensor or file that it does not have", source);
+        throw UserError("{}: the shard list of a rank refers to a tensor or file that is not in it", source);
       piece.tensor = place[static_cast<std::size_t>(piece.tensor)];
       piece.file += first_file;
       result.pieces.push_back(piece);

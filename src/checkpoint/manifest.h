@@ -1,9 +1,11 @@
-// The manifest of a checkpoint: which files belong to it, and which box of which tensor lies where. It is written last, so
-// a folder with a valid manifest is a checkpoint and any other folder is none. docs/checkpoints.md describes the file.
+// The manifest of a checkpoint: lists the files that belong to it and the location of every box of every
+// tensor. It is written last, so a folder is a checkpoint exactly if it has a valid manifest.
+// docs/checkpoints.md describes the file.
 //
-// What is stored are the fields of the optimizer's state: masters and Adam's two moments. Working weights are masters,
-// rounded, and are not stored. Tensors are the canonical logical ones of model/tensors.h; boxes may be cut in any way, so
-// whoever saved does not matter to whoever loads. Read next: checkpoint/save.h, checkpoint/checkpoint.h.
+// A checkpoint stores the fields of the optimizer state: master weights and the two moments of Adam. Working
+// weights are rounded masters and are not stored. Tensors are the canonical logical tensors of
+// model/tensors.h; boxes may be cut in any way, so loading does not depend on the plan that saved. Read next:
+// checkpoint/save.h, checkpoint/checkpoint.h.
 #pragma once
 
 #include <array>
@@ -52,10 +54,10 @@ struct Manifest {
   std::vector<CheckpointTensor> tensors;
   std::vector<CheckpointPiece> pieces;  // by field, tensor and box
 
-  // Those of one tensor; empty when the field is not stored.
+  // The pieces of one tensor; empty if the field is not stored.
   std::span<const CheckpointPiece> pieces_of(StateField field, int tensor) const;
   bool has(StateField field) const;
-  Bytes bytes() const;  // of all files
+  Bytes bytes() const;  // total of all files
   bool operator==(const Manifest&) const = default;
 };
 
@@ -65,20 +67,22 @@ inline constexpr std::string_view kManifestFile = "manifest.json";
 // "master/layers.0.attention.q.weight[0:128, 0:768]"
 std::string stored_name(StateField field, std::string_view tensor, const Box& box);
 
-// Sorts the pieces, then throws UserError that begins with `source` unless: names are different and plain, sizes fit 63
-// bits, boxes lie inside their tensors, and each field that is there covers every tensor exactly once; masters must be there.
+// Sorts the pieces, then throws a UserError that starts with `source` unless: names are unique and plain,
+// sizes fit into 63 bits, boxes are inside their tensors, every present field covers every tensor exactly
+// once, and masters are present.
 void make_valid(Manifest& manifest, const std::string& source);
 
-std::string manifest_text(const Manifest& manifest);  // the file's content; the manifest must be valid
-// Throw UserError for what is no manifest, one of another version, and one that is not valid.
+std::string manifest_text(const Manifest& manifest);  // content of the file; the manifest must be valid
+// Throw a UserError if the text is not a manifest, has another version, or is not valid.
 Manifest parse_manifest(std::string_view text, const std::string& source);
 Manifest read_manifest(const Path& folder);
 
-// What one writing rank has stored is a manifest too, of its own files and pieces, which alone cover nothing. It lies beside
-// the rank's shards as rank-00000.json until the checkpoint is committed.
+// The shard list of one rank is also a manifest, of the rank's own files and pieces, which alone do not cover
+// the tensors. It is stored as rank-00000.json in the same folder until the checkpoint is committed.
 std::string shard_list_text(const Manifest& list);
 Manifest parse_shard_list(std::string_view text, const std::string& source);  // throws UserError
-// The lists of all ranks as one manifest, not yet checked. Throws UserError when two disagree about the step or a shape.
+// Combines the lists of all ranks into one manifest, which is not validated yet. Throws a UserError if two
+// lists disagree about the step or a shape.
 Manifest merge(std::span<const Manifest> lists, const std::string& source);
 
 }  // namespace optimus

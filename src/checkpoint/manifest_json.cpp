@@ -1,5 +1,6 @@
-// The manifest's file, and the same form for the list of one rank. A row of numbers for each box keeps the manifest of
-// thousands of ranks within megabytes; boxes that are stored alike for several fields have one row. See manifest.h.
+// The JSON format of the manifest and of the shard list of one rank; see manifest.h. One row of numbers per
+// box keeps the manifest of thousands of ranks within megabytes; boxes that several fields store in the same
+// way share one row.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -14,9 +15,9 @@ namespace {
 
 constexpr const char* kManifestFormat = "optimus-checkpoint";
 constexpr const char* kListFormat = "optimus-shard-list";
-constexpr Bytes kLargestManifest{std::int64_t{256} << 20};
+constexpr Bytes kMaxManifestBytes{std::int64_t{256} << 20};
 
-// [tensor, file, begin, end, …]
+// Appends a row: [tensor, file, begin, end, …].
 void append_row(const CheckpointPiece& piece, std::string& out) {
   out += fmt::format("[{}, {}", piece.tensor, piece.file);
   for (int d = 0; d < piece.box.num_dims; ++d)
@@ -91,7 +92,7 @@ Shape parse_shape(const JsonView& view) {
   return shape;
 }
 
-// A whole number that is not negative; -1 for everything else.
+// A non-negative integer; -1 for everything else.
 std::int64_t number_at(const Json& row, std::size_t index) {
   const Json& value = row[index];
   if (!value.is_number_unsigned()) return -1;
@@ -99,7 +100,7 @@ std::int64_t number_at(const Json& row, std::size_t index) {
   return number > static_cast<std::uint64_t>(INT64_MAX) ? -1 : static_cast<std::int64_t>(number);
 }
 
-// Without a JsonView for every number: there may be millions.
+// Avoids a JsonView per number, because there may be millions of them.
 CheckpointPiece parse_row(const Json& row, const std::string& where) {
   const auto refuse = [&] {
     JsonView(row, where).refuse("[tensor, file, begin, end, …] of whole numbers, for 1 to 4 dims");
@@ -121,7 +122,8 @@ void parse_group(const JsonView& group, std::vector<CheckpointPiece>& pieces) {
   std::vector<StateField> fields;
   for (const JsonView& name : group.at("fields").elements()) {
     fields.push_back(parse_field(name));
-    if (std::count(fields.begin(), fields.end(), fields.back()) > 1) name.refuse("a field named once");
+    if (std::count(fields.begin(), fields.end(), fields.back()) > 1)
+      name.refuse("a field that appears only once");
   }
   const JsonView boxes = group.at("boxes");
   if (!boxes.raw().is_array()) boxes.refuse("a list");
@@ -133,11 +135,13 @@ void parse_group(const JsonView& group, std::vector<CheckpointPiece>& pieces) {
 
 void check_version(const JsonView& view, const char* format) {
   if (view.at("format").text() != format)
-    throw UserError("{}: format {} is not {}", view.where(), in_quotes(view.at("format").text()), format);
+    throw UserError("{}: the format is {}, expected {}", view.where(), in_quotes(view.at("format").text()),
+                    format);
   const std::int64_t version = view.at("version").integer();
   if (version != kManifestVersion)
-    throw UserError("{}: checkpoint format version {}; this program reads version {}{}", view.where(),
-                    version, kManifestVersion, version > kManifestVersion ? ", a newer one is needed" : "");
+    throw UserError("{}: checkpoint format version {} is not supported; this program reads version {}{}",
+                    view.where(), version, kManifestVersion,
+                    version > kManifestVersion ? "; a newer program is required" : "");
 }
 
 Manifest parse_content(std::string_view text, const std::string& source, const char* format) {
@@ -179,7 +183,7 @@ Manifest parse_shard_list(std::string_view text, const std::string& source) {
 
 Manifest read_manifest(const Path& folder) {
   const Path path = folder / kManifestFile;
-  return parse_manifest(value_or_throw(read_file(path, kLargestManifest)), path.string());
+  return parse_manifest(value_or_throw(read_file(path, kMaxManifestBytes)), path.string());
 }
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// See safetensors.h. The header is read as a stream of JSON events and not as a tree, so that a large hostile
-// one takes no more memory than the tensors it truly lists, and a name that occurs twice is seen.
+// Implements safetensors.h. The header is parsed as a stream of JSON events, not as a tree, so that a large
+// malicious header needs no more memory than the tensors that it lists, and duplicate names are detected.
 #include "checkpoint/safetensors.h"
 
 #include <fmt/format.h>
@@ -16,18 +16,18 @@
 namespace optimus {
 namespace {
 
-constexpr std::uint64_t kLargestHeader = 100'000'000;  // the limit of the format's own library
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 constexpr std::string_view kMetadata = "__metadata__";
 
-// An entry as it is being read.
+// A header entry during parsing.
 struct Entry {
   std::string name;
   std::optional<ElementType> type;
   std::optional<std::vector<std::int64_t>> shape, offsets;
 };
 
-// Receives the JSON events of a header, which is known to start as an object. Depth 1 is the header, 2 a tensor or the
-// metadata, 3 a list.
+// Receives the JSON events of a header, which is known to start as an object. Depth 1 is the header, 2 a
+// tensor or the metadata, 3 a list.
 class HeaderEvents final : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderEvents(const std::string& source) : source_(source) {}
@@ -49,10 +49,10 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   }
 
   bool string(string_t& text) override {
-    if (depth_ != 2) return refuse("a text");
+    if (depth_ != 2) return refuse("a string");
     if (is_metadata_) return metadata.insert_or_assign(key_, std::move(text)), true;
-    if (key_ != "dtype") return refuse("a text");
-    if (entry().type) throw UserError("{}: dtype is given twice", where());
+    if (key_ != "dtype") return refuse("a string");
+    if (entry().type) throw UserError("{}: dtype appears twice", where());
     entry().type = find_element_type(text);
     if (!entry().type)
       throw UserError("{}: dtype {} is not one of {}", where(), in_quotes(text), element_type_names());
@@ -82,7 +82,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
     if (depth_ != 2 || is_metadata_) return refuse("a list");
     if (key_ != "shape" && key_ != "data_offsets") return refuse("a list");
     auto& target = key_ == "shape" ? entry().shape : entry().offsets;
-    if (target) throw UserError("{}: {} is given twice", where(), key_);
+    if (target) throw UserError("{}: {} appears twice", where(), key_);
     list_ = &target.emplace();
     depth_ = 3;
     return true;
@@ -91,7 +91,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   bool end_array() override { return depth_ = 2, true; }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    throw UserError("{}: header is not valid JSON at its byte {}", source_, position);
+    throw UserError("{}: the header is not valid JSON at byte {}", source_, position);
   }
 
  private:
@@ -122,12 +122,12 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   const char* expected() const {
     if (depth_ == 1) return "an object with dtype, shape and data_offsets";
     if (depth_ == 3) return "whole numbers of at least 0";
-    if (is_metadata_ || key_ == "dtype") return "a text";
+    if (is_metadata_ || key_ == "dtype") return "a string";
     if (key_ == "shape" || key_ == "data_offsets") return "a list of whole numbers";
-    return "absent: it is no key of the format";
+    return "absent, because the format does not define this key";
   }
 
-  // Never returns; the type lets event functions end with it.
+  // Never returns; the return type allows event functions to return its call.
   [[noreturn]] bool refuse(std::string_view found) const {
     throw UserError("{}: {} must be {}, found {}", where(), in_quotes(key_), expected(), found);
   }
@@ -140,7 +140,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   std::vector<std::int64_t>* list_ = nullptr;
 };
 
-// The product of shape and width, or nothing when it does not fit.
+// The product of shape and width; nullopt if it overflows.
 std::optional<std::int64_t> checked_bytes(std::span<const std::int64_t> shape, ElementType type) {
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   std::int64_t product = width(type);
@@ -151,14 +151,15 @@ std::optional<std::int64_t> checked_bytes(std::span<const std::int64_t> shape, E
 
 std::string_view header_of(std::span<const std::byte> file, const std::string& source) {
   if (file.size() < 8)
-    throw UserError("{}: not a safetensors file: {} bytes, at least 8 are needed", source, file.size());
+    throw UserError("{}: not a safetensors file: it has {} bytes, at least 8 are required", source,
+                    file.size());
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), 8);
-  if (length > kLargestHeader)
-    throw UserError("{}: not a safetensors file: a header of {} bytes, at most {} are allowed", source,
-                    length, kLargestHeader);
+  if (length > kMaxHeaderBytes)
+    throw UserError("{}: not a safetensors file: the header has {} bytes, at most {} are allowed", source,
+                    length, kMaxHeaderBytes);
   if (length > file.size() - 8)
-    throw UserError("{}: cut off: a header of {} bytes in a file of {}", source, length, file.size());
+    throw UserError("{}: truncated: a header of {} bytes in a file of {} bytes", source, length, file.size());
   const std::string_view header(reinterpret_cast<const char*>(file.data()) + 8, length);
   if (!starts_with(header, "{"))
     throw UserError("{}: not a safetensors file: its header must start with '{{'", source);
@@ -173,9 +174,9 @@ StoredTensor placed(const Entry& entry, std::span<const std::byte> data, const s
                     data.size());
   const std::optional<std::int64_t> size = checked_bytes(*entry.shape, *entry.type);
   if (size != end - begin)
-    throw UserError("{}: {} bytes of data, but {} of shape {} are {}", where(), end - begin,
+    throw UserError("{}: the data has {} bytes, but {} with shape {} requires {}", where(), end - begin,
                     text(*entry.type), shape_text(*entry.shape),
-                    size ? std::to_string(*size) : "more than any file holds");
+                    size ? std::to_string(*size) : "more than a file can contain");
   StoredTensor tensor;
   tensor.name = entry.name;
   tensor.type = *entry.type;
@@ -184,20 +185,19 @@ StoredTensor placed(const Entry& entry, std::span<const std::byte> data, const s
   return tensor;
 }
 
-// Every byte belongs to exactly one tensor.
+// Checks that every byte belongs to exactly one tensor.
 void check_coverage(std::span<const StoredTensor> tensors, std::span<const std::byte> data,
                     const std::string& source) {
   const std::byte* at = data.data();
   for (const StoredTensor& tensor : tensors) {
     if (tensor.bytes.data() != at)
       throw UserError(
-          "{}: tensor {} begins at byte {} of the data, expected {}: tensors must neither overlap nor leave "
-          "holes",
+          "{}: tensor {} begins at byte {} of the data, expected {}: tensors must not overlap or leave gaps",
           source, in_quotes(tensor.name), tensor.bytes.data() - data.data(), at - data.data());
     at += tensor.bytes.size();
   }
   if (at != data.data() + data.size())
-    throw UserError("{}: {} bytes after the last tensor belong to none", source,
+    throw UserError("{}: {} bytes after the last tensor do not belong to any tensor", source,
                     data.data() + data.size() - at);
 }
 

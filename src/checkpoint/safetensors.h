@@ -1,12 +1,12 @@
-// safetensors files: tensors as plain bytes behind a JSON header, the format in which models are published.
+// safetensors files: tensors as raw bytes after a JSON header, the format in which models are published.
 //
 //   8 bytes   length of the header, little-endian
 //   header    {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …, "__metadata__": {…}}
-//   data      the tensors back to back, row-major
+//   data      the tensors without gaps, row-major
 //
-// Reading maps the file and trusts nothing: sizes are checked before memory is taken, and offsets must cover
-// the data exactly once. Errors in a file are UserErrors that name file and tensor. Nothing here knows models;
-// read next: checkpoint/hf_tensors.h.
+// Reading maps the file and validates everything: sizes are checked before memory is allocated, and the
+// offsets must cover the data exactly once. Errors in a file are UserErrors that name file and tensor. This
+// module is independent of models. Read next: checkpoint/hf_tensors.h.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@
 
 namespace optimus {
 
-// What a header says of one tensor. Any number of dimensions up to kMaxStoredDims; none is a single value.
+// The header entry of one tensor. Up to kMaxStoredDims dimensions; a tensor without dimensions is a single
+// value.
 struct TensorHeader {
   std::string name;
   ElementType type = ElementType::f32;
@@ -32,7 +33,7 @@ struct TensorHeader {
 };
 inline constexpr std::size_t kMaxStoredDims = 64;
 
-// A tensor inside a file. The bytes belong to the file and may stand at any address.
+// A tensor inside a file. The bytes belong to the file and may be unaligned.
 struct StoredTensor : TensorHeader {
   std::span<const std::byte> bytes;
 };
@@ -44,34 +45,35 @@ struct SafetensorsContent {
   SafetensorsMetadata metadata;
 };
 
-// `file` is the whole file; the result points into it. `source` is its name, for messages. Throws UserError.
+// `file` is the content of the whole file; the result refers to it. `source` is the file name that messages
+// show. Throws UserError.
 SafetensorsContent parse_safetensors(std::span<const std::byte> file, const std::string& source);
 
-// One file, mapped. Safe to read from many threads; tensors live as long as this object.
+// A memory-mapped file. Thread-safe; tensors are valid as long as this object lives.
 class SafetensorsFile {
  public:
   static SafetensorsFile open(const Path& path);  // throws UserError
-  // The same of a file that is mapped already.
+  // Uses a file that is already mapped.
   static SafetensorsFile open(const Path& path, MappedFile file);
 
   const Path& path() const { return path_; }
   const SafetensorsMetadata& metadata() const { return content_.metadata; }
   const std::vector<StoredTensor>& tensors() const { return content_.tensors; }
-  const StoredTensor* find(std::string_view name) const;  // nullptr when there is none
+  const StoredTensor* find(std::string_view name) const;  // nullptr if there is none
 
  private:
   Path path_;
   MappedFile file_;
   SafetensorsContent content_;
-  std::unordered_map<std::string_view, std::size_t> places_;  // names are content_'s
+  std::unordered_map<std::string_view, std::size_t> places_;  // the names are owned by content_
 };
 
-// The weights of a Hugging Face folder: model.safetensors, or else the shards that
-// model.safetensors.index.json names.
+// The weights of a Hugging Face folder: model.safetensors, or otherwise the shards listed in
+// model.safetensors.index.json.
 class SafetensorsFolder {
  public:
-  // A folder, or one safetensors file. Throws UserError; a tensor must stand where the index says and in no
-  // second shard.
+  // Opens a folder, or one safetensors file. Throws a UserError; every tensor must be in the shard that the
+  // index specifies, and in no other one.
   static SafetensorsFolder open(const Path& path);
 
   struct Found {
@@ -91,25 +93,26 @@ class SafetensorsFolder {
 inline constexpr std::string_view kWeightsFile = "model.safetensors";
 inline constexpr std::string_view kWeightsIndex = "model.safetensors.index.json";
 
-// Which file holds which tensor, as an index says. Throws UserError unless the files are plain names of .safetensors files.
+// Maps tensors to files, as specified by an index. Throws a UserError unless the files are plain names of
+// .safetensors files.
 struct SafetensorsIndexRow {
   std::string tensor, file;
 };
 std::vector<SafetensorsIndexRow> parse_safetensors_index(std::string_view text, const std::string& source);
 
-// Writes one file: the header at once, then the bytes of the tensors in the given order, in pieces of any
-// size. The file appears at commit(). Data starts at a multiple of 8; a tensor is aligned when those before it
-// have sizes that keep it so (wide types first does). One thread at a time.
+// Writes one file: the header immediately, then the bytes of the tensors in the given order, in pieces of any
+// size. The file appears at commit(). Data starts at a multiple of 8; a tensor is aligned if the sizes of the
+// tensors before it are multiples of its alignment (wide types first ensures this). Not thread-safe.
 class SafetensorsWriter {
  public:
-  // Names must be different and valid UTF-8.
+  // Names must be unique and valid UTF-8.
   static Outcome<SafetensorsWriter> create(FileSystem& files, const Path& path,
                                            std::span<const TensorHeader> tensors,
                                            const SafetensorsMetadata& metadata = {});
   Outcome<void> write(std::span<const std::byte> bytes);
-  // All bytes that the headers announced must have been written.
+  // All bytes that the headers declare must have been written.
   Outcome<void> commit();
-  std::int64_t size() const { return file_.size(); }  // of the file, as far as it is written
+  std::int64_t size() const { return file_.size(); }  // size of the file so far
 
  private:
   SafetensorsWriter(AtomicFile file, std::int64_t bytes_left)

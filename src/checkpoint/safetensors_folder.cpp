@@ -1,4 +1,4 @@
-// SafetensorsFolder: one file or the shards of an index. See safetensors.h.
+// Implements SafetensorsFolder of safetensors.h: one file, or the shards of an index.
 #include <algorithm>
 
 #include "base/json.h"
@@ -8,16 +8,16 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestIndex{std::int64_t{64} << 20};  // 100,000 tensors are about 10 MB
-constexpr std::size_t kMostShards = 10'000;
+constexpr Bytes kMaxIndexBytes{std::int64_t{64} << 20};  // 100,000 tensors need about 10 MB
+constexpr std::size_t kMaxShards = 10'000;
 
-// A shard stands beside its index; a name that leads elsewhere is no shard.
+// A shard must be in the folder of its index; names with a path are rejected.
 void check_shard_name(const JsonView& place, const std::string& name) {
   const bool is_plain =
       !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
   if (!is_plain || !ends_with(name, ".safetensors"))
-    throw UserError("{} must be the name of a .safetensors file beside the index, found {}", place.where(),
-                    in_quotes(name));
+    throw UserError("{} must be the name of a .safetensors file in the folder of the index, found {}",
+                    place.where(), in_quotes(name));
 }
 
 }  // namespace
@@ -35,14 +35,14 @@ std::vector<SafetensorsIndexRow> parse_safetensors_index(std::string_view text, 
     check_shard_name(place, place.text());
     rows.push_back({tensor, place.text()});
   }
-  if (rows.empty()) throw UserError("{}: weight_map names no tensor", source);
+  if (rows.empty()) throw UserError("{}: weight_map contains no tensor", source);
   return rows;
 }
 
 namespace {
 
 std::vector<SafetensorsIndexRow> read_index(const Path& path) {
-  return parse_safetensors_index(value_or_throw(read_file(path, kLargestIndex)), path.string());
+  return parse_safetensors_index(value_or_throw(read_file(path, kMaxIndexBytes)), path.string());
 }
 
 std::vector<std::string> shard_names(std::span<const SafetensorsIndexRow> rows, const Path& index) {
@@ -50,23 +50,24 @@ std::vector<std::string> shard_names(std::span<const SafetensorsIndexRow> rows, 
   for (const SafetensorsIndexRow& row : rows) names.push_back(row.file);
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
-  if (names.size() > kMostShards)
-    throw UserError("{}: names {} shards, at most {} are read", index.string(), names.size(), kMostShards);
+  if (names.size() > kMaxShards)
+    throw UserError("{}: lists {} shards, at most {} are supported", index.string(), names.size(),
+                    kMaxShards);
   return names;
 }
 
-// In the index as in the files: every tensor where it should be, and once.
+// Checks that every tensor is in the file that the index specifies, and in no other file.
 void check_shards(std::span<const SafetensorsIndexRow> rows, const std::vector<SafetensorsFile>& files) {
   std::unordered_map<std::string_view, const SafetensorsFile*> holder;
   for (const SafetensorsFile& file : files)
     for (const StoredTensor& tensor : file.tensors())
       if (const auto [other, is_new] = holder.emplace(tensor.name, &file); !is_new)
-        throw UserError("{}: tensor {} is in {} too", file.path().string(), in_quotes(tensor.name),
+        throw UserError("{}: tensor {} is also in {}", file.path().string(), in_quotes(tensor.name),
                         other->second->path().filename().string());
   for (const SafetensorsIndexRow& row : rows) {
     const auto found = holder.find(row.tensor);
     if (found == holder.end() || found->second->path().filename() != row.file)
-      throw UserError("{}: tensor {} is not in it, though the index says so",
+      throw UserError("{}: tensor {} is missing, although the index assigns it to this file",
                       (files.front().path().parent_path() / row.file).string(), in_quotes(row.tensor));
   }
 }
@@ -88,9 +89,8 @@ SafetensorsFolder SafetensorsFolder::open(const Path& path) {
       result.files_.push_back(SafetensorsFile::open(path / name));
     check_shards(rows, result.files_);
   } else {
-    throw UserError(
-        "{}: neither {} nor {} is there{}", path.string(), kWeightsFile, kWeightsIndex,
-        exists("pytorch_model.bin") ? "; pytorch_model.bin must be saved again as safetensors first" : "");
+    throw UserError("{}: found neither {} nor {}{}", path.string(), kWeightsFile, kWeightsIndex,
+                    exists("pytorch_model.bin") ? "; convert pytorch_model.bin to safetensors first" : "");
   }
   return result;
 }

@@ -1,4 +1,4 @@
-// SafetensorsWriter. See safetensors.h.
+// Implements SafetensorsWriter of safetensors.h.
 #include <cstring>
 #include <set>
 
@@ -8,16 +8,18 @@
 namespace optimus {
 namespace {
 
-// Padded with spaces, so that the data after length and header starts at a multiple of 8.
+// The header, padded with spaces so that the data starts at a multiple of 8.
 std::string header_text(std::span<const TensorHeader> tensors, const SafetensorsMetadata& metadata) {
   std::set<std::string_view> names;
   OrderedJson header = OrderedJson::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
-  // Members are collected in a plain list: looking each name up in an ordered object takes quadratic time.
+  // Members are appended to the underlying list, because look-ups by name in an ordered object take quadratic
+  // time in total.
   auto& members = header.get_ref<OrderedJson::object_t&>();
   std::int64_t at = 0;
   for (const TensorHeader& tensor : tensors) {
-    ensure(names.insert(tensor.name).second && tensor.name != "__metadata__", "tensor {} twice", tensor.name);
+    ensure(names.insert(tensor.name).second && tensor.name != "__metadata__", "tensor {} appears twice",
+           tensor.name);
     const std::int64_t end = at + tensor.num_bytes();
     OrderedJson entry;
     entry["dtype"] = text(tensor.type);
@@ -51,12 +53,12 @@ Outcome<SafetensorsWriter> SafetensorsWriter::create(FileSystem& files, const Pa
 
 Outcome<void> SafetensorsWriter::write(std::span<const std::byte> bytes) {
   bytes_left_ -= static_cast<std::int64_t>(bytes.size());
-  ensure(bytes_left_ >= 0, "{} bytes more than the header announced", -bytes_left_);
+  ensure(bytes_left_ >= 0, "{} bytes more than declared in the header", -bytes_left_);
   return file_.write(bytes);
 }
 
 Outcome<void> SafetensorsWriter::commit() {
-  ensure(bytes_left_ == 0, "{} bytes that the header announced were not written", bytes_left_);
+  ensure(bytes_left_ == 0, "{} bytes declared in the header were not written", bytes_left_);
   return file_.commit();
 }
 

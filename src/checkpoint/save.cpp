@@ -1,4 +1,4 @@
-// See save.h.
+// Implements save.h.
 #include "checkpoint/save.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 StepFolder step_folder(const Path& folder) {
   const auto result = parse_step_folder(folder);
-  ensure(result && result->is_temporary, "{} is not from begin_checkpoint", folder.string());
+  ensure(result && result->is_temporary, "{} was not created by begin_checkpoint", folder.string());
   return *result;
 }
 
@@ -35,14 +35,14 @@ TensorHeader header_of(const StatePiece& piece) {
   for (int d = 0; d < piece.box.num_dims; ++d) header.shape.push_back(piece.box[d].size());
   ensure(is_float(piece.type) && piece.box.num_dims == piece.shape.num_dims &&
              Box(piece.shape).contains(piece.box) && !piece.box.is_empty(),
-         "{} is not stored as box {} of {} of {}", piece.tensor, text(piece.box), text(piece.shape),
+         "{} cannot be stored as box {} of {} with type {}", piece.tensor, text(piece.box), text(piece.shape),
          text(piece.type));
-  ensure(std::ssize(piece.values) == header.num_bytes(), "{}: {} bytes for box {} of {}", piece.tensor,
-         piece.values.size(), text(piece.box), text(piece.type));
+  ensure(std::ssize(piece.values) == header.num_bytes(), "{}: {} bytes do not match box {} of type {}",
+         piece.tensor, piece.values.size(), text(piece.box), text(piece.type));
   return header;
 }
 
-// What a shard says about itself: names of its tensors have the boxes, this has the shapes that they are boxes of.
+// The metadata of a shard: the shapes of the whole tensors. The names of its tensors contain the boxes.
 SafetensorsMetadata metadata_of(std::span<const StatePiece> pieces) {
   std::map<std::string, std::string> texts;
   for (const StatePiece& piece : pieces) texts.emplace(piece.tensor, text(piece.shape));
@@ -52,7 +52,7 @@ SafetensorsMetadata metadata_of(std::span<const StatePiece> pieces) {
   return {{"format", "optimus-checkpoint"}, {"shapes", "{" + all + "}"}};
 }
 
-// How many of the pieces go into the next file.
+// The number of pieces that fit into the next file.
 std::size_t fill_shard(std::span<const StatePiece> pieces, Bytes largest) {
   std::int64_t bytes = 0;
   std::size_t count = 0;
@@ -67,13 +67,14 @@ std::size_t fill_shard(std::span<const StatePiece> pieces, Bytes largest) {
 Outcome<CheckpointFile> write_shard(FileSystem& files, const Path& path, std::span<const StatePiece> pieces) {
   std::vector<TensorHeader> headers;
   for (const StatePiece& piece : pieces) headers.push_back(header_of(piece));
-  SummingFileSystem summing(files);
-  Outcome<SafetensorsWriter> writer = SafetensorsWriter::create(summing, path, headers, metadata_of(pieces));
+  ChecksummingFileSystem checksumming(files);
+  Outcome<SafetensorsWriter> writer =
+      SafetensorsWriter::create(checksumming, path, headers, metadata_of(pieces));
   if (!writer) return tl::unexpected(writer.error());
   for (const StatePiece& piece : pieces)
     if (Outcome<void> done = writer->write(piece.values); !done) return tl::unexpected(done.error());
   if (Outcome<void> done = writer->commit(); !done) return tl::unexpected(done.error());
-  return CheckpointFile{path.filename().string(), Bytes(writer->size()), summing.sum()};
+  return CheckpointFile{path.filename().string(), Bytes(writer->size()), checksumming.sum()};
 }
 
 void append_pieces(std::span<const StatePiece> pieces, int file, Manifest& list,
@@ -114,31 +115,32 @@ Outcome<void> write_manifest(FileSystem& files, const Path& folder, Manifest man
   return write_atomically(files, folder / kManifestFile, manifest_text(manifest));
 }
 
-// Where a checkpoint of this step exists it steps aside first. Killed between the two renames, both folders are complete
-// under temporary names, and clear_leftovers gives one of them the name.
-Outcome<void> give_name(FileSystem& files, const StepFolder& folder) {
-  const Path name = folder.named(), parent = name.parent_path();
-  const Path aside = temporary_step_folder(parent, folder.step).path;
+// An existing checkpoint of this step is first renamed to a temporary name. If the process is killed between
+// the two renames, both folders are complete under temporary names, and clear_leftovers renames one of them.
+Outcome<void> rename_to_final(FileSystem& files, const StepFolder& folder) {
+  const Path name = folder.final_path(), parent = name.parent_path();
+  const Path replaced = temporary_step_folder(parent, folder.step).path;
   std::error_code error;
   const bool is_taken = fs::exists(name, error);
   if (is_taken)
-    if (Outcome<void> done = files.rename(name, aside); !done) return done;
+    if (Outcome<void> done = files.rename(name, replaced); !done) return done;
   if (Outcome<void> done = files.rename(folder.path, name); !done) {
-    if (is_taken) (void)files.rename(aside, name);
+    if (is_taken) (void)files.rename(replaced, name);
     return done;
   }
   Outcome<void> synced = files.sync_folder(parent);
-  if (is_taken && synced) (void)remove_checkpoint(files, aside);  // if that fails, the next save clears it
+  if (is_taken && synced)
+    (void)remove_checkpoint(files, replaced);  // if this fails, the next save removes it
   return synced;
 }
 
 }  // namespace
 
 Outcome<Path> begin_checkpoint(FileSystem& files, const Path& run, std::int64_t step) {
-  ensure(step >= 0, "step {}", step);
+  ensure(step >= 0, "the step is {}, must be at least 0", step);
   std::error_code error;
   if (!fs::is_directory(run, error))
-    return failure("cannot save into {}: the folder is not there", run.string());
+    return failure("cannot save into {}: the folder does not exist", run.string());
   if (Outcome<void> done = clear_leftovers(files, run); !done) return tl::unexpected(done.error());
   const Path folder = temporary_step_folder(run / kCheckpointsFolder, step).path;
   if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());
@@ -172,15 +174,15 @@ Outcome<Bytes> write_shards(FileSystem& files, const Path& folder, Rank rank,
 Outcome<Path> commit_checkpoint(FileSystem& files, const Path& folder, const CommitOptions& options) {
   ensure(std::any_of(options.files.begin(), options.files.end(),
                      [](const SmallFile& file) { return file.name == kTrainingStateFile; }),
-         "a checkpoint without {}", kTrainingStateFile);
+         "a checkpoint needs the file {}", kTrainingStateFile);
   Outcome<Manifest> manifest = merged_lists(folder, options.num_writers);
   if (!manifest) return tl::unexpected(manifest.error());
   if (Outcome<void> done = write_manifest(files, folder, std::move(*manifest), options.files); !done)
     return tl::unexpected(done.error());
   for (int rank = 0; rank < options.num_writers; ++rank) (void)files.remove(folder / list_name(rank));
   const StepFolder temporary = step_folder(folder);
-  if (Outcome<void> done = give_name(files, temporary); !done) return tl::unexpected(done.error());
-  return temporary.named();
+  if (Outcome<void> done = rename_to_final(files, temporary); !done) return tl::unexpected(done.error());
+  return temporary.final_path();
 }
 
 void abandon_checkpoint(FileSystem& files, const Path& folder) { (void)remove_checkpoint(files, folder); }
@@ -200,9 +202,9 @@ Outcome<SavedCheckpoint> save_checkpoint(FileSystem& files, const Path& run, std
   return SavedCheckpoint{*name, *bytes};
 }
 
-StorePlan boxes_to_store(const Layout& layout, const std::vector<bool>& is_there) {
+SaveAssignment boxes_to_save(const Layout& layout, const std::vector<bool>& is_present) {
   const SyncPlan plan = sync(layout);
-  StorePlan result;
+  SaveAssignment result;
   result.boxes.resize(static_cast<std::size_t>(num_ranks(layout)));
   std::vector<std::int64_t> load(result.boxes.size());
   for (const Reduction& reduction : plan.reductions) {
@@ -210,7 +212,8 @@ StorePlan boxes_to_store(const Layout& layout, const std::vector<bool>& is_there
     std::optional<std::size_t> writer;
     for (const Rank holder : plan.groups[static_cast<std::size_t>(reduction.group)]) {
       const auto rank = static_cast<std::size_t>(holder.value);
-      if (rank < is_there.size() && is_there[rank] && (!writer || load[rank] < load[*writer])) writer = rank;
+      if (rank < is_present.size() && is_present[rank] && (!writer || load[rank] < load[*writer]))
+        writer = rank;
     }
     if (!writer) {
       result.lost.push_back({reduction.tensor, box});
@@ -222,8 +225,8 @@ StorePlan boxes_to_store(const Layout& layout, const std::vector<bool>& is_there
   return result;
 }
 
-std::vector<std::vector<HeldBox>> boxes_to_store(const Layout& layout) {
-  return boxes_to_store(layout, std::vector<bool>(static_cast<std::size_t>(num_ranks(layout)), true)).boxes;
+std::vector<std::vector<TensorBox>> boxes_to_save(const Layout& layout) {
+  return boxes_to_save(layout, std::vector<bool>(static_cast<std::size_t>(num_ranks(layout)), true)).boxes;
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// A file of a few pages that lies beside weights: config.json, a tokenizer's, plan.json, settings.toml, state.json.
+// A small file that accompanies weights: config.json, tokenizer files, plan.json, settings.toml, state.json.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 namespace optimus {
 
 struct SmallFile {
-  std::string name;  // no folder in it
+  std::string name;  // without a folder
   std::string content;
 };
 

@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kPrefix = "step-", kTemporary = ".tmp-";
 }
 
-Path StepFolder::named() const { return path.parent_path() / fmt::format("{}{}", kPrefix, step); }
+Path StepFolder::final_path() const { return path.parent_path() / fmt::format("{}{}", kPrefix, step); }
 
 std::optional<StepFolder> parse_step_folder(const Path& path) {
   const std::string name = path.filename().string();
@@ -20,7 +20,7 @@ std::optional<StepFolder> parse_step_folder(const Path& path) {
   const char* const begin = name.data() + kPrefix.size();
   const char* const end = name.data() + name.size();
   const auto [rest, error] = std::from_chars(begin, end, folder.step);
-  // Only as we write it: step-007 is not ours.
+  // Only the canonical form is accepted: step-007 is not a checkpoint.
   if (error != std::errc() || folder.step < 0 ||
       fmt::format("{}", folder.step) != std::string_view(begin, rest))
     return std::nullopt;

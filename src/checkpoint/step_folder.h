@@ -1,4 +1,5 @@
-// Names of checkpoint folders: step-N, and step-N.tmp-ID while it is being written. Internal to src/checkpoint.
+// Names of checkpoint folders: step-N, and step-N.tmp-ID while one is being written. Internal to
+// src/checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,14 @@ struct StepFolder {
   bool is_temporary = false;
   Path path;
 
-  // step-N, beside it.
-  Path named() const;
+  // The final name step-N in the same parent folder.
+  Path final_path() const;
 };
 
-// Nothing for a path of another form.
+// Returns nullopt for a path of another form.
 std::optional<StepFolder> parse_step_folder(const Path& path);
-// A new name each time, so that a rank that is still busy with an abandoned save cannot write into the next one.
+// Returns a new name each time, so that a rank that is still writing an abandoned save cannot write into the
+// next one.
 StepFolder temporary_step_folder(const Path& parent, std::int64_t step);
 
 }  // namespace optimus

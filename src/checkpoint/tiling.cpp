@@ -1,11 +1,13 @@
-// See tiling.h. The number of boxes that contain an element is the sum, over all corners that do not lie behind it in any
-// dimension, of the corners' signs (+1 where an even number of its coordinates are ends, else -1):
+// Implements tiling.h. The number of boxes that contain an element is the sum of the signs of all corners
+// that are not greater than the element in any dimension (sign +1 if an even number of the corner's
+// coordinates are ends, otherwise -1):
 //
 //     +----- -         1  1  0
-//     |      |   sums  1  1  0     So boxes cover what the whole covers, just as often, if and only if all signs of
-//     - ---- +         0  0  0     the boxes and the negated signs of the whole cancel out, corner by corner.
+//     |      |   sums  1  1  0     Therefore boxes cover the shape exactly once if and only if the signs
+//     - ---- +         0  0  0     of the boxes and the negated signs of the shape cancel at every corner.
 //
-// At the first corner where they do not, everything before it has cancelled, and the rest of the sum is the mistake there.
+// At the first corner where they do not cancel, everything before it has cancelled, so the remaining sum is
+// the error at that element.
 #include "checkpoint/tiling.h"
 
 #include <algorithm>

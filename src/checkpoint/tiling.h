@@ -1,4 +1,4 @@
-// Whether boxes cover a shape exactly once. Internal to the manifest.
+// Checks whether boxes cover a shape exactly once. Internal to the manifest.
 #pragma once
 
 #include <array>
@@ -12,11 +12,11 @@ namespace optimus {
 
 struct TilingMistake {
   std::array<std::int64_t, kMaxDims> element{};
-  int times = 0;  // how many boxes contain it: 0, or more than 1
+  int times = 0;  // number of boxes that contain it: 0, or more than 1
 };
 
-// The first element (row-major) that is not in exactly one box, or nothing. The boxes must lie inside the shape. Works with
-// corners: n boxes take O(n log n), however they lie.
+// Returns the first element (row-major) that is not in exactly one box, or nullopt. The boxes must be inside
+// the shape. Works on corners: n boxes take O(n log n) time in any arrangement.
 std::optional<TilingMistake> find_tiling_mistake(const Shape& shape, std::span<const Box> boxes);
 
 }  // namespace optimus

@@ -11,8 +11,8 @@ namespace {
 
 constexpr const char* kFormat = "optimus-training-state";
 
-// {"layers": 4, "steps": 16, "maxima": {"layers.1.attention.qkv.input": [16 numbers, the oldest first], …}}, without slots that were 0
-// in all steps.
+// Format: {"layers": 4, "steps": 16, "maxima": {"layers.1.attention.qkv.input": [16 numbers, oldest first],
+// …}}, without slots that were 0 in all steps.
 OrderedJson history_json(const Fp8History& history) {
   OrderedJson maxima = OrderedJson::object();
   const std::size_t num_slots = history.steps.front().size();
@@ -29,19 +29,19 @@ Fp8History parse_history(const JsonView& json) {
   json.allow_only(keys);
   const auto num_steps = static_cast<std::size_t>(json.at("steps").integer(1, 1024));
   const auto num_slots = static_cast<std::size_t>(json.at("layers").integer(1, 100'000)) * kFp8SlotsOfLayer;
-  if (num_steps * num_slots > std::size_t{1} << 24) json.refuse("maxima of fewer steps or layers");
+  if (num_steps * num_slots > std::size_t{1} << 24) json.refuse("maxima for fewer steps or layers");
   Fp8History history;
   history.steps.assign(num_steps, std::vector<float>(num_slots));
   for (const auto& [name, row] : json.at("maxima").members()) {
     const int slot = fp8_slot_of(name);
     if (slot < 0 || slot >= static_cast<int>(num_slots))
-      throw UserError("{}: {} is no operand of a product of {} layers", json.where(), in_quotes(name),
-                      num_slots / kFp8SlotsOfLayer);
+      throw UserError("{}: {} is not an operand of an fp8 GEMM in a model with {} layers", json.where(),
+                      in_quotes(name), num_slots / kFp8SlotsOfLayer);
     const std::vector<JsonView> values = row.elements();
-    if (values.size() != num_steps) row.refuse(fmt::format("{} maxima, one a step", num_steps));
+    if (values.size() != num_steps) row.refuse(fmt::format("{} maxima, one per step", num_steps));
     for (std::size_t step = 0; step < num_steps; ++step) {
       const auto value = static_cast<float>(values[step].number());
-      if (!std::isfinite(value) || value < 0) values[step].refuse("a maximum, 0 or larger");
+      if (!std::isfinite(value) || value < 0) values[step].refuse("a maximum of at least 0");
       history.steps[step][static_cast<std::size_t>(slot)] = value;
     }
   }
@@ -84,7 +84,7 @@ std::string training_state_text(const TrainingState& state) {
   json["seed"] = state.seed;
   json["plan_epoch"] = state.plan_epoch;
   json["precision"] = text(state.precision);
-  json["loss_scale"] = {{"value", state.loss_scale.value}, {"good_steps", state.loss_scale.num_good}};
+  json["loss_scale"] = {{"value", state.loss_scale.value}, {"good_steps", state.loss_scale.num_good_steps}};
   if (!state.fp8.is_empty()) json["fp8"] = history_json(state.fp8);
   if (state.noise != NoiseScale{} || !state.phase_begins.empty()) json["ramp"] = ramp_json(state);
   return json.dump(1) + "\n";
@@ -94,10 +94,11 @@ TrainingState parse_training_state(std::string_view content, const std::string& 
   const Json document = parse_json(content, source);
   const JsonView view(document, source);
   if (view.at("format").text() != kFormat)
-    throw UserError("{}: format {} is not {}", source, in_quotes(view.at("format").text()), kFormat);
+    throw UserError("{}: the format is {}, expected {}", source, in_quotes(view.at("format").text()),
+                    kFormat);
   if (const std::int64_t version = view.at("version").integer(); version != kTrainingStateVersion)
-    throw UserError("{}: training state version {}; this program reads version {}", source, version,
-                    kTrainingStateVersion);
+    throw UserError("{}: training state version {} is not supported; this program reads version {}", source,
+                    version, kTrainingStateVersion);
   static const std::string keys[] = {"format",     "version",   "step",       "updates", "samples", "seed",
                                      "plan_epoch", "precision", "loss_scale", "fp8",     "ramp"};
   static const std::string scale_keys[] = {"value", "good_steps"};
@@ -114,7 +115,7 @@ TrainingState parse_training_state(std::string_view content, const std::string& 
   state.loss_scale.value = scale.at("value").number();
   if (!std::isfinite(state.loss_scale.value) || state.loss_scale.value <= 0)
     scale.at("value").refuse("a positive number");
-  state.loss_scale.num_good = scale.at("good_steps").integer(0);
+  state.loss_scale.num_good_steps = scale.at("good_steps").integer(0);
   if (const auto fp8 = view.find("fp8")) state.fp8 = parse_history(*fp8);
   if (const auto ramp = view.find("ramp")) parse_ramp(*ramp, state);
   return state;

@@ -26,15 +26,17 @@ Cluster::Cluster(HardwareProfile profile, const std::string& source) : profile_(
 }
 
 std::size_t Cluster::group_index(Device device) const {
-  ensure(device.value >= 0 && device.value < num_devices_, "device {} of {}", device.value, num_devices_);
-  const auto behind =
+  ensure(device.value >= 0 && device.value < num_devices_, "device {} is outside the {} devices",
+         device.value, num_devices_);
+  const auto next_group =
       std::upper_bound(starts_.begin(), starts_.end(), device.value,
                        [](int value, const GroupStart& start) { return value < start.device; });
-  return static_cast<std::size_t>(behind - starts_.begin()) - 1;
+  return static_cast<std::size_t>(next_group - starts_.begin()) - 1;
 }
 
 bool Cluster::is_present(Device device) const {
-  ensure(device.value >= 0 && device.value < num_devices_, "device {} of {}", device.value, num_devices_);
+  ensure(device.value >= 0 && device.value < num_devices_, "device {} is outside the {} devices",
+         device.value, num_devices_);
   const std::vector<int>& missing = profile_.missing_devices;
   return !std::binary_search(missing.begin(), missing.end(), device.value);
 }
@@ -86,8 +88,8 @@ Link plain_link(LinkClass kind, const LinkSpec& spec) {
   return {kind, spec.bytes_per_second, spec.bytes_per_second, spec.latency, &spec.efficiency};
 }
 
-// What one device of a node gets when all of them send.
-double fair_share(const NodeGroup& group) {
+// The bandwidth of one device if all devices of its node send.
+double bandwidth_share(const NodeGroup& group) {
   return group.network.nic.bytes_per_second * group.network.nics_per_node / group.devices_per_node;
 }
 
@@ -106,13 +108,14 @@ Link Cluster::link(Device from, Device to) const {
 }
 
 Link Cluster::network_link(const NodeGroup& from, const NodeGroup& to) const {
-  // A device alone uses one NIC, or its share when a node has more NICs than devices.
+  // A single device uses one NIC, or its share if a node has more NICs than devices.
   const auto alone = [](const NodeGroup& group) {
-    return std::max(group.network.nic.bytes_per_second, fair_share(group));
+    return std::max(group.network.nic.bytes_per_second, bandwidth_share(group));
   };
   const NodeGroup& slower = alone(from) <= alone(to) ? from : to;
   const double oversubscription = std::max(from.network.oversubscription, to.network.oversubscription);
-  return {LinkClass::network, alone(slower), std::min(fair_share(from), fair_share(to)) / oversubscription,
+  return {LinkClass::network, alone(slower),
+          std::min(bandwidth_share(from), bandwidth_share(to)) / oversubscription,
           std::max(from.network.nic.latency, to.network.nic.latency), &slower.network.nic.efficiency};
 }
 
@@ -132,7 +135,7 @@ Link Cluster::island_link(const NodeGroup& from, const NodeGroup& to) const {
   return link;
 }
 
-std::optional<double> received_per_second(const Cluster& cluster, int devices) {
+std::optional<double> receive_bytes_per_second(const Cluster& cluster, int devices) {
   const Device first{0};
   for (int i = cluster.num_devices() - 1; i > 0; --i)
     if (const Device other{i}; cluster.island_of(other) == cluster.island_of(first) &&

@@ -1,7 +1,8 @@
-// Cluster: a checked HardwareProfile with quick answers: which type, node, domain and island a device is in,
-// and what joins two devices. O(log groups) each; memory O(groups). Immutable, so any thread may ask.
+// Cluster: a validated HardwareProfile with fast queries: the type, node, domain and island of a device, and
+// the link between two devices. Queries take O(log groups) time; memory is O(groups). Immutable and therefore
+// thread-safe.
 //
-// Plans name virtual devices; cluster/device_map.h says which physical one each is.
+// Plans refer to virtual devices; cluster/device_map.h maps them to physical ones.
 #pragma once
 
 #include <compare>
@@ -13,21 +14,23 @@
 
 namespace optimus {
 
-// A physical device, by its number in the profile.
+// A physical device, identified by its number in the profile.
 struct Device {
   int value = 0;
   constexpr auto operator<=>(const Device&) const = default;
 };
 
-// The closest thing that two devices share, from near to far.
+// The closest unit that two devices share, from near to far.
 enum class LinkClass { same_device, domain, node, network, islands };
 
 struct Link {
   LinkClass kind = LinkClass::same_device;
-  double bytes_per_second = 0;         // one direction, while the other devices rest
-  double shared_bytes_per_second = 0;  // one direction, while all devices of the two nodes (islands) send too
+  double bytes_per_second = 0;  // one direction, while the other devices are idle
+  // one direction, while all devices of both nodes (islands) send as well
+  double shared_bytes_per_second = 0;
   Seconds latency{};
-  const Curve* efficiency = nullptr;  // over bytes of a message; lives as long as the cluster; none: 1
+  // as a function of the message size in bytes; valid as long as the cluster lives; null: 1
+  const Curve* efficiency = nullptr;
 
   double efficiency_of(Bytes message) const {
     return efficiency == nullptr ? 1 : efficiency->at(static_cast<double>(message.value));
@@ -36,13 +39,14 @@ struct Link {
 
 class Cluster {
  public:
-  // Throws UserError (see validate). `source` is the file or name it came from, for messages.
+  // Throws a UserError if the profile is invalid (see validate). `source` is the file or name that messages
+  // show.
   explicit Cluster(HardwareProfile profile, const std::string& source = "cluster");
 
   const HardwareProfile& profile() const { return profile_; }
   const std::string& name() const { return profile_.name; }
 
-  int num_devices() const { return num_devices_; }  // missing ones too
+  int num_devices() const { return num_devices_; }  // including missing devices
   int num_present() const { return num_devices_ - static_cast<int>(profile_.missing_devices.size()); }
   int num_nodes() const { return num_nodes_; }
   int num_domains() const { return num_domains_; }
@@ -52,7 +56,7 @@ class Cluster {
   std::vector<Device> present_devices() const;
   const DeviceType& type_of(Device device) const;
   const NodeGroup& group_of(Device device) const;
-  double speed_of(Device device) const;  // factor on what its type does
+  double speed_of(Device device) const;  // speed relative to the device's type
   int node_of(Device device) const;
   int domain_of(Device device) const;
   int island_of(Device device) const;
@@ -68,18 +72,19 @@ class Cluster {
   Link island_link(const NodeGroup& from, const NodeGroup& to) const;
 
   HardwareProfile profile_;
-  std::vector<GroupStart> starts_;        // of each group
-  std::vector<int> island_sizes_;         // devices of each island
+  std::vector<GroupStart> starts_;        // first device, node and domain of each group
+  std::vector<int> island_sizes_;         // number of devices of each island
   std::vector<IslandLink> island_links_;  // sorted
   int num_devices_ = 0, num_nodes_ = 0, num_domains_ = 0;
 };
 
-// Bytes a second that so many devices of the first node receive from other nodes of its island, all at once; nothing where there are none.
-std::optional<double> received_per_second(const Cluster& cluster, int devices);
+// Bytes per second that `devices` devices of the first node receive in total from other nodes of the same
+// island; nullopt if there are no other nodes.
+std::optional<double> receive_bytes_per_second(const Cluster& cluster, int devices);
 
 std::string text(LinkClass kind);  // "network"
 
-// A few aligned lines for people.
+// A summary in a few aligned lines.
 std::string text(const Cluster& cluster);
 
 }  // namespace optimus

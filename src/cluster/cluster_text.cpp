@@ -1,4 +1,4 @@
-// A cluster in a few aligned lines.
+// Formats a cluster in a few aligned lines.
 #include <fmt/format.h>
 
 #include "base/text.h"
@@ -15,15 +15,15 @@ std::string rate(double per_second, const char* unit) {
   return fmt::format("{:.4g} {}{}/s", per_second, kPrefixes[prefix], unit);
 }
 
-// The format people compare devices by.
-NumberFormat usual_format(const DeviceType& type) {
+// The number format that is commonly used to compare devices.
+NumberFormat comparison_format(const DeviceType& type) {
   if (type.peak.bf16 > 0) return NumberFormat::bf16;
   return type.peak.fp16 > 0 ? NumberFormat::fp16 : NumberFormat::fp32;
 }
 
 std::vector<std::string> group_row(const HardwareProfile& profile, const NodeGroup& group) {
   const DeviceType& type = profile.types[static_cast<std::size_t>(group.type)];
-  const NumberFormat format = usual_format(type);
+  const NumberFormat format = comparison_format(type);
   const double share = group.network.nic.bytes_per_second * group.network.nics_per_node /
                        group.devices_per_node / group.network.oversubscription;
   return {type.name,
@@ -42,7 +42,7 @@ std::vector<std::string> group_row(const HardwareProfile& profile, const NodeGro
 
 std::string text(const Cluster& cluster) {
   const HardwareProfile& profile = cluster.profile();
-  constexpr std::size_t kMostRows = 20;
+  constexpr std::size_t kMaxRows = 20;
   const auto count = [](int number, const char* what) {
     return fmt::format("{} {}{}", with_commas(number), what, number == 1 ? "" : "s");
   };
@@ -51,20 +51,20 @@ std::string text(const Cluster& cluster) {
                                    count(cluster.num_islands(), "island"));
   TextTable table({"type", "devices", "nodes", "domain", "memory", "peak", "memory speed", "fast link",
                    "network share", "island"});
-  for (std::size_t i = 0; i < profile.groups.size() && i < kMostRows; ++i)
+  for (std::size_t i = 0; i < profile.groups.size() && i < kMaxRows; ++i)
     table.row(group_row(profile, profile.groups[i]));
   result += table.text();
-  if (profile.groups.size() > kMostRows)
-    result += fmt::format("and {} more groups\n", profile.groups.size() - kMostRows);
-  for (std::size_t i = 0; i < profile.island_links.size() && i < kMostRows; ++i)
+  if (profile.groups.size() > kMaxRows)
+    result += fmt::format("and {} more groups\n", profile.groups.size() - kMaxRows);
+  for (std::size_t i = 0; i < profile.island_links.size() && i < kMaxRows; ++i)
     result += fmt::format("islands {} and {}: {}, {}\n", profile.island_links[i].first,
                           profile.island_links[i].second, rate(profile.island_links[i].bytes_per_second, "B"),
                           text(profile.island_links[i].latency));
   if (!profile.missing_devices.empty())
     result += fmt::format("missing: {}\n", count(static_cast<int>(profile.missing_devices.size()), "device"));
   if (!profile.speed_factors.empty())
-    result += fmt::format("of another speed: {}\n",
-                          count(static_cast<int>(profile.speed_factors.size()), "device"));
+    result +=
+        fmt::format("different speed: {}\n", count(static_cast<int>(profile.speed_factors.size()), "device"));
   return result;
 }
 

@@ -20,8 +20,9 @@ double Curve::at(double size) const {
 }
 
 void validate(const Curve& curve, const std::string& where) {
-  if (curve.points.size() > kMostCurvePoints)
-    throw UserError("{} has {} points, may have {}", where, curve.points.size(), kMostCurvePoints);
+  if (curve.points.size() > kMaxCurvePoints)
+    throw UserError("{} has {} points, at most {} are supported", where, curve.points.size(),
+                    kMaxCurvePoints);
   CurvePoint before;
   for (const CurvePoint& point : curve.points) {
     if (!(std::isfinite(point.size) && point.size > before.size))

@@ -1,6 +1,6 @@
-// Curve: how much of a peak is reached, as a function of size. Points are joined by straight lines when both
-// axes are logarithmic; before the first and behind the last point the value stays. Used for products (size:
-// the edge of a cube of the same work) and for messages (size: bytes).
+// Curve: the fraction of a peak that is reached, as a function of size. Interpolation is linear with both
+// axes logarithmic; before the first and after the last point the value is constant. Used for GEMMs (size:
+// edge of a cube with the same number of operations) and for messages (size: bytes).
 #pragma once
 
 #include <string>
@@ -14,17 +14,17 @@ struct CurvePoint {
 };
 
 struct Curve {
-  std::vector<CurvePoint> points;  // sizes ascend, fractions never descend; none: 1 everywhere
+  std::vector<CurvePoint> points;  // sizes ascend, fractions never descend; empty: 1 everywhere
   bool operator==(const Curve&) const = default;
 
-  // O(log points). For size <= 0 the first fraction.
+  // O(log points). Returns the first fraction for size <= 0.
   double at(double size) const;
 };
 
-inline constexpr int kMostCurvePoints = 1'000;
+inline constexpr int kMaxCurvePoints = 1'000;
 
-// Throws UserError that begins with `where`: sizes must be above 0 and ascend, fractions must be above 0, at
-// most 1 and not descend.
+// Throws a UserError that starts with `where` unless sizes are above 0 and ascend, and fractions are above 0,
+// at most 1 and do not descend.
 void validate(const Curve& curve, const std::string& where);
 
 }  // namespace optimus

@@ -40,8 +40,8 @@ void check(const DeviceMap& map, const Cluster& cluster) {
   for (int i = 0; i < map.size(); ++i) {
     const Device device = map[VirtualDevice{i}];
     if (device.value >= cluster.num_devices())
-      throw UserError("device map: virtual device {} is on device {}, the cluster has {}", i, device.value,
-                      cluster.num_devices());
+      throw UserError("device map: virtual device {} is on device {}, but the cluster has {} devices", i,
+                      device.value, cluster.num_devices());
     if (!cluster.is_present(device))
       throw UserError("device map: virtual device {} is on device {}, which is missing", i, device.value);
   }

@@ -1,4 +1,5 @@
-// DeviceMap: which physical device each virtual device of a plan is. A value; losing a device is a new map.
+// DeviceMap: maps each virtual device of a plan to a physical device. A plain value; the loss of a device
+// results in a new map.
 #pragma once
 
 #include <compare>
@@ -10,7 +11,7 @@
 
 namespace optimus {
 
-// A device as a plan names it, from 0.
+// A device as numbered in a plan, from 0.
 struct VirtualDevice {
   int value = 0;
   constexpr auto operator<=>(const VirtualDevice&) const = default;
@@ -19,24 +20,24 @@ struct VirtualDevice {
 class DeviceMap {
  public:
   DeviceMap() = default;                                // no devices
-  static DeviceMap identity(int num_devices);           // virtual i is physical i
-  static DeviceMap of_present(const Cluster& cluster);  // the present devices in their order
-  // Virtual i is devices[i]. Throws UserError when two are the same or one is negative.
+  static DeviceMap identity(int num_devices);           // virtual device i is physical device i
+  static DeviceMap of_present(const Cluster& cluster);  // the present devices in ascending order
+  // Virtual device i is devices[i]. Throws a UserError if two devices are equal or one is negative.
   explicit DeviceMap(std::vector<Device> devices);
 
   int size() const { return static_cast<int>(physical_.size()); }
   Device operator[](VirtualDevice device) const { return physical_[static_cast<std::size_t>(device.value)]; }
-  // Nothing when no virtual device is on it. O(log size).
+  // Returns nullopt if no virtual device is mapped to it. O(log size).
   std::optional<VirtualDevice> virtual_of(Device device) const;
   const std::vector<Device>& devices() const { return physical_; }
   bool operator==(const DeviceMap& other) const { return physical_ == other.physical_; }
 
  private:
   std::vector<Device> physical_;
-  std::vector<std::pair<Device, VirtualDevice>> sorted_;  // by physical device
+  std::vector<std::pair<Device, VirtualDevice>> sorted_;  // sorted by physical device
 };
 
-// Throws UserError when the map names a device that the cluster does not have or that is missing.
+// Throws a UserError if the map contains a device that the cluster does not have or that is missing.
 void check(const DeviceMap& map, const Cluster& cluster);
 
 }  // namespace optimus

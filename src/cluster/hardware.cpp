@@ -35,23 +35,23 @@ void check_type(const DeviceType& type, const std::string& where) {
   for (const double value : {peak.fp64, peak.tf32, peak.bf16, peak.fp16, peak.fp8, peak.fp4})
     if (!(std::isfinite(value) && value >= 0))
       throw UserError("{}: a peak of {} operations per second must be at least 0", where, value);
-  validate(type.product_efficiency, where + ": product_efficiency");
+  validate(type.gemm_efficiency, where + ": product_efficiency");
   std::set<NumberFormat> formats;
   for (const KernelTimes& times : type.kernels) {
     validate(times, fmt::format("{}: kernels in {}", where, text(times.format)));
     if (!formats.insert(times.format).second)
-      throw UserError("{}: kernels in {} are there twice", where, text(times.format));
+      throw UserError("{}: kernels in {} appear twice", where, text(times.format));
   }
 }
 
 void check_types(const HardwareProfile& profile, const std::string& source) {
-  require_range(static_cast<std::int64_t>(profile.types.size()), 1, kMostDeviceTypes, source,
+  require_range(static_cast<std::int64_t>(profile.types.size()), 1, kMaxDeviceTypes, source,
                 "the number of device types");
   std::set<std::string> names;
   for (const DeviceType& type : profile.types) {
     const std::string where = fmt::format("{}: device type {}", source, in_quotes(type.name));
     check_type(type, where);
-    if (!names.insert(type.name).second) throw UserError("{} is there twice", where);
+    if (!names.insert(type.name).second) throw UserError("{} appears twice", where);
   }
 }
 
@@ -64,10 +64,10 @@ void check_link(const LinkSpec& link, const std::string& where) {
 
 void check_group(const HardwareProfile& profile, const NodeGroup& group, const std::string& where) {
   require_range(group.type, 0, static_cast<std::int64_t>(profile.types.size()) - 1, where, "the device type");
-  require_range(group.island, 0, kMostIslands - 1, where, "island");
-  require_range(group.num_devices, 1, kMostDevices, where, "devices");
-  require_range(group.devices_per_node, 1, kMostDevices, where, "devices_per_node");
-  require_range(group.devices_per_domain, 1, kMostDevices, where, "devices_per_domain");
+  require_range(group.island, 0, kMaxIslands - 1, where, "island");
+  require_range(group.num_devices, 1, kMaxDevices, where, "devices");
+  require_range(group.devices_per_node, 1, kMaxDevices, where, "devices_per_node");
+  require_range(group.devices_per_domain, 1, kMaxDevices, where, "devices_per_domain");
   const int larger = std::max(group.devices_per_node, group.devices_per_domain);
   const int smaller = std::min(group.devices_per_node, group.devices_per_domain);
   if (larger % smaller != 0)
@@ -91,7 +91,7 @@ std::int64_t check_groups(const HardwareProfile& profile, const std::string& sou
     check_group(profile, profile.groups[i], fmt::format("{}: groups[{}]", source, i));
     num_devices += profile.groups[i].num_devices;
   }
-  require_range(num_devices, 1, kMostDevices, source, "the number of devices");
+  require_range(num_devices, 1, kMaxDevices, source, "the number of devices");
   return num_devices;
 }
 
@@ -105,10 +105,10 @@ void check_islands(const HardwareProfile& profile, const std::string& source) {
   std::set<std::pair<int, int>> pairs;
   for (const IslandLink& link : profile.island_links) {
     const std::string where =
-        fmt::format("{}: the link of islands {} and {}", source, link.first, link.second);
+        fmt::format("{}: the link between islands {} and {}", source, link.first, link.second);
     if (link.first < 0 || link.second >= num_islands || link.first >= link.second)
-      throw UserError("{} must join two of the {} islands, the smaller first", where, num_islands);
-    if (!pairs.emplace(link.first, link.second).second) throw UserError("{} is there twice", where);
+      throw UserError("{} must join two of the {} islands, in ascending order", where, num_islands);
+    if (!pairs.emplace(link.first, link.second).second) throw UserError("{} appears twice", where);
     check_link({link.bytes_per_second, link.latency, {}}, where);
   }
   const auto needed = static_cast<std::size_t>(num_islands) * static_cast<std::size_t>(num_islands - 1) / 2;
@@ -119,11 +119,11 @@ void check_islands(const HardwareProfile& profile, const std::string& source) {
 
 void check_devices(const HardwareProfile& profile, std::int64_t num_devices, const std::string& source) {
   std::int64_t before = -1;
-  for (const SpeedFactor& slow : profile.speed_factors) {
-    require_range(slow.device, 0, num_devices - 1, source, "a device in speed_factors");
-    if (slow.device <= before) throw UserError("{}: devices in speed_factors must ascend", source);
-    require_positive(slow.factor, source, "a factor in speed_factors");
-    before = slow.device;
+  for (const SpeedFactor& entry : profile.speed_factors) {
+    require_range(entry.device, 0, num_devices - 1, source, "a device in speed_factors");
+    if (entry.device <= before) throw UserError("{}: devices in speed_factors must ascend", source);
+    require_positive(entry.factor, source, "a factor in speed_factors");
+    before = entry.device;
   }
   before = -1;
   for (const int device : profile.missing_devices) {
@@ -138,7 +138,7 @@ void check_devices(const HardwareProfile& profile, std::int64_t num_devices, con
 }  // namespace
 
 void validate(const HardwareProfile& profile, const std::string& source) {
-  require_range(static_cast<std::int64_t>(profile.groups.size()), 1, kMostNodeGroups, source,
+  require_range(static_cast<std::int64_t>(profile.groups.size()), 1, kMaxNodeGroups, source,
                 "the number of groups");
   check_types(profile, source);
   const std::int64_t num_devices = check_groups(profile, source);

@@ -1,4 +1,4 @@
-// Reading half of hardware_json.h.
+// Implements the reader of hardware_json.h.
 #include "cluster/hardware_json.h"
 
 #include <algorithm>
@@ -18,21 +18,21 @@ Bytes read_bytes(const JsonView& value) {
 }
 
 int read_count(const JsonView& value, int smallest) {
-  return static_cast<int>(value.integer(smallest, kMostDevices));
+  return static_cast<int>(value.integer(smallest, kMaxDevices));
 }
 
 void read_count_into(int& target, const JsonView& parent, std::string_view key, int smallest) {
   if (const auto value = parent.find(key)) target = read_count(*value, smallest);
 }
 
-// The list's length is looked at before a view of each element is made.
+// Checks the length of the list before creating a view of each element.
 std::vector<JsonView> at_most(int most, const JsonView& list) {
   if (list.raw().is_array() && list.raw().size() > static_cast<std::size_t>(most))
-    list.refuse(fmt::format("a list of at most {}", most));
+    list.refuse(fmt::format("a list of at most {} elements", most));
   return list.elements();
 }
 
-// [[a, b], …]
+// Reads a list of pairs: [[a, b], …].
 template <typename Item, typename Make>
 std::vector<Item> read_pairs(const JsonView& list, int most, std::string_view form, Make make) {
   std::vector<Item> items;
@@ -47,7 +47,7 @@ std::vector<Item> read_pairs(const JsonView& list, int most, std::string_view fo
 Curve read_curve(const JsonView& parent, std::string_view key) {
   const auto list = parent.find(key);
   if (!list) return {};
-  return {read_pairs<CurvePoint>(*list, kMostCurvePoints, "a pair of size and fraction",
+  return {read_pairs<CurvePoint>(*list, kMaxCurvePoints, "a pair of size and fraction",
                                  [](const JsonView& size, const JsonView& part) {
                                    return CurvePoint{size.number(), part.number()};
                                  })};
@@ -79,14 +79,14 @@ KernelTimes read_kernel_times(const JsonView& value) {
   times.launch_seconds = value.number_or("launch_seconds", 0);
   times.step_seconds = value.number_or("step_seconds", 0);
   const JsonView tables = value.at("tables");
-  if (!tables.raw().is_object() || tables.raw().size() > kMostKernelTables)
-    tables.refuse(fmt::format("an object of at most {} tables", kMostKernelTables));
+  if (!tables.raw().is_object() || tables.raw().size() > kMaxKernelTables)
+    tables.refuse(fmt::format("an object of at most {} tables", kMaxKernelTables));
   for (const auto& [name, ignored] : tables.raw().items()) {
     const JsonView table = tables.at(name);
     table.allow_only(Names{"axes", "rates"});
     RateTable& read = times.tables[name];
     for (const JsonView& axis : at_most(3, table.at("axes"))) read.axes.push_back(read_numbers(axis, 1000));
-    read.rates = read_numbers(table.at("rates"), kMostTableRates);
+    read.rates = read_numbers(table.at("rates"), kMaxTableRates);
   }
   return times;
 }
@@ -101,7 +101,7 @@ DeviceType read_type(const JsonView& value) {
   type.memory_bytes_per_second = value.at("memory_bytes_per_second").number();
   type.watts = value.number_or("watts", 0);
   if (const auto price = value.find("price_per_hour")) type.price_per_hour = price->number();
-  type.product_efficiency = read_curve(value, "product_efficiency");
+  type.gemm_efficiency = read_curve(value, "product_efficiency");
   if (const auto list = value.find("kernels"))
     for (const JsonView& times : at_most(static_cast<int>(std::size(kAllFormats)), *list))
       type.kernels.push_back(read_kernel_times(times));
@@ -132,7 +132,7 @@ void read_network_into(NetworkSpec& target, const JsonView& group, bool is_requi
   target.oversubscription = network.number_or("oversubscription", 1);
 }
 
-// The group's type: one that the file defines, else a shipped one, which then belongs to the profile too.
+// The type of a group: one that the file defines, or a built-in one, which is then added to the profile.
 int find_type(std::vector<DeviceType>& types, const JsonView& name) {
   const auto find = [&](std::string_view wanted) {
     return std::find_if(types.begin(), types.end(),
@@ -144,7 +144,7 @@ int find_type(std::vector<DeviceType>& types, const JsonView& name) {
     if (!shipped) {
       Names known = device_type_names();
       for (const DeviceType& type : types) known.push_back(type.name);
-      throw UserError("{} is {}, which is neither in device_types nor shipped{}", name.where(),
+      throw UserError("{} is {}, which is neither in device_types nor a built-in type{}", name.where(),
                       in_quotes(name.text()), did_you_mean(name.text(), known));
     }
     found = find(shipped->name);
@@ -195,12 +195,12 @@ IslandLink read_island_link(const JsonView& value) {
 void read_devices(const JsonView& document, HardwareProfile& profile) {
   if (const auto list = document.find("speed_factors"))
     profile.speed_factors =
-        read_pairs<SpeedFactor>(*list, kMostDevices, "a pair of device and factor",
+        read_pairs<SpeedFactor>(*list, kMaxDevices, "a pair of device and factor",
                                 [](const JsonView& device, const JsonView& factor) {
                                   return SpeedFactor{read_count(device, 0), factor.number()};
                                 });
   if (const auto list = document.find("missing_devices"))
-    for (const JsonView& device : at_most(kMostDevices, *list))
+    for (const JsonView& device : at_most(kMaxDevices, *list))
       profile.missing_devices.push_back(read_count(device, 0));
   std::sort(profile.speed_factors.begin(), profile.speed_factors.end(),
             [](const SpeedFactor& a, const SpeedFactor& b) { return a.device < b.device; });
@@ -216,11 +216,11 @@ HardwareProfile hardware_from_json(const Json& document, const std::string& sour
   HardwareProfile profile;
   profile.name = view.text_or("name", "");
   if (const auto types = view.find("device_types"))
-    for (const JsonView& type : at_most(kMostDeviceTypes, *types)) profile.types.push_back(read_type(type));
-  for (const JsonView& group : at_most(kMostNodeGroups, view.at("groups")))
+    for (const JsonView& type : at_most(kMaxDeviceTypes, *types)) profile.types.push_back(read_type(type));
+  for (const JsonView& group : at_most(kMaxNodeGroups, view.at("groups")))
     profile.groups.push_back(read_group(profile.types, group));
   if (const auto links = view.find("island_links"))
-    for (const JsonView& link : at_most(kMostIslands * kMostIslands, *links))
+    for (const JsonView& link : at_most(kMaxIslands * kMaxIslands, *links))
       profile.island_links.push_back(read_island_link(link));
   read_devices(view, profile);
   validate(profile, source);

@@ -1,4 +1,4 @@
-// Writing half of hardware_json.h.
+// Implements the writer of hardware_json.h.
 #include "cluster/hardware_json.h"
 
 namespace optimus {
@@ -31,7 +31,7 @@ OrderedJson type_json(const DeviceType& type) {
   result["memory_bytes_per_second"] = type.memory_bytes_per_second;
   result["watts"] = type.watts;
   if (type.price_per_hour) result["price_per_hour"] = *type.price_per_hour;
-  result["product_efficiency"] = curve_json(type.product_efficiency);
+  result["product_efficiency"] = curve_json(type.gemm_efficiency);
   for (const KernelTimes& times : type.kernels) result["kernels"].push_back(kernels_json(times));
   return result;
 }
@@ -74,8 +74,8 @@ OrderedJson to_json(const HardwareProfile& profile) {
     result["island_links"].push_back({{"islands", {link.first, link.second}},
                                       {"bytes_per_second", link.bytes_per_second},
                                       {"latency_seconds", link.latency.value}});
-  for (const SpeedFactor& slow : profile.speed_factors)
-    result["speed_factors"].push_back(OrderedJson::array({slow.device, slow.factor}));
+  for (const SpeedFactor& entry : profile.speed_factors)
+    result["speed_factors"].push_back(OrderedJson::array({entry.device, entry.factor}));
   for (const int device : profile.missing_devices) result["missing_devices"].push_back(device);
   return result;
 }

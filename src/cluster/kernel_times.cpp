@@ -9,8 +9,9 @@
 namespace optimus {
 namespace {
 
-// Where a size lies on an axis: left neighbour, and how far towards the next, 0 to 1.
-std::pair<std::size_t, double> place_on(const std::vector<double>& axis, double size) {
+// The position of a size on an axis: index of the left neighbor, and the fraction of the way to the next one,
+// 0 to 1.
+std::pair<std::size_t, double> position_on_axis(const std::vector<double>& axis, double size) {
   if (axis.size() == 1 || !(size > axis.front())) return {0, 0};
   if (size >= axis.back()) return {axis.size() - 2, 1};
   const auto right = std::upper_bound(axis.begin(), axis.end(), size);
@@ -21,15 +22,15 @@ std::pair<std::size_t, double> place_on(const std::vector<double>& axis, double 
 }  // namespace
 
 double RateTable::at(std::span<const double> sizes) const {
-  ensure(sizes.size() == axes.size(), "{} sizes for a table of {}", sizes.size(), axes.size());
-  std::array<std::pair<std::size_t, double>, 3> places{};
-  for (std::size_t a = 0; a < axes.size(); ++a) places[a] = place_on(axes[a], sizes[a]);
+  ensure(sizes.size() == axes.size(), "{} sizes for a table with {} axes", sizes.size(), axes.size());
+  std::array<std::pair<std::size_t, double>, 3> positions{};
+  for (std::size_t a = 0; a < axes.size(); ++a) positions[a] = position_on_axis(axes[a], sizes[a]);
   double logarithm = 0;
   for (unsigned corner = 0; corner < 1u << axes.size(); ++corner) {
     double weight = 1;
     std::size_t index = 0;
     for (std::size_t a = 0; a < axes.size(); ++a) {
-      const auto [left, part] = places[a];
+      const auto [left, part] = positions[a];
       const bool is_right = (corner >> a & 1) != 0;
       weight *= is_right ? part : 1 - part;
       index = index * axes[a].size() + std::min(left + is_right, axes[a].size() - 1);
@@ -48,11 +49,11 @@ double KernelTimes::seconds(std::string_view table, double work, std::initialize
 void validate(const KernelTimes& times, const std::string& where) {
   for (const double seconds : {times.launch_seconds, times.step_seconds})
     if (!(seconds >= 0 && seconds < 60))
-      throw UserError("{}: {} seconds of the host are not from 0 to 60", where, seconds);
+      throw UserError("{}: a host time of {} seconds is outside the range 0 to 60", where, seconds);
   for (const auto& [name, table] : times.tables) {
-    const bool is_product = name.starts_with("product") || name.starts_with("narrow."),
+    const bool is_gemm = name.starts_with("product") || name.starts_with("narrow."),
                is_attention = name.starts_with("attention");
-    const std::size_t wanted = is_product ? 3 : is_attention ? 2 : 1;
+    const std::size_t wanted = is_gemm ? 3 : is_attention ? 2 : 1;
     if (table.axes.size() != wanted)
       throw UserError("{}: {} has {} axes, must have {}", where, name, table.axes.size(), wanted);
     std::size_t points = 1;
@@ -65,10 +66,10 @@ void validate(const KernelTimes& times, const std::string& where) {
         before = size;
       }
       points *= axis.size();
-      if (points > kMostTableRates) break;
+      if (points > kMaxTableRates) break;
     }
     if (points == 0 || points != table.rates.size())
-      throw UserError("{}: {} has {} rates, its axes ask for {}", where, name, table.rates.size(), points);
+      throw UserError("{}: {} has {} rates, its axes require {}", where, name, table.rates.size(), points);
     for (const double rate : table.rates)
       if (!(rate > 0 && std::isfinite(rate)))
         throw UserError("{}: a rate of {} is {}, must be above 0", where, name, rate);

@@ -1,17 +1,25 @@
-// KernelTimes: how fast our engine's kernels run on a device in one number format, by size, as a probe measured them
-// (engine/probe.h). A type that has them is predicted from them instead of from peaks and curves.
+// KernelTimes: the speed of the engine's kernels on a device in one number format, as a function of size,
+// measured by a probe (engine/probe.h). If a device type has kernel times, predictions use them instead of
+// peaks and curves.
 //
-// Tables, all optional: what is not there is predicted as for a device that nobody has measured.
-//   product, product.add                         operations a second over (rows, inner, outer): y = x Wᵀ, y += x Wᵀ
-//   product.input, product.weight                dx = dy W, dW += dyᵀ x
-//   attention, attention.backward                operations a second over (length, head_dim), as model/operations.h counts them: causal
-//   attention.whole, attention.whole.backward    every position sees all others
-//   norm.KIND, norm.KIND.backward                elements a second over elements; likewise
-//   activation.NAME, activation.NAME.backward    NAME with ".gated" where a gate multiplies
-//   narrow.product, narrow.input, narrow.weight  as product.*, of products in 8 bits whose operands are there (engine/fp8_products.h)
-//   cast, cast.both, cast.turned, cast.transpose elements a second: to 8 bits as they lie, both ways, transposed; 8 bits transposed
-//   norm.KIND.narrow, activation.NAME.narrow and .narrow.backward: these, straight to 8 bits
-//   rope, embedding, embedding.backward, loss, add, bias (a sum over rows), update (of parameters, norm and clearing included)
+// All tables are optional: an absent one is predicted as for a device without measurements.
+//   product, product.add                operations per second over (rows, inner, outer): y = x Wᵀ, y += x Wᵀ
+//   product.input, product.weight       dx = dy W, dW += dyᵀ x
+//   attention                           operations per second over (length, head_dim), counted as in
+//                                       model/operations.h: causal
+//   attention.whole                     not causal: every position attends to all others
+//   norm.KIND                           elements per second over elements, as are all following tables
+//   activation.NAME                     NAME has the suffix ".gated" if a gate is multiplied
+//     These four have a second table with the suffix ".backward".
+//   narrow.product, narrow.input, narrow.weight
+//                                       as product.*, for fp8 GEMMs whose operands are already in fp8
+//                                       (engine/fp8_gemm.h)
+//   cast, cast.turned, cast.both        cast to fp8 as stored, transposed, and both at once
+//   cast.transpose                      transpose of fp8 elements
+//   norm.KIND.narrow, activation.NAME.narrow, activation.NAME.narrow.backward
+//                                       as above, with fp8 output
+//   rope, embedding, embedding.backward, loss, add, bias (a sum over rows)
+//   update                              of parameters, including norm and clearing
 #pragma once
 
 #include <array>
@@ -25,31 +33,32 @@
 
 namespace optimus {
 
-// Work a second over a grid of sizes. Between points: straight lines where all axes are logarithmic; outside the grid the
-// rate of its edge.
+// Operations or elements per second over a grid of sizes. Interpolation is linear with all axes logarithmic;
+// outside the grid the rate of its edge applies.
 struct RateTable {
-  std::vector<std::vector<double>> axes;  // one to three, each ascends
-  std::vector<double> rates;              // the last axis runs fastest
+  std::vector<std::vector<double>> axes;  // one to three, each in ascending order
+  std::vector<double> rates;              // the last axis varies fastest
   bool operator==(const RateTable&) const = default;
 
-  // As many sizes as axes.
+  // `sizes` has one element per axis.
   double at(std::span<const double> sizes) const;
 };
 
 struct KernelTimes {
   NumberFormat format = NumberFormat::fp32;
-  double launch_seconds = 0;  // the host's, for a kernel: nothing takes less
-  double step_seconds = 0;    // the host's, for a step, beside its kernels
+  double launch_seconds = 0;  // time of the host per kernel: lower bound of every kernel
+  double step_seconds = 0;    // time of the host per step, in addition to its kernels
   std::map<std::string, RateTable, std::less<>> tables;
   bool operator==(const KernelTimes&) const = default;
 
-  // Seconds of `work` at such sizes; below 0 when there is no such table.
+  // Seconds for `work` at these sizes; negative if there is no such table.
   double seconds(std::string_view table, double work, std::initializer_list<double> sizes) const;
 };
 
-inline constexpr int kMostKernelTables = 100, kMostTableRates = 100'000;
+inline constexpr int kMaxKernelTables = 100, kMaxTableRates = 100'000;
 
-// Throws UserError that begins with `where`: axes must ascend from above 0, rates must be above 0 and as many as points.
+// Throws a UserError that starts with `where` unless axes are above 0 and ascend, rates are above 0, and
+// there is one rate per grid point.
 void validate(const KernelTimes& times, const std::string& where);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See launcher.h. One table row per launcher.
+// Implements launcher.h. There is one table row per launcher.
 #include "cluster/launcher.h"
 
 #include <fmt/format.h>
@@ -13,14 +13,14 @@ namespace {
 struct LauncherRow {
   const char* name;
   const char *rank, *world_size, *local_rank;
-  const char* local_size;  // ranks on this machine; empty: not told
-  const char* num_hosts;   // empty: not told
-  const char* hosts;       // a Slurm list, rank 0's first; empty: none
+  const char* local_size;  // number of ranks on this machine; empty: not provided
+  const char* num_hosts;   // number of hosts; empty: not provided
+  const char* hosts;       // a Slurm node list that starts with the host of rank 0; empty: not provided
   std::vector<const char*> job;
 };
 
-// In this order, as other trainers have it. Slurm's number of tasks is the step's: that of the allocation also stands in the
-// environment of a shell inside it, which srun has not started.
+// The order is the same as in other trainers. For Slurm, the number of tasks of the step is used: the number
+// of tasks of the allocation is also set in a shell inside the allocation, which srun has not started.
 const std::vector<LauncherRow>& launcher_rows() {
   static const std::vector<LauncherRow> rows = {
       {"optimus launch",
@@ -68,17 +68,17 @@ const std::vector<LauncherRow>& launcher_rows() {
   return rows;
 }
 
-int launch_number(const std::string& variable, const std::string& text, int least) {
+int launch_number(const std::string& variable, const std::string& text, int minimum) {
   int value = 0;
   option_value::parse(value, text, variable);
-  if (value < least) throw UserError("{}: {} is less than {}", variable, value, least);
+  if (value < minimum) throw UserError("{}: {} is below the minimum of {}", variable, value, minimum);
   return value;
 }
 
-std::optional<int> number_of(const Environment& environment, const std::string& variable, int least) {
+std::optional<int> number_of(const Environment& environment, const std::string& variable, int minimum) {
   if (variable.empty()) return std::nullopt;
   const auto text = environment(variable);
-  return text ? std::optional(launch_number(variable, *text, least)) : std::nullopt;
+  return text ? std::optional(launch_number(variable, *text, minimum)) : std::nullopt;
 }
 
 std::string job_of(const LauncherRow& row, const Environment& environment) {
@@ -87,16 +87,17 @@ std::string job_of(const LauncherRow& row, const Environment& environment) {
   return job;
 }
 
-bool is_here(const std::string& host) {
+bool is_this_host(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
-// How many ranks are here, or on how many hosts they are; where that is not told, by the name of the place where they meet.
+// Decides by the number of local ranks or by the number of hosts; if neither is provided, by the name of the
+// rendezvous host.
 bool is_on_one_host(const LauncherRow& row, const LaunchInfo& info, const Environment& environment) {
   if (const auto local = number_of(environment, row.local_size, 1)) return *local >= info.world_size;
   if (const auto hosts = number_of(environment, row.num_hosts, 1)) return *hosts == 1;
   const auto master = environment("MASTER_ADDR");
-  return info.world_size == 1 || (master && is_here(*master));
+  return info.world_size == 1 || (master && is_this_host(*master));
 }
 
 void find_master(const LauncherRow& row, LaunchInfo& info, const Environment& environment) {
@@ -104,7 +105,7 @@ void find_master(const LauncherRow& row, LaunchInfo& info, const Environment& en
     info.master_host = first_slurm_host(*hosts);
   if (const auto address = environment("MASTER_ADDR")) info.master_host = *address;
   if (const auto port = number_of(environment, "MASTER_PORT", 1)) {
-    if (*port > 65535) throw UserError("MASTER_PORT: {} is more than 65535", *port);
+    if (*port > 65535) throw UserError("MASTER_PORT: {} exceeds 65535", *port);
     info.master_port = *port;
   } else if (!info.master_host.empty()) {
     info.master_port = port_of_job(info.job);

@@ -14,18 +14,18 @@ namespace optimus {
 namespace {
 
 Cluster read_cluster(const std::string& path) {
-  constexpr Bytes kLargestFile{std::int64_t{32} << 20};
-  const std::string text = value_or_throw(read_file(path, kLargestFile));
+  constexpr Bytes kMaxFileBytes{std::int64_t{32} << 20};
+  const std::string text = value_or_throw(read_file(path, kMaxFileBytes));
   HardwareProfile profile = hardware_from_json(parse_json(text, path), path);
   if (profile.name.empty()) profile.name = Path(path).stem().string();
   return Cluster(std::move(profile), path);
 }
 
-constexpr std::string_view kHere = "here";
+constexpr std::string_view kMeasuredName = "here";
 
-// Of "herex12" 12; nothing where it is no such name.
-std::optional<int> workers_in(std::string_view name) {
-  const std::string prefix = std::string(kHere) + "x";
+// Returns 12 for "herex12"; nullopt for other names.
+std::optional<int> parse_num_workers(std::string_view name) {
+  const std::string prefix = std::string(kMeasuredName) + "x";
   if (!name.starts_with(prefix) || name.size() > prefix.size() + 6) return std::nullopt;
   int count = 0;
   const auto [rest, problem] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), count);
@@ -33,8 +33,8 @@ std::optional<int> workers_in(std::string_view name) {
                                                                                   : std::nullopt;
 }
 
-// One of several equal parts of a processor.
-DeviceType part_of(DeviceType type, int num_parts) {
+// The device type of one of `num_parts` equal parts of a processor.
+DeviceType part_of_device(DeviceType type, int num_parts) {
   for (double* rate :
        {&type.peak.fp64, &type.peak.fp32, &type.peak.bf16, &type.peak.fp16, &type.memory_bytes_per_second})
     *rate /= num_parts;
@@ -45,30 +45,32 @@ DeviceType part_of(DeviceType type, int num_parts) {
   return type;
 }
 
-Cluster open_here(const std::string& name) {
+Cluster open_measured_cluster(const std::string& name) {
   std::error_code ignored;
   const Path path = measured_cluster_path();
   if (!std::filesystem::exists(path, ignored))
-    throw UserError("cluster {}: this machine was not measured yet; optimus profile --hardware does it",
-                    name);
-  Cluster here = read_cluster(path.string());
-  const std::optional<int> workers = workers_in(name);
-  if (!workers) return here;
-  const DeviceType& type = here.profile().types.front();
+    throw UserError(
+        "cluster {}: this machine has not been measured yet; run optimus profile --hardware first", name);
+  Cluster measured_cluster = read_cluster(path.string());
+  const std::optional<int> workers = parse_num_workers(name);
+  if (!workers) return measured_cluster;
+  const DeviceType& type = measured_cluster.profile().types.front();
   const bool is_shared = type.name == "cpu";
-  if (!is_shared && *workers > here.num_devices())
-    throw UserError("cluster {}: this machine was measured with {} {}; {}x{} is as its maker states it", name,
-                    here.num_devices(), type.name, type.name, *workers);
-  HardwareProfile several = several_of(here.profile(), type, *workers, is_shared ? *workers : 1);
-  several.name = name;
-  return Cluster(std::move(several), "cluster " + in_quotes(name));
+  if (!is_shared && *workers > measured_cluster.num_devices())
+    throw UserError(
+        "cluster {}: this machine was measured with {} {}; use {}x{} for the vendor's specification", name,
+        measured_cluster.num_devices(), type.name, type.name, *workers);
+  HardwareProfile replicated =
+      replicate_device(measured_cluster.profile(), type, *workers, is_shared ? *workers : 1);
+  replicated.name = name;
+  return Cluster(std::move(replicated), "cluster " + in_quotes(name));
 }
 
 }  // namespace
 
-HardwareProfile several_of(HardwareProfile measured, const DeviceType& type, int num_devices,
-                           int num_sharing) {
-  measured.types = {part_of(type, num_sharing)};
+HardwareProfile replicate_device(HardwareProfile measured, const DeviceType& type, int num_devices,
+                                 int num_sharing) {
+  measured.types = {part_of_device(type, num_sharing)};
   measured.groups.resize(1);
   NodeGroup& group = measured.groups.front();
   group.type = 0;
@@ -76,7 +78,9 @@ HardwareProfile several_of(HardwareProfile measured, const DeviceType& type, int
   return measured;
 }
 
-bool is_measured_here(const std::string& name) { return name == kHere || workers_in(name); }
+bool is_measured_cluster_name(const std::string& name) {
+  return name == kMeasuredName || parse_num_workers(name);
+}
 
 Path measured_cluster_path() {
   const char* const cache = std::getenv("XDG_CACHE_HOME");
@@ -87,15 +91,15 @@ Path measured_cluster_path() {
 
 Cluster open_cluster(const std::string& name_or_path) {
   std::error_code ignored;
-  if (is_measured_here(name_or_path)) return open_here(name_or_path);
+  if (is_measured_cluster_name(name_or_path)) return open_measured_cluster(name_or_path);
   const bool is_path = name_or_path.find('/') != std::string::npos || ends_with(name_or_path, ".json");
   const bool is_name = looks_like_cluster_name(name_or_path) || find_device_type(name_or_path);
   if (!is_path && is_name)
     return Cluster(standard_cluster(name_or_path), "cluster " + in_quotes(name_or_path));
   if (is_path || std::filesystem::exists(name_or_path, ignored)) return read_cluster(name_or_path);
   throw UserError(
-      "cluster {} is neither a file, a name such as h100x512 or a100x16+v100x32, nor here (herex2: as two "
-      "workers); types are {}",
+      "cluster {} is neither a file, a name such as h100x512 or a100x16+v100x32, nor here (herex2: two "
+      "workers of this machine); types are {}",
       in_quotes(name_or_path), join(device_type_names(), ", "));
 }
 

@@ -1,4 +1,4 @@
-// A cluster by the name that a user gives: "h100x512", "a100x16+v100x32", or a JSON file.
+// Opens a cluster by the name that a user specifies: "h100x512", "a100x16+v100x32", or a JSON file.
 #pragma once
 
 #include <string>
@@ -8,17 +8,19 @@
 
 namespace optimus {
 
-// Where the probe keeps what it measured of this machine: in the user's cache folder.
+// The file with the measured profile of this machine, in the user's cache folder.
 Path measured_cluster_path();
 
-// "here" is this machine as it was measured, "herex2" two workers on it. A name of that form comes first; "./h100x8" means the file.
-// Throws UserError.
+// "here" is this machine as measured, "herex2" two workers on it. Names have precedence over files;
+// "./h100x8" refers to the file. Throws UserError.
 Cluster open_cluster(const std::string& name_or_path);
-// "here", "herex2": whose links are as they were measured, not as makers state them.
-bool is_measured_here(const std::string& name);
+// Whether the name is "here" or of the form "herex2", so that the links are measured instead of taken from
+// specifications.
+bool is_measured_cluster_name(const std::string& name);
 
-// So many devices of one type, joined as the measured machine's are; where they share a processor each is such a part of it.
-HardwareProfile several_of(HardwareProfile measured, const DeviceType& type, int num_devices,
-                           int num_sharing);
+// `num_devices` devices of one type with the links of the measured machine. If `num_sharing` devices share a
+// processor, each has that part of its performance.
+HardwareProfile replicate_device(HardwareProfile measured, const DeviceType& type, int num_devices,
+                                 int num_sharing);
 
 }  // namespace optimus

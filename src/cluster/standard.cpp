@@ -1,4 +1,4 @@
-// See standard.h. The two tables are the whole truth about shipped hardware.
+// Implements standard.h. The two tables contain all data of the built-in hardware.
 #include "cluster/standard.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 struct TypeRow {
   const char* name;
   double memory_gib;
-  // Teraflops, dense; 0: none.
+  // Dense TFLOP/s; 0: not supported.
   double fp64, fp32, tf32, bf16, fp16, fp8, fp4;
   double memory_tb_per_second, watts;
   std::span<const CurvePoint> products;
@@ -30,8 +30,8 @@ struct NodeRow {
   double domain_microseconds, network_microseconds;
 };
 
-// Fractions of the peak over the edge of a cube. Anchors: a product of 8192 sustains 0.69 on an H200 and
-// about 0.88 on an A100; power limits Hopper and Blackwell before arithmetic does.
+// Fractions of the peak as functions of the edge of a cube. Reference points: a GEMM of size 8192 sustains
+// 0.69 on an H200 and about 0.88 on an A100; on Hopper and Blackwell, power is the limit before arithmetic.
 constexpr CurvePoint kVolta[] = {{128, .04},  {256, .15},  {512, .40}, {1024, .58},
                                  {2048, .68}, {4096, .73}, {8192, .75}};
 constexpr CurvePoint kAmpere[] = {{128, .03},  {256, .12},  {512, .35}, {1024, .57},
@@ -42,7 +42,7 @@ constexpr CurvePoint kBlackwell[] = {{128, .005}, {256, .03},  {512, .13}, {1024
                                      {2048, .55}, {4096, .66}, {8192, .71}};
 constexpr CurvePoint kCpu[] = {{8, .05}, {32, .40}, {128, .75}, {512, .90}, {2048, .95}};
 
-// Fractions of the bandwidth over bytes of a message, the latency apart.
+// Fractions of the bandwidth as functions of the message size in bytes; the latency is separate.
 constexpr CurvePoint kFastMessages[] = {
     {4096, .05}, {65536, .30}, {1 << 20, .60}, {1 << 24, .80}, {1 << 28, .87}};
 constexpr CurvePoint kNetworkMessages[] = {
@@ -66,7 +66,8 @@ constexpr TypeRow kTypes[] = {
   {"h800",       80,   1.0, 67.0, 494.7, 989.4, 989.4,  1979,     0, 3.352,  700, kHopper},
   {"h20",        96,   1.0, 44.0,  74.0, 148.0, 148.0, 296.0,     0, 4.000,  400, kHopper},
   {"l40s",       48,   1.4, 91.6, 183.0, 362.0, 362.0, 733.0,     0, 0.864,  350, kAmpere},
-  {"gh200",      96,  67.0, 67.0, 494.7, 989.4, 989.4,  1979,     0, 4.000,  700, kHopper},  // 900 W with its processor
+  // 900 W including its processor
+  {"gh200",      96,  67.0, 67.0, 494.7, 989.4, 989.4,  1979,     0, 4.000,  700, kHopper},
   {"mi300x",    192,  81.7,163.4, 653.7,1307.4,1307.4,2614.9,     0, 5.300,  750, kHopper},
   {"mi325x",    256,  81.7,163.4, 653.7,1307.4,1307.4,2614.9,     0, 6.000, 1000, kHopper},
   {"mi350x",    288,  72.1,144.2,     0,2306.9,2306.9,4613.7,  9227, 8.000, 1000, kBlackwell},
@@ -102,7 +103,7 @@ constexpr NodeRow kNodes[] = {
   {"mi350x",      8,    8,  537,  50,   8, 400,  3072,  4,   6},
   {"mi355x",      8,    8,  537,  50,   8, 400,  3072,  4,   6},
   {"rtx4090",     8,    1,   24,  24,   1,  25,   512, 10,  30},
-  // Eight RTX 3090 copy through host memory, 24 GB/s of its buses for all of them.
+  // Eight RTX 3090 copy through host memory; they share 24 GB/s of its buses.
   {"rtx3090",     8,    1,    3,   3,   1,   1,   512, 10,  50},
   {"rtx2080ti",   8,    1,   12,  12,   1,   1,   512, 10,  50},
   {"titan-rtx",   8,    1,   12,  12,   1,   1,   512, 10,  50},
@@ -130,11 +131,12 @@ Bytes gib(double amount) { return Bytes(static_cast<std::int64_t>(amount * kGiB)
 
 [[noreturn]] void refuse_type(std::string_view name, const std::string& source) {
   const std::vector<std::string> known = device_type_names();
-  throw UserError("{}: {} is not a known device type{}; known are {}", source, in_quotes(name),
+  throw UserError("{}: {} is not a known device type{}; known types are {}", source, in_quotes(name),
                   did_you_mean(name, known), join(known, ", "));
 }
 
-// "h100x512" -> h100, 512. Nothing when the text has another form; the count may be too large to be one.
+// "h100x512" -> h100, 512. Returns nullopt if the text has another form; the count may exceed the range of
+// int.
 struct Part {
   std::string type, count;
 };
@@ -160,7 +162,7 @@ std::optional<DeviceType> find_device_type(std::string_view name) {
                                  row.fp16 * tera, row.fp8 * tera, row.fp4 * tera},
                         .memory_bytes_per_second = row.memory_tb_per_second * tera,
                         .watts = row.watts,
-                        .product_efficiency = curve(row.products)};
+                        .gemm_efficiency = curve(row.products)};
     }
   return std::nullopt;
 }
@@ -172,8 +174,8 @@ std::vector<std::string> device_type_names() {
   return names;
 }
 
-std::optional<DeviceType> find_type_in(std::string_view makers_name) {
-  const std::string name = lower(makers_name);
+std::optional<DeviceType> find_type_by_vendor_name(std::string_view vendor_name) {
+  const std::string name = lower(vendor_name);
   std::string longest;
   for (const std::string& known : device_type_names())
     if (known != "cpu" && known.size() > longest.size() && name.find(known) != std::string::npos)
@@ -191,7 +193,7 @@ NodeGroup standard_group(std::string_view type_name, int type, int num_devices) 
     NodeGroup group;
     group.type = type;
     group.num_devices = num_devices;
-    // A machine with fewer devices than usual is a smaller machine, not an empty one.
+    // Fewer devices than usual mean a smaller machine, not a partly empty one.
     group.devices_per_node = std::min(row.devices_per_node, num_devices);
     group.devices_per_domain = num_devices < row.devices_per_node
                                    ? std::min(row.devices_per_domain, num_devices)
@@ -215,9 +217,10 @@ bool looks_like_cluster_name(std::string_view name) {
 
 namespace {
 
-// One part of a name, checked.
+// Parses and checks one part of a name.
 std::pair<DeviceType, int> read_part(std::string_view text, const std::string& source) {
-  const bool is_type_alone = find_device_type(text).has_value();  // "rtx4090" is no 4,090 of "rt"
+  // "rtx4090" is not 4,090 devices of type "rt"
+  const bool is_type_alone = find_device_type(text).has_value();
   const auto part = split_part(text);
   if (is_type_alone || !part)
     throw UserError("{}: {} has no number of devices; the form is TYPExCOUNT, such as h100x512", source,
@@ -225,8 +228,8 @@ std::pair<DeviceType, int> read_part(std::string_view text, const std::string& s
   const auto type = find_device_type(part->type);
   if (!type) refuse_type(part->type, source);
   const int count = part->count.size() > 7 ? INT_MAX : std::stoi(part->count);
-  if (count < 1 || count > kMostDevices)
-    throw UserError("{}: {} devices, must be from 1 to {}", source, in_quotes(part->count, 20), kMostDevices);
+  if (count < 1 || count > kMaxDevices)
+    throw UserError("{}: {} devices, must be from 1 to {}", source, in_quotes(part->count, 20), kMaxDevices);
   return {*type, count};
 }
 
@@ -241,9 +244,9 @@ int find_or_add(std::vector<DeviceType>& types, const DeviceType& type) {
 }  // namespace
 
 HardwareProfile standard_cluster(const std::string& name) {
-  constexpr std::size_t kLongestName = 1000;
+  constexpr std::size_t kMaxNameLength = 1000;
   const std::string source = "cluster " + in_quotes(name);
-  if (name.size() > kLongestName) throw UserError("{}: longer than {} letters", source, kLongestName);
+  if (name.size() > kMaxNameLength) throw UserError("{}: longer than {} characters", source, kMaxNameLength);
   HardwareProfile profile;
   profile.name = lower(name);
   for (const std::string& text : split(profile.name, '+')) {

@@ -1,9 +1,9 @@
-// Hardware by name: the shipped device types, the node that each usually sits in, and names such as
-// "h100x512" or "a100x16+v100x32".
+// Standard hardware by name: the built-in device types, the usual node of each, and names such as "h100x512"
+// or "a100x16+v100x32".
 //
-// Peaks, bandwidths and memory are the makers' figures (dense, one direction). Efficiency curves and
-// latencies are estimates for planning before anything was measured; a probe of the real machine replaces
-// them.
+// Peaks, bandwidths and memory sizes are the vendors' specifications (dense, one direction). Efficiency
+// curves and latencies are estimates for planning before any measurement; a probe of the real machine
+// replaces them.
 #pragma once
 
 #include <optional>
@@ -15,20 +15,20 @@
 
 namespace optimus {
 
-// "h100", "a100-40", "v100" (the 32 GB one), … Nothing when there is no such type.
+// "h100", "a100-40", "v100" (the 32 GB version), … Returns nullopt if there is no such type.
 std::optional<DeviceType> find_device_type(std::string_view name);
 std::vector<std::string> device_type_names();
-// The type that a maker's name speaks of: "NVIDIA A100-SXM4-80GB" is a100-80 (a100 is another name of it).
-std::optional<DeviceType> find_type_in(std::string_view makers_name);
+// The type for a vendor's device name: "NVIDIA A100-SXM4-80GB" is a100-80 (a100 is an alias of it).
+std::optional<DeviceType> find_type_by_vendor_name(std::string_view vendor_name);
 
-// So many devices of a shipped type in its usual nodes and network. `type` is the index that the group shall
-// have. Throws UserError for an unknown type.
+// `num_devices` devices of a built-in type in its usual nodes and network. `type` is the type index of the
+// resulting group. Throws a UserError for an unknown type.
 NodeGroup standard_group(std::string_view type_name, int type, int num_devices);
 
-// Whether the text has the form of such a name (it may still name an unknown type).
+// Whether the text has the form of a cluster name (its type may still be unknown).
 bool looks_like_cluster_name(std::string_view name);
 
-// "h100x512", "a100x16+v100x32": one group for each part, all in one island. Throws UserError that names the
+// "h100x512", "a100x16+v100x32": one group per part, all in one island. Throws a UserError that names the
 // part, the nearest type and all types.
 HardwareProfile standard_cluster(const std::string& name);
 

@@ -13,14 +13,14 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kShortest = 16, kLongest = 256;
+constexpr std::size_t kMinLength = 16, kMaxLength = 256;
 
-// The text itself is never shown.
+// Messages never contain the token itself.
 Token checked(std::string text, const std::string& origin) {
   const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
-  if (text.size() < kShortest || text.size() > kLongest || !is_plain)
-    throw UserError("{}: a token has {} to {} letters, digits or signs and no spaces; {}", origin, kShortest,
-                    kLongest, how_to_make_token());
+  if (text.size() < kMinLength || text.size() > kMaxLength || !is_plain)
+    throw UserError("{}: a token must have {} to {} printable ASCII characters without spaces; {}", origin,
+                    kMinLength, kMaxLength, token_instructions());
   return {std::move(text), origin};
 }
 
@@ -28,28 +28,28 @@ Token checked(std::string text, const std::string& origin) {
 
 std::optional<Token> find_token(const Environment& environment, const Path& file) {
   if (file.empty()) {
-    const auto said = environment(kTokenVariable);
-    return said ? std::optional(checked(*said, kTokenVariable)) : std::nullopt;
+    const auto from_environment = environment(kTokenVariable);
+    return from_environment ? std::optional(checked(*from_environment, kTokenVariable)) : std::nullopt;
   }
   struct stat about {};
   if (::stat(file.c_str(), &about) != 0 || !S_ISREG(about.st_mode))
-    throw UserError("--token-file {}: no such file; {}", file.string(), how_to_make_token());
+    throw UserError("--token-file {}: no such file; {}", file.string(), token_instructions());
   if ((about.st_mode & 077) != 0)
-    throw UserError("--token-file {}: others may read it (mode {:o}); chmod 600 {}", file.string(),
+    throw UserError("--token-file {}: other users can read it (mode {:o}); run chmod 600 {}", file.string(),
                     about.st_mode & 0777, file.string());
   const std::string content = value_or_throw(read_file(file, Bytes(1 << 12)));
   return checked(std::string(trim(content)), "--token-file " + file.string());
 }
 
-std::string make_token() {
-  std::random_device dice;
+std::string generate_token() {
+  std::random_device device;
   std::string result;
-  for (int i = 0; i < 4; ++i) result += fmt::format("{:08x}", dice());
+  for (int i = 0; i < 4; ++i) result += fmt::format("{:08x}", device());
   return result;
 }
 
-std::string how_to_make_token() {
-  return "make one with: export OPTIMUS_TOKEN=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n')";
+std::string token_instructions() {
+  return "create one with: export OPTIMUS_TOKEN=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n')";
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See c10d_comm.h.
+// Implements c10d_comm.h.
 #include "comm/c10d_comm.h"
 
 #include <fmt/format.h>
@@ -11,23 +11,24 @@
 #include <thread>
 #include <utility>
 
-#include "comm/card_group.h"
+#include "comm/nccl_group.h"
 #include "comm/process_group.h"
 #include "comm/sum.h"
 
 namespace optimus {
 namespace {
 
-constexpr std::chrono::milliseconds kMostBetweenLooks{20};  // for others that arrive
-constexpr int kMostTag = 0x7fff;  // of messages; Gloo's tags have 31 bits, the rest tells sizes apart
+constexpr std::chrono::milliseconds kMaxPollInterval{20};  // maximum pause between polls for other members
+// of messages; Gloo's tags have 31 bits, the remaining ones distinguish sizes
+constexpr int kMaxTag = 0x7fff;
 
-// Of a rank alone: there is nobody to talk to.
-class LoneLink final : public Wire {
+// The link of a group of one rank, which never exchanges messages.
+class SingleRankLink final : public GroupLink {
  public:
   int place() const override { return 0; }
   int size() const override { return 1; }
-  std::unique_ptr<WireMessage> send(int place, const at::Tensor&, int) override { refuse(place); }
-  std::unique_ptr<WireMessage> receive(int place, const at::Tensor&, int) override { refuse(place); }
+  std::unique_ptr<LinkMessage> send(int place, const at::Tensor&, int) override { refuse(place); }
+  std::unique_ptr<LinkMessage> receive(int place, const at::Tensor&, int) override { refuse(place); }
   void check(int place) override { refuse(place); }
 
  private:
@@ -37,27 +38,27 @@ class LoneLink final : public Wire {
   }
 };
 
-// On the host: as it is, or its copy there.
+// The tensor itself if it is in host memory, else a copy there.
 at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_cpu() ? tensor.to(at::kCPU) : tensor;
 }
 
 class ProcessPending final : public Pending {
  public:
-  // device_result: where the operation's result goes when it is carried through the host.
+  // device_result: where the result is copied if the operation goes through host memory.
   ProcessPending(std::shared_ptr<ProcessGroup> group, std::shared_ptr<ProcessOperation> operation,
                  at::Tensor device_result)
       : group_(std::move(group)),
         operation_(std::move(operation)),
         device_result_(std::move(device_result)) {}
 
-  // What nobody waits for goes on: the others count on this rank's part.
+  // An operation that is never waited for still runs: the other members depend on this rank's part.
   ~ProcessPending() override {
-    if (!is_waited_for_) group_->drive(operation_);
+    if (!is_waited_for_) group_->run_in_background(operation_);
   }
 
   bool is_done() override {
-    if (!operation_->is_ended()) group_->drive(operation_);
+    if (!operation_->is_ended()) group_->run_in_background(operation_);
     return operation_->is_ended();
   }
 
@@ -82,10 +83,10 @@ class ProcessPending final : public Pending {
 class ProcessComm final : public Comm {
  public:
   ProcessComm(const ProcessCommOptions& options, std::unique_ptr<StoreClient> store)
-      : seat_(options.rank),
+      : worker_id_(options.rank),
         size_(options.size),
         device_(options.device),
-        card_(card_of(options.device)),
+        gpu_id_(gpu_id_of(options.device)),
         store_(std::move(store)),
         shared_(options.rank) {
     shared_.store = store_.get(), shared_.sizes = options.sizes;
@@ -96,7 +97,7 @@ class ProcessComm final : public Comm {
 
   int rank() const override { return shared_.rank; }
   int size() const override { return size_; }
-  void regroup(const Membership& membership) override;
+  void change_membership(const Membership& membership) override;
   void shrink(int size) override { size_ = size; }
   const FlightLog& flight_log() const override { return shared_.log; }
   void abandon(const std::string& reason) override { shared_.abandon(reason); }
@@ -108,16 +109,16 @@ class ProcessComm final : public Comm {
   CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) override;
   void decline(int epoch, const std::string& reason) override;
   void drop(int epoch) override;
-  CommOutcome<void> settle(const Deadline& deadline) override { return watch_.settle(deadline); }
-  bool has_cards() const override {
+  CommOutcome<void> synchronize(const Deadline& deadline) override { return watch_.synchronize(deadline); }
+  bool uses_nccl() const override {
     const std::lock_guard lock(mutex_);
     return std::any_of(groups_.begin(), groups_.end(), [&](const auto& entry) {
       return entry.first.epoch == epoch_ && entry.first.group.members.size() > 1 &&
-             entry.second.cards != nullptr;
+             entry.second.gpus != nullptr;
     });
   }
 
-  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
+  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
                                       std::string_view what) override {
     return collective(group, all_reduce_operation(std::move(tensor), kind, what));
   }
@@ -132,7 +133,7 @@ class ProcessComm final : public Comm {
   }
   std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
                                      std::string_view what) override {
-    const int place = place_of(root, with_members(group, size_));
+    const int place = member_index_of(root, with_members(group, size_));
     return collective(group, broadcast_operation(std::move(tensor), place, what));
   }
   std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
@@ -151,8 +152,9 @@ class ProcessComm final : public Comm {
   }
 
  private:
-  // What goes over a group's connections. Messages up, to higher ranks, and down have connections of their own: Gloo sends a message
-  // when its receiver has said that it is ready, and on one connection that word would wait behind all that the receiver itself sends.
+  // What a group's connections carry. Messages to higher ranks (up) and to lower ranks (down) use separate
+  // connections: Gloo sends a message once its receiver has announced that it is ready, and on a shared
+  // connection that announcement would wait behind everything that the receiver itself sends.
   enum class Use { collectives, messages_up, messages_down };
   struct Key {
     int epoch = 0;
@@ -174,8 +176,8 @@ class ProcessComm final : public Comm {
     }
     std::abort();
   }
-  // What the members of a group meet under.
-  std::string meeting_name(const Key& key) const {
+  // The store key under which the members of a group connect.
+  std::string connection_key(const Key& key) const {
     return fmt::format("{}/{}/{}{}/{}", shared_.generation, key.epoch, word(key.use),
                        static_cast<int>(key.group.role), fmt::join(key.group.members, "-"));
   }
@@ -184,39 +186,39 @@ class ProcessComm final : public Comm {
     return static_cast<int>(with_members(group, size_).members.size());
   }
   struct Members {
-    std::shared_ptr<ProcessGroup> messages;  // shared: with operations under way
-    std::shared_ptr<CardGroup> cards;        // likewise; none where NCCL cannot be used
+    std::shared_ptr<ProcessGroup> messages;  // shared: with operations in flight
+    std::shared_ptr<NcclGroup> gpus;         // likewise; null if NCCL cannot be used
   };
 
   CommOutcome<void> connect(const Key& key, const Deadline& deadline);
-  CommOutcome<void> connect_cards(const Key& key, const Deadline& deadline, Members& members);
-  Outcome<std::vector<std::string>> cards_of(const Key& key);
+  CommOutcome<void> connect_nccl_group(const Key& key, const Deadline& deadline, Members& members);
+  Outcome<std::vector<std::string>> gpu_ids_of(const Key& key);
   void close(Members& members, const std::string& reason);
   CommOutcome<void> wait_for_arrival(const Key& key, const Deadline& deadline);
   CommFailure connect_failure(const Key& key, const std::string& reason, Deadline::Clock::time_point began);
-  CommFailure declined_failure(const Key& key, const std::string& said,
+  CommFailure declined_failure(const Key& key, const std::string& stored,
                                Deadline::Clock::time_point began) const;
   std::unique_ptr<Pending> collective(const Group& group, CommOperation operation);
   std::unique_ptr<Pending> message(int epoch, int peer, int tag, CommOperation operation);
   bool is_connected(const Key& key) const;
   const Members& find(const Key& key) const;
 
-  const int seat_;
+  const int worker_id_;
   int size_;
   const at::Device device_;
-  const std::string card_;  // empty: none that NCCL could use
+  const std::string gpu_id_;  // empty: no GPU that NCCL can use
   const std::unique_ptr<StoreClient> store_;
-  RankShared shared_;
+  SharedRankState shared_;
   int epoch_ = 0;
-  mutable std::mutex mutex_;       // of groups_: another thread may prepare
-  std::map<Key, Members> groups_;  // what was found in it stays in its place
-  CardWatch watch_;
+  mutable std::mutex mutex_;       // protects groups_: another thread may prepare
+  std::map<Key, Members> groups_;  // references to its elements stay valid
+  NcclWatchdog watch_;
 };
 
 std::string arrival_key(const std::string& group, int rank) {
   return fmt::format("arrived/{}/{}", group, rank);
 }
-// Empty: all have come. Else the rank that declines, and why: "3 too little memory".
+// Value empty: all members have arrived. Otherwise the rank that declines, and why: "3 too little memory".
 std::string arrivals_key(const std::string& group) { return fmt::format("arrived/{}/all", group); }
 
 CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reason,
@@ -224,37 +226,38 @@ CommFailure ProcessComm::connect_failure(const Key& key, const std::string& reas
   const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
   CommFailure failure{"connect", group_text(key.group, key.epoch), {}, Seconds(waited), reason};
   for (const int member : key.group.members) {
-    const auto has_come = store_->find(arrival_key(meeting_name(key), member));
-    if (!has_come) break;  // the store itself is gone
-    if (!*has_come) failure.missing.push_back(member);
+    const auto has_arrived = store_->find(arrival_key(connection_key(key), member));
+    if (!has_arrived) break;  // the store itself is unreachable
+    if (!*has_arrived) failure.missing.push_back(member);
   }
   return failure;
 }
 
-CommFailure ProcessComm::declined_failure(const Key& key, const std::string& said,
+CommFailure ProcessComm::declined_failure(const Key& key, const std::string& stored,
                                           Deadline::Clock::time_point began) const {
-  int who = 0;
-  const auto [end, problem] = std::from_chars(said.data(), said.data() + said.size(), who);
-  const std::string reason(end, said.data() + said.size());
+  int declining_rank = 0;
+  const auto [end, problem] = std::from_chars(stored.data(), stored.data() + stored.size(), declining_rank);
+  const std::string reason(end, stored.data() + stored.size());
   const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
   return {"connect",
           group_text(key.group, key.epoch),
-          {who},
+          {declining_rank},
           Seconds(waited),
-          fmt::format("rank {} declines:{}", who, reason)};
+          fmt::format("rank {} declines:{}", declining_rank, reason)};
 }
 
-// The last to come tells the others, so that nobody asks after each of them.
+// The last member to arrive sets one key that the others poll, so that no member polls one key per rank.
 CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& deadline) {
   const auto began = Deadline::Clock::now();
-  const std::string all = arrivals_key(meeting_name(key));
-  Outcome<void> said = store_->set(arrival_key(meeting_name(key), rank()), card_);
+  const std::string all = arrivals_key(connection_key(key));
+  Outcome<void> stored = store_->set(arrival_key(connection_key(key), rank()), gpu_id_);
   const Outcome<std::int64_t> count =
-      said ? store_->count(fmt::format("arrived/{}/number", meeting_name(key))) : Outcome<std::int64_t>(0);
-  if (said && count && *count == std::ssize(key.group.members)) said = store_->set(all, "");
-  if (!said || !count)
-    return tl::unexpected(connect_failure(key, (said ? count.error() : said.error()).why, began));
-  for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, kMostBetweenLooks)) {
+      stored ? store_->count(fmt::format("arrived/{}/number", connection_key(key)))
+             : Outcome<std::int64_t>(0);
+  if (stored && count && *count == std::ssize(key.group.members)) stored = store_->set(all, "");
+  if (!stored || !count)
+    return tl::unexpected(connect_failure(key, (stored ? count.error() : stored.error()).why, began));
+  for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, kMaxPollInterval)) {
     const auto is_complete = store_->find(all);
     if (!is_complete) return tl::unexpected(connect_failure(key, is_complete.error().why, began));
     if (*is_complete && !(*is_complete)->empty())
@@ -269,20 +272,20 @@ CommOutcome<void> ProcessComm::wait_for_arrival(const Key& key, const Deadline& 
 CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline) {
   if (is_connected(key)) return {};
   const int size = static_cast<int>(key.group.members.size());
-  std::unique_ptr<Wire> link;
+  std::unique_ptr<GroupLink> link;
   if (size > 1) {
     const auto began = Deadline::Clock::now();
     if (const auto arrived = wait_for_arrival(key, deadline); !arrived) return arrived;
-    auto made = store_->link(meeting_name(key), place_of(rank(), key.group), size, deadline,
+    auto made = store_->link(connection_key(key), member_index_of(rank(), key.group), size, deadline,
                              [this] { return shared_.abandoned(); });
     if (!made) return tl::unexpected(connect_failure(key, made.error().why, began));
     link = std::move(*made);
   } else {
-    link = std::make_unique<LoneLink>();
+    link = std::make_unique<SingleRankLink>();
   }
   Members members{std::make_shared<ProcessGroup>(shared_, key.group, key.epoch, std::move(link)), {}};
-  if (key.use == Use::collectives && !card_.empty())
-    if (const auto done = connect_cards(key, deadline, members); !done) {
+  if (key.use == Use::collectives && !gpu_id_.empty())
+    if (const auto done = connect_nccl_group(key, deadline, members); !done) {
       close(members, done.error().reason);
       return done;
     }
@@ -291,35 +294,37 @@ CommOutcome<void> ProcessComm::connect(const Key& key, const Deadline& deadline)
   return {};
 }
 
-// What each member has said on its arrival.
-Outcome<std::vector<std::string>> ProcessComm::cards_of(const Key& key) {
-  if (key.group.members.size() == 1) return std::vector<std::string>{card_};
+// The GPU id that each member wrote on its arrival.
+Outcome<std::vector<std::string>> ProcessComm::gpu_ids_of(const Key& key) {
+  if (key.group.members.size() == 1) return std::vector<std::string>{gpu_id_};
   std::vector<std::string> result;
   for (const int member : key.group.members) {
-    const auto card = store_->find(arrival_key(meeting_name(key), member));
-    if (!card) return tl::unexpected(card.error());
-    result.push_back(card->value_or(""));
+    const auto gpu_id = store_->find(arrival_key(connection_key(key), member));
+    if (!gpu_id) return tl::unexpected(gpu_id.error());
+    result.push_back(gpu_id->value_or(""));
   }
   return result;
 }
 
-// All members see the same cards, so all choose alike.
-CommOutcome<void> ProcessComm::connect_cards(const Key& key, const Deadline& deadline, Members& members) {
+// All members see the same GPU ids, so all decide the same way.
+CommOutcome<void> ProcessComm::connect_nccl_group(const Key& key, const Deadline& deadline,
+                                                  Members& members) {
   const auto began = Deadline::Clock::now();
-  const auto cards = cards_of(key);
-  if (!cards) return tl::unexpected(connect_failure(key, cards.error().why, began));
-  if (!why_not_by_cards(key.group.members, *cards).empty()) return {};
-  auto made = optimus::connect_cards(shared_, meeting_name(key), key.group, key.epoch, device_, deadline);
+  const auto gpus = gpu_ids_of(key);
+  if (!gpus) return tl::unexpected(connect_failure(key, gpus.error().why, began));
+  if (!why_nccl_is_unusable(key.group.members, *gpus).empty()) return {};
+  auto made =
+      optimus::connect_nccl_group(shared_, connection_key(key), key.group, key.epoch, device_, deadline);
   if (!made) return tl::unexpected(connect_failure(key, made.error().why, began));
-  members.cards = *made;
+  members.gpus = *made;
   watch_.add(std::move(*made));
   return {};
 }
 
 void ProcessComm::close(Members& members, const std::string& reason) {
-  if (members.cards != nullptr) {
-    watch_.remove(*members.cards);
-    members.cards->close(reason);
+  if (members.gpus != nullptr) {
+    watch_.remove(*members.gpus);
+    members.gpus->close(reason);
   }
   members.messages->close(reason);
 }
@@ -333,26 +338,28 @@ CommOutcome<void> ProcessComm::prepare(int epoch, std::span<const Group> groups,
   return {};
 }
 
-void ProcessComm::regroup(const Membership& membership) {
+void ProcessComm::change_membership(const Membership& membership) {
   std::map<Key, Members> all;
   {
     const std::lock_guard lock(mutex_);
     all.swap(groups_);
   }
-  for (auto& [key, group] : all) close(group, "others were lost, come or leave");
-  const auto place = std::find(membership.seats.begin(), membership.seats.end(), seat_);
-  ensure(place != membership.seats.end(), "seat {} is not in generation {}", seat_, membership.generation);
-  shared_.renew(membership.generation, static_cast<int>(place - membership.seats.begin()));
-  size_ = static_cast<int>(membership.seats.size()), epoch_ = 0;
+  for (auto& [key, group] : all) close(group, "the membership has changed");
+  const auto place = std::find(membership.worker_ids.begin(), membership.worker_ids.end(), worker_id_);
+  ensure(place != membership.worker_ids.end(), "worker {} is not a member of generation {}", worker_id_,
+         membership.generation);
+  shared_.start_generation(membership.generation, static_cast<int>(place - membership.worker_ids.begin()));
+  size_ = static_cast<int>(membership.worker_ids.size()), epoch_ = 0;
 }
 
-// The first group that everybody waits for. Who cannot be told waits until the deadline.
+// Writes to the arrival key of the first group that all ranks connect. A rank that does not see it waits
+// until the deadline.
 void ProcessComm::decline(int epoch, const std::string& reason) {
   const Key first{epoch, Use::messages_up, with_members({Role::world, {}}, size_)};
-  (void)store_->set(arrivals_key(meeting_name(first)), fmt::format("{} {}", rank(), reason));
+  (void)store_->set(arrivals_key(connection_key(first)), fmt::format("{} {}", rank(), reason));
 }
 
-// Closing takes time: others may look for groups meanwhile.
+// Closing takes time: other threads may search for groups meanwhile.
 void ProcessComm::drop(int epoch) {
   std::vector<Members> dropped;
   {
@@ -378,7 +385,7 @@ const ProcessComm::Members& ProcessComm::find(const Key& key) const {
 
 std::unique_ptr<Pending> ProcessComm::collective(const Group& group, CommOperation operation) {
   const Members& found = find({epoch_, Use::collectives, with_members(group, size_)});
-  if (operation.to.is_cuda() && found.cards != nullptr) return found.cards->start(std::move(operation));
+  if (operation.to.is_cuda() && found.gpus != nullptr) return found.gpus->start(std::move(operation));
   const std::shared_ptr<ProcessGroup>& members = found.messages;
   at::Tensor device_result;
   if (!operation.to.is_cpu()) {
@@ -391,7 +398,7 @@ std::unique_ptr<Pending> ProcessComm::collective(const Group& group, CommOperati
 }
 
 std::unique_ptr<Pending> ProcessComm::message(int epoch, int peer, int tag, CommOperation operation) {
-  ensure(peer >= 0 && peer < size_ && peer != rank() && tag >= 0 && tag < kMostTag,
+  ensure(peer >= 0 && peer < size_ && peer != rank() && tag >= 0 && tag < kMaxTag,
          "rank {} of {}: a message with rank {} and tag {}", rank(), size_, peer, tag);
   const bool is_up = (operation.kind == CommKind::send) == (peer > rank());
   const std::shared_ptr<ProcessGroup>& everybody =

@@ -1,13 +1,14 @@
-// Communication between processes: each rank of a run is one. They find each other in a store that somebody hosts (StoreServer,
+// Communication between processes, one rank per process. Ranks find each other through a store (StoreServer,
 // c10d_link.h) and exchange messages over Gloo; collectives are built from messages (exchange.h).
 //
-//   StoreServer server;                                            // the process that starts the others
-//   auto comm = make_process_comm({.rank = 2, .size = 4, .store = {.port = server.port(), .token = token}}, deadline);
+//   StoreServer server;  // in the process that starts the others
+//   auto comm = make_process_comm({.rank = 2, .size = 4, .store = {.port = server.port(), .token = token}},
+//                                 deadline);
 //
-// Collectives of CUDA tensors go by NCCL where each member has a card (card_group.h), else, as messages do, through the
-// processor's memory. Operations of several stages are driven by a thread of their group, so
-// they go on while the rank computes. A rank that fails leaves a note in the store: the others say who was missing, not who
-// merely gave up.
+// Collectives of CUDA tensors use NCCL if each member has its own GPU (nccl_group.h); otherwise they go
+// through host memory, as messages always do. A thread per group drives operations of several stages, so they
+// progress while the rank computes. A rank that fails writes a note to the store, so the failure report of
+// the others names the rank that was missing and not one that merely gave up.
 #pragma once
 
 #include <memory>
@@ -19,13 +20,13 @@
 namespace optimus {
 
 struct ProcessCommOptions {
-  int rank = 0, size = 1;  // the rank is its seat (Comm::regroup), too
+  int rank = 0, size = 1;  // also the worker id (Comm::regroup)
   StoreClient::Place store;
-  ExchangeSizes sizes{};
-  at::Device device{at::kCPU};  // the rank's own
+  AlgorithmThresholds sizes{};
+  at::Device device{at::kCPU};  // of this rank
 };
 
-// Fails when the store is not reached in time.
+// Fails if the store is not reached before the deadline.
 Outcome<std::unique_ptr<Comm>> make_process_comm(const ProcessCommOptions& options, const Deadline& deadline);
 
 }  // namespace optimus

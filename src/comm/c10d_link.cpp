@@ -22,16 +22,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kCheckTag = 0x7fffffff;        // nobody receives it
-constexpr milliseconds kLookForGivenUp{20};  // for whoever gives up
+constexpr int kCheckTag = 0x7fffffff;             // no member ever receives it
+constexpr milliseconds kAbandonPollInterval{20};  // how often `abandon_reason` is polled
 
 milliseconds remaining(const Deadline& deadline) {
   return milliseconds(
       std::max<std::int64_t>(1, static_cast<std::int64_t>(1000 * deadline.remaining().value)));
 }
 
-// Gloo and c10d put file names, stack traces and addresses around what they have to say.
-std::string in_short(std::string_view what) {
+// Error messages of Gloo and c10d contain file names, stack traces and addresses; this keeps the essential
+// part.
+std::string short_error(std::string_view what) {
   for (const char* closed :
        {"closed by peer", "reset by peer", "Broken pipe", "Socket closed", "pair closure"})
     if (what.find(closed) != std::string_view::npos) return "connection closed by peer";
@@ -50,69 +51,72 @@ auto outcome_of(const char* doing, Function&& function) -> Outcome<decltype(func
       return function();
     }
   } catch (const std::exception& error) {
-    return failure("{}: {}", doing, in_short(error.what()));
+    return failure("{}: {}", doing, short_error(error.what()));
   }
 }
 
 using GlooWork = c10::intrusive_ptr<c10d::Work>;
 
-// Messages that are done, a while longer. Gloo's thread lets go of a message just after it has woken whoever waits for it, and
-// whoever destroys it sooner spins until then: milliseconds, where there are more threads than cores. They do not own memory.
-class Retired {
+// Keeps finished messages alive a while longer. Gloo's thread releases a message just after it has woken the
+// waiting thread; destroying the message before that spins until then, for milliseconds if there are more
+// threads than cores. They do not own memory.
+class RetiredMessages {
  public:
   void add(GlooWork work) {
     GlooWork oldest;
     const std::lock_guard lock(mutex_);
     all_.push_back(std::move(work));
-    if (all_.size() <= kKept) return;
+    if (all_.size() <= kMaxRetired) return;
     oldest = std::move(all_.front());
     all_.pop_front();
   }
 
  private:
-  static constexpr std::size_t kKept = 64;
+  static constexpr std::size_t kMaxRetired = 64;
   std::mutex mutex_;
   std::deque<GlooWork> all_;
 };
 
-class GlooTransfer final : public WireMessage {
+class GlooTransfer final : public LinkMessage {
  public:
-  GlooTransfer(GlooWork work, int place, std::shared_ptr<Retired> retired)
-      : work_(std::move(work)), place_(place), retired_(std::move(retired)) {}
+  GlooTransfer(GlooWork work, int place, std::shared_ptr<RetiredMessages> retired)
+      : work_(std::move(work)), member_index_(place), retired_(std::move(retired)) {}
   ~GlooTransfer() override {
     if (is_done_) retired_->add(std::move(work_));
   }
 
   bool wait(milliseconds timeout) override {
     try {
-      is_done_ = work_->wait(std::max(timeout, milliseconds(1)));  // none would mean Gloo's own
+      is_done_ = work_->wait(std::max(timeout, milliseconds(1)));  // 0 would mean Gloo's own timeout
       return is_done_;
     } catch (const std::exception& error) {
-      throw LinkError{LinkError::Kind::closed, place_, in_short(error.what())};
+      throw LinkError{LinkError::Kind::closed, member_index_, short_error(error.what())};
     }
   }
   void interrupt() override { work_->abort(); }
 
  private:
   GlooWork work_;
-  const int place_;
-  const std::shared_ptr<Retired> retired_;  // shared: with the link, which may end before
+  const int member_index_;
+  const std::shared_ptr<RetiredMessages> retired_;  // shared: with the link, which may end first
   bool is_done_ = false;
 };
 
-class GlooLink final : public Wire {
+class GlooLink final : public GroupLink {
  public:
   explicit GlooLink(c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
-      : group_(std::move(group)), retired_(std::make_shared<Retired>()), empty_(at::empty({1}, at::kByte)) {}
+      : group_(std::move(group)),
+        retired_(std::make_shared<RetiredMessages>()),
+        empty_(at::empty({1}, at::kByte)) {}
 
   int place() const override { return group_->getRank(); }
   int size() const override { return group_->getSize(); }
 
-  std::unique_ptr<WireMessage> send(int place, const at::Tensor& row, int tag) override {
+  std::unique_ptr<LinkMessage> send(int place, const at::Tensor& row, int tag) override {
     return start(
         place, [&](std::vector<at::Tensor>& rows) { return group_->send(rows, place, tag); }, row);
   }
-  std::unique_ptr<WireMessage> receive(int place, const at::Tensor& row, int tag) override {
+  std::unique_ptr<LinkMessage> receive(int place, const at::Tensor& row, int tag) override {
     return start(
         place, [&](std::vector<at::Tensor>& rows) { return group_->recv(rows, place, tag); }, row);
   }
@@ -120,31 +124,31 @@ class GlooLink final : public Wire {
 
  private:
   template <typename Function>
-  std::unique_ptr<WireMessage> start(int place, Function&& function, const at::Tensor& row) {
-    // Whoever started the operation owns the memory: what is retired must not hold it.
+  std::unique_ptr<LinkMessage> start(int place, Function&& function, const at::Tensor& row) {
+    // The caller owns the memory: retired messages must not keep it alive.
     std::vector<at::Tensor> rows = {
         at::from_blob(row.data_ptr(), {static_cast<std::int64_t>(row.nbytes())}, at::kByte)};
     try {
       return std::make_unique<GlooTransfer>(function(rows), place, retired_);
     } catch (const std::exception& error) {
-      throw LinkError{LinkError::Kind::closed, place, in_short(error.what())};
+      throw LinkError{LinkError::Kind::closed, place, short_error(error.what())};
     }
   }
 
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
-  const std::shared_ptr<Retired> retired_;
+  const std::shared_ptr<RetiredMessages> retired_;
   const at::Tensor empty_;
 };
 
-// Gloo tries five times to reach a peer, each time until the deadline: who dies while all connect would be waited for five times as long
-// as is meant. A variable that the user has set stays.
-void connect_once() {
+// Gloo tries five times to reach a peer, each time until the deadline: a rank that dies while all connect
+// would be waited for five times as long as intended. A variable that the user has set is not changed.
+void disable_connection_retries() {
   static const int done = ::setenv("GLOO_DISABLE_CONNECTION_RETRIES", "1", /*overwrite=*/0);
   (void)done;
 }
 
-// Gloo writes to sockets whose other end may be gone. That is a failure like others, told by the write; its signal would end the
-// process, unless somebody has said what to do then.
+// Gloo writes to sockets whose other end may be closed. The write reports that as an error; SIGPIPE would end
+// the process, unless the program has installed a handler.
 void ignore_broken_pipes() {
   struct sigaction now {};
   if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
@@ -152,19 +156,20 @@ void ignore_broken_pipes() {
 
 using RawBytes = std::vector<std::uint8_t>;
 
-// What Gloo asks of a store while ranks connect: values that others are about to set.
+// The store interface that Gloo needs while ranks connect: it waits for values that others set.
 class GlooStore final : public c10d::Store {
  public:
-  // store: shared with groups, which may end later than the rank's client. is_left: nobody waits for the group any more.
+  // store: shared with groups, which may outlive the rank's client. is_abandoned: no caller waits for the group
+  // any more.
   GlooStore(std::shared_ptr<KeyStore> store, std::string prefix, const Deadline& deadline,
-            std::shared_ptr<const std::atomic<bool>> is_left)
+            std::shared_ptr<const std::atomic<bool>> is_abandoned)
       : c10d::Store(remaining(deadline)),
         store_(std::move(store)),
         prefix_(std::move(prefix)),
-        is_left_(std::move(is_left)) {}
+        is_abandoned_(std::move(is_abandoned)) {}
 
   c10::intrusive_ptr<c10d::Store> clone() override {
-    return c10::make_intrusive<GlooStore>(store_, prefix_, deadline_of(timeout_), is_left_);
+    return c10::make_intrusive<GlooStore>(store_, prefix_, deadline_of(timeout_), is_abandoned_);
   }
   void set(const std::string& key, const RawBytes& value) override {
     value_or_throw(store_->set(prefix_ + key, std::string(value.begin(), value.end())));
@@ -195,32 +200,32 @@ class GlooStore final : public c10d::Store {
     return Deadline::after(Seconds(static_cast<double>(timeout.count()) / 1000), "connecting");
   }
   std::string wait_for(const std::string& key, const Deadline& deadline) const {
-    const auto goes_on = [this] {
-      if (*is_left_) throw std::runtime_error("nobody waits for it");
+    const auto check_abandoned = [this] {
+      if (*is_abandoned_) throw std::runtime_error("the connection attempt was abandoned");
     };
-    return value_or_throw(wait_for_key(*store_, prefix_ + key, deadline, goes_on));
+    return value_or_throw(wait_for_key(*store_, prefix_ + key, deadline, check_abandoned));
   }
 
   const std::shared_ptr<KeyStore> store_;
   const std::string prefix_;
-  const std::shared_ptr<const std::atomic<bool>> is_left_;
+  const std::shared_ptr<const std::atomic<bool>> is_abandoned_;
 };
 
 }  // namespace
 
-struct StoreClient::Parts {
+struct StoreClient::Impl {
   std::shared_ptr<KeyStore> store;  // shared with Gloo's groups
   std::string prefix;
   std::shared_ptr<gloo::transport::Device> device;
 };
 
-StoreClient::StoreClient(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+StoreClient::StoreClient(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
 StoreClient::~StoreClient() = default;
 
 Outcome<std::unique_ptr<StoreClient>> StoreClient::connect(const Place& place, const Deadline& deadline) {
   ignore_broken_pipes();
-  connect_once();
-  auto parts = std::make_unique<Parts>();
+  disable_connection_retries();
+  auto parts = std::make_unique<Impl>();
   parts->store = place.store, parts->prefix = place.prefix;
   if (parts->store == nullptr) {
     auto store = open_store({place.host, place.port, place.token, place.is_etcd}, deadline);
@@ -229,48 +234,49 @@ Outcome<std::unique_ptr<StoreClient>> StoreClient::connect(const Place& place, c
   }
   const Outcome<void> made = outcome_of(
       "Gloo", [&] { parts->device = c10d::ProcessGroupGloo::createDeviceForHostname(place.address); });
-  if (!made) return failure("{} is no address of this machine: {}", place.address, made.error().why);
+  if (!made) return failure("{} is not an address of this machine: {}", place.address, made.error().why);
   return std::unique_ptr<StoreClient>(new StoreClient(std::move(parts)));
 }
 
 Outcome<void> StoreClient::set(const std::string& key, const std::string& value) {
-  return parts_->store->set(parts_->prefix + key, value);
+  return impl_->store->set(impl_->prefix + key, value);
 }
 
 Outcome<std::optional<std::string>> StoreClient::find(const std::string& key) {
-  return parts_->store->find(parts_->prefix + key);
+  return impl_->store->find(impl_->prefix + key);
 }
 
 Outcome<std::int64_t> StoreClient::count(const std::string& key) {
-  return parts_->store->count(parts_->prefix + key);
+  return impl_->store->count(impl_->prefix + key);
 }
 
-// Gloo connects in one call that cannot be ended from outside. It has a thread of its own, which is left behind when somebody gives up, and
-// ends when its wait for a key does, or Gloo's for a peer.
-Outcome<std::unique_ptr<Wire>> StoreClient::link(const std::string& key, int place, int size,
-                                                 const Deadline& deadline, const GivenUp& given_up) {
+// Gloo connects in one call that cannot be cancelled. It runs on a thread of its own, which is detached;
+// after an abandoned attempt that thread ends when its wait for a key or Gloo's wait for a peer ends.
+Outcome<std::unique_ptr<GroupLink>> StoreClient::link(const std::string& key, int place, int size,
+                                                      const Deadline& deadline,
+                                                      const AbandonCheck& abandon_reason) {
   using GlooGroup = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
-  const auto is_left = std::make_shared<std::atomic<bool>>(false);
+  const auto is_abandoned = std::make_shared<std::atomic<bool>>(false);
   const auto store =
-      c10::make_intrusive<GlooStore>(parts_->store, parts_->prefix + key + "/", deadline, is_left);
-  std::packaged_task<Outcome<GlooGroup>()> connecting(
-      [store, place, size, deadline, device = parts_->device] {
-        return outcome_of("connecting", [&] {
-          auto options = c10d::ProcessGroupGloo::Options::create(remaining(deadline));
-          options->devices = {device};
-          options->threads = 1;
-          return c10::make_intrusive<c10d::ProcessGroupGloo>(store, place, size, options);
-        });
-      });
+      c10::make_intrusive<GlooStore>(impl_->store, impl_->prefix + key + "/", deadline, is_abandoned);
+  std::packaged_task<Outcome<GlooGroup>()> connecting([store, place, size, deadline, device = impl_->device] {
+    return outcome_of("connecting", [&] {
+      auto options = c10d::ProcessGroupGloo::Options::create(remaining(deadline));
+      options->devices = {device};
+      options->threads = 1;
+      return c10::make_intrusive<c10d::ProcessGroupGloo>(store, place, size, options);
+    });
+  });
   std::future<Outcome<GlooGroup>> group = connecting.get_future();
-  // Gloo waits for each peer anew; a little longer, because it says best who is missing.
+  // Gloo waits for each peer in sequence; allow a little longer, because its error names the missing peer
+  // best.
   const Deadline late = Deadline::after(Seconds(deadline.remaining().value + 1), "connecting");
   std::thread(std::move(connecting)).detach();
-  while (group.wait_for(kLookForGivenUp) != std::future_status::ready) {
-    std::optional<std::string> reason = given_up();
-    if (!reason && late.has_passed()) reason = "the others do not connect in time";
+  while (group.wait_for(kAbandonPollInterval) != std::future_status::ready) {
+    std::optional<std::string> reason = abandon_reason();
+    if (!reason && late.has_passed()) reason = "the other members did not connect in time";
     if (!reason) continue;
-    *is_left = true;
+    *is_abandoned = true;
     return failure("connecting: {}", *reason);
   }
   Outcome<GlooGroup> made = group.get();

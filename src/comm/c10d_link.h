@@ -1,6 +1,7 @@
-// All that we use of c10d: Gloo's messages between processes that find each other in a store of ours (store/key_store.h). c10d's
-// headers take ten seconds to compile, so only c10d_link.cpp sees them. Gloo's own collectives are not used: they cannot be ended before their time-out, and
-// for small tensors ours are faster (docs/decisions/0008-collectives-from-messages.md).
+// Wraps the part of c10d that this project uses: Gloo's point-to-point messages, with a rendezvous through
+// our own store (store/key_store.h). c10d's headers take ten seconds to compile, so only c10d_link.cpp
+// includes them. Gloo's own collectives are not used: they cannot be aborted before their timeout, and for
+// small tensors ours are faster (docs/decisions/0008-collectives-from-messages.md).
 #pragma once
 
 #include <cstdint>
@@ -18,45 +19,47 @@
 
 namespace optimus {
 
-// A rank's connection to the store. Any thread. Calls fail rather than wait longer than a few seconds, unless told.
+// A rank's connection to the store. Thread-safe. Unless stated otherwise, a call fails after a few seconds
+// instead of waiting longer.
 class StoreClient {
  public:
   struct Place {
     std::string host = "127.0.0.1";
     int port = 0;
     std::string token{};    // of the run
-    std::string address{};  // of this machine, where other ranks reach it
-    bool is_etcd = false;   // as StorePlace has it
-    std::string prefix{};   // before every key
+    std::string address{};  // at which other ranks reach this machine
+    bool is_etcd = false;   // as in StoreAddress
+    std::string prefix{};   // prepended to every key
     std::shared_ptr<KeyStore>
-        store{};  // one that is open; then nothing of the others but address and prefix counts
+        store{};  // an open store; if it is set, only `address` and `prefix` of the other members are used
   };
   static Outcome<std::unique_ptr<StoreClient>> connect(const Place& place, const Deadline& deadline);
   ~StoreClient();
 
   Outcome<void> set(const std::string& key, const std::string& value);
-  // Nothing when the key is not there.
+  // Returns nullopt if the key does not exist.
   Outcome<std::optional<std::string>> find(const std::string& key);
-  // One more of those who come under this key; how many there are then.
+  // Increments the counter of this key and returns its new value.
   Outcome<std::int64_t> count(const std::string& key);
 
-  // Connects to the other members under a key that they all use, each once. All must be about to call this. given_up is asked meanwhile:
-  // when it has a reason, that is the failure, at once.
-  using GivenUp = std::function<std::optional<std::string>()>;
-  Outcome<std::unique_ptr<Wire>> link(const std::string& key, int place, int size, const Deadline& deadline,
-                                      const GivenUp& given_up);
+  // Connects to the other members of a group under a key that all of them use, each key once. All members
+  // must be about to call this. `abandon_reason` is polled meanwhile: when it returns a reason, the call fails at
+  // once with that reason.
+  using AbandonCheck = std::function<std::optional<std::string>()>;
+  Outcome<std::unique_ptr<GroupLink>> link(const std::string& key, int place, int size,
+                                           const Deadline& deadline, const AbandonCheck& abandon_reason);
 
  private:
-  struct Parts;
-  explicit StoreClient(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
+  struct Impl;
+  explicit StoreClient(std::unique_ptr<Impl> parts);
+  std::unique_ptr<Impl> impl_;
 };
 
-// torchrun listens at MASTER_PORT itself, with a store of c10d's that anybody may read: our store's place is announced there, and
-// nothing that is secret.
+// torchrun itself listens on MASTER_PORT with a c10d store that anyone can read. Publishes the address of our
+// store there, and no secret.
 Outcome<void> announce_in_torch_store(const std::string& host, int port, const std::string& key,
                                       const std::string& value, const Deadline& deadline);
-// Waits until it is there.
+// Waits until the key exists.
 Outcome<std::string> read_from_torch_store(const std::string& host, int port, const std::string& key,
                                            const Deadline& deadline);
 

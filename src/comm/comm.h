@@ -1,17 +1,19 @@
-// How devices talk: named collectives and messages, each with a deadline, each ending in success or in a failure that says who
-// was missing. What is sent when stands in the step program (schedule/program.h); this only carries it.
+// Communication between ranks: named collectives and messages. Each operation has a deadline and ends either
+// in success or in a failure that names the missing ranks. The step program (schedule/program.h) decides what
+// is sent when; this interface only carries it.
 //
 //   comm.connect(epoch, program.groups, Deadline::after(Seconds(60), "connecting"));
-//   auto sum = comm.all_reduce(group, gradients, Sum::sum, "gradients of block 3");
-//   …                                                  // other work goes on meanwhile
+//   auto sum = comm.all_reduce(group, gradients, ReduceOp::sum, "gradients of block 3");
+//   …                                                  // other work continues meanwhile
 //   if (auto done = sum->wait(Deadline::after(…)); !done) return tl::unexpected(done.error());
 //
-// Two ways to carry it, behind one interface: threads of one process (thread_comm.h; tests, several ranks on one GPU) and
-// processes (c10d_comm.h), between which Gloo's messages go, and collectives of tensors on GPUs by NCCL (card_group.h) where
-// each member has a card. A group of one rank runs the same code.
+// Two implementations: threads of one process (thread_comm.h; tests, several ranks on one GPU) and processes
+// (c10d_comm.h), which use Gloo for messages and NCCL for collectives of GPU tensors (nccl_group.h) if each
+// member has a GPU. A group of one rank runs the same code.
 //
-// One thread calls a Comm, but for prepare() and messages ahead; several may each have one. Members of a group must start its operations in the same order.
-// Every operation is written into the flight log, the last ones of each rank, which a failed run shows.
+// One thread calls a Comm, except for prepare() and the *_ahead messages; several threads may each have a
+// Comm. Members of a group must start its operations in the same order. Every operation is written to the
+// flight log, whose last entries a failed run shows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,13 +33,14 @@
 
 namespace optimus {
 
-enum class Sum { sum, maximum };
+enum class ReduceOp { sum, maximum };
 
-// Why an operation did not end: which, on which group, who had not come, how long it was waited for.
+// Why an operation did not complete: the operation, its group, the missing members, and how long this rank
+// waited.
 struct CommFailure {
   std::string operation;     // "all_reduce of gradients of block 3"
   std::string group;         // "shard {0 2 4}, epoch 1"
-  std::vector<int> missing;  // ranks that did not take part or went away, as far as this rank knows
+  std::vector<int> missing;  // ranks that did not participate or disconnected, as far as this rank knows
   Seconds waited;
   std::string reason;  // "connection closed by peer", "the deadline for step 12 passed", "abandoned"
 };
@@ -46,7 +49,7 @@ std::string text(const CommFailure& failure);  // one line
 template <typename T>
 using CommOutcome = tl::expected<T, CommFailure>;
 
-// For callers to whom a failed operation is the end of the rank's work. what() is the failure's line.
+// For callers that cannot continue after a failed operation. what() is the failure's line.
 class PeersLost : public std::runtime_error {
  public:
   explicit PeersLost(CommFailure why) : std::runtime_error(text(why)), failure(std::move(why)) {}
@@ -61,19 +64,22 @@ T value_or_throw(CommOutcome<T> outcome) {
   return std::move(*outcome);
 }
 
-// An operation under way. Holds the tensors it works on; they must not be touched until wait() has returned. Destroying it
-// before that abandons the operation: it may still run, its tensors stay alive until it ends. Does not outlive its Comm.
+// An operation in flight. Holds the tensors that it works on; they must not be touched until wait() has
+// returned. Destroying it earlier abandons the operation: it may still run, and its tensors stay alive until
+// it ends. Must not outlive its Comm.
 class Pending {
  public:
   virtual ~Pending() = default;
   virtual bool is_done() = 0;  // never blocks
-  // On CUDA the calling thread's current stream waits, the host does not (except for time-outs). What goes wrong on the device
-  // afterwards is told by Comm::settle, and by every later operation of the group.
+  // On CUDA the current stream of the calling thread waits and the host does not (except for timeouts).
+  // Errors that occur on the device afterwards are reported by Comm::settle and by every later operation of
+  // the group.
   virtual CommOutcome<void> wait(const Deadline& deadline) = 0;
-  // After wait(): when the work was over, which may be long before. Nothing: that is not known.
+  // After wait(): when the operation ended, which may be long before wait() returned. nullopt: not known.
   virtual std::optional<Deadline::Clock::time_point> ended() const { return std::nullopt; }
-  // After wait(), once the device has come past it: how long what carries it (a network behind host memory, a stream between cards) had it,
-  // from when its tensors were there. Nothing: not known, or not yet.
+  // After wait(), once the device has passed it: how long the transport (a network behind host memory, a
+  // stream between GPUs) worked on the operation after its tensors were ready. nullopt: not known, or not
+  // yet.
   virtual std::optional<Seconds> took() const { return std::nullopt; }
 };
 
@@ -83,52 +89,59 @@ class Comm {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Another membership, with this rank's seat in it: all groups of before are closed, what was abandoned is forgotten, and nothing is
-  // connected yet. Nobody else may be using this.
-  virtual void regroup(const Membership& membership) = 0;
-  // The last ranks leave: the world is the first `size` from here on. Groups of these are to be connected.
+  // Changes to another membership and to this rank's worker id in it. Closes all groups, clears an abandon()
+  // and leaves nothing connected. No other thread may be using this object.
+  virtual void change_membership(const Membership& membership) = 0;
+  // The last ranks leave: from now on the world is the first `size` ranks. Their groups must be connected
+  // next.
   virtual void shrink(int size) = 0;
 
-  // Connects this rank's groups for a plan epoch, eagerly and in an order all ranks agree on without talking (sorted by role
-  // and members); members are ranks, `world` with none listed is everybody. Groups of others may be listed, too, and are passed
-  // over. Operations belong to the epoch that was connected last; groups of earlier ones stay until dropped.
+  // Connects this rank's groups for a plan epoch, eagerly and in an order that all ranks derive without
+  // communication (sorted by role and members). Members are ranks; `world` without listed members is all
+  // ranks. Groups without this rank may be listed and are skipped. Operations belong to the epoch that was
+  // connected last; groups of earlier epochs stay until they are dropped.
   virtual CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
-  // Beforehand, and from another thread: connects groups of an epoch to come while operations go on in the present one. connect()
-  // then finds them.
+  // Connects the groups of a future epoch in advance, from another thread, while operations of the present
+  // one continue. connect() then reuses them.
   virtual CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
-  // Instead of that: this rank will not come. Whoever prepares the epoch with the group of everybody fails soon, with this reason.
+  // Called instead of prepare(): this rank will not connect. Ranks that prepare the epoch with the world
+  // group then fail soon, with this reason.
   virtual void decline(int epoch, const std::string& reason) = 0;
-  // From any thread.
+  // Thread-safe.
   virtual void drop(int epoch) = 0;
-  // From another thread: makes every wait under way and to come fail at once with this reason.
+  // From another thread: makes every present and future wait fail at once with this reason.
   virtual void abandon(const std::string& reason) = 0;
 
-  // Tensors are contiguous and of one type and size on all members. `what` names the operation in failures and logs.
-  virtual std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
+  // Tensors are contiguous and have the same type and size on all members. `what` names the operation in
+  // failures and logs.
+  virtual std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
                                               std::string_view what) = 0;
-  // to: as many times from as there are members, in their order.
+  // `to` has the size of `from` times the number of members, in their order.
   virtual std::unique_ptr<Pending> all_gather(const Group& group, at::Tensor from, at::Tensor to,
                                               std::string_view what) = 0;
-  // from: as many times to as there are members; each gets the sum of its piece.
+  // `from` has the size of `to` times the number of members; each member receives the sum of its piece.
   virtual std::unique_ptr<Pending> reduce_scatter(const Group& group, at::Tensor from, at::Tensor to,
                                                   std::string_view what) = 0;
   virtual std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
                                              std::string_view what) = 0;
-  // Between two ranks of the epoch's world. The k-th send to a peer with a tag meets the k-th receive from it with that tag.
+  // Between two ranks of the epoch's world. The k-th send to a peer with a tag matches the k-th receive from
+  // it with that tag.
   virtual std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) = 0;
   virtual std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) = 0;
 
-  // The same in an epoch to come that this rank has prepared, beside operations of the present one: from one other thread, which must have
-  // ended before connect() of that epoch.
+  // The same in a future epoch that this rank has prepared, concurrently with operations of the present
+  // epoch: from one other thread, which must have ended before connect() of that epoch.
   virtual std::unique_ptr<Pending> send_ahead(int epoch, int peer, at::Tensor tensor, int tag,
                                               std::string_view what) = 0;
   virtual std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
                                                  std::string_view what) = 0;
 
-  // Whether some of this rank's groups of the epoch have collectives that go straight between cards, and not the way that messages go.
-  virtual bool has_cards() const { return false; }
-  // Waits until all that was started has ended on the devices too: what was computed with it counts only then.
-  virtual CommOutcome<void> settle(const Deadline&) { return {}; }
+  // Whether some of this rank's groups of the epoch run collectives directly between GPUs, over another path
+  // than messages.
+  virtual bool uses_nccl() const { return false; }
+  // Waits until all operations that were started have ended on the devices too; results computed with them
+  // are valid only then.
+  virtual CommOutcome<void> synchronize(const Deadline&) { return {}; }
 
   virtual const FlightLog& flight_log() const = 0;
 };

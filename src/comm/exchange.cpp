@@ -12,10 +12,11 @@ namespace optimus {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
-constexpr std::int64_t kSegmentsAhead = 2;  // that are received while one is added up
+constexpr std::int64_t kSegmentsAhead = 2;  // segments that are received while one is added
 
-// Number and hash of what all members must agree on: operations that do not fit never meet, which a deadline tells, rather than
-// writing into each other's memory. The lowest bit tells the two stages of an all_reduce apart.
+// Combines the operation's number with a hash of what all members must agree on. Operations that do not match
+// then never exchange data, and fail at the deadline instead of writing into each other's memory. The lowest
+// bit distinguishes the two stages of an all_reduce.
 int tag_of(const CommOperation& operation, std::int64_t number) {
   std::uint64_t hash = static_cast<std::uint64_t>(operation.bytes());
   for (const std::uint64_t more :
@@ -26,23 +27,23 @@ int tag_of(const CommOperation& operation, std::int64_t number) {
   return static_cast<int>((number & 0x3fff) << 16 | static_cast<std::int64_t>(hash >> 49) << 1);
 }
 
-// Members as a binomial tree below place 0: above a place stands the one without its lowest bit, below it lie the next ones up to
-// that bit, in one piece.
-int place_above(int place) { return place & (place - 1); }
-int num_below(int place, int size) {
+// Members form a binomial tree with member 0 at the root: the parent of a member is its index without the
+// lowest set bit, and its subtree is the contiguous range of indices up to that bit.
+int parent_of(int place) { return place & (place - 1); }
+int subtree_size(int place, int size) {
   const int most = place == 0 ? size : place & -place;
   return std::min(most, size - place);
 }
-// Those with most below them first: they have the longest way to go.
-std::vector<int> places_below(int place, int size) {
+// Largest subtrees first: they have the longest way to go.
+std::vector<int> children_of(int place, int size) {
   std::vector<int> result;
-  for (int bit = 1; bit < num_below(place, size); bit *= 2) result.insert(result.begin(), place + bit);
+  for (int bit = 1; bit < subtree_size(place, size); bit *= 2) result.insert(result.begin(), place + bit);
   return result;
 }
 
 }  // namespace
 
-at::Tensor Scratch::take(std::int64_t bytes) {
+at::Tensor ScratchMemory::take(std::int64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     const auto fits = std::find_if(free_.begin(), free_.end(),
@@ -52,45 +53,46 @@ at::Tensor Scratch::take(std::int64_t bytes) {
       free_.erase(fits);
       return memory;
     }
-    if (!free_.empty()) free_.pop_back();  // too small: its place is taken by what is taken now
+    if (!free_.empty()) free_.pop_back();  // too small: the new buffer replaces it
   }
   return at::empty({bytes}, at::kByte);
 }
 
-void Scratch::give_back(at::Tensor memory) {
+void ScratchMemory::give_back(at::Tensor memory) {
   if (!memory.defined()) return;
   const std::lock_guard lock(mutex_);
   free_.push_back(std::move(memory));
 }
 
-MemberExchange::MemberExchange(CommOperation operation, Wire& link, Scratch& scratch, std::int64_t number,
-                               ExchangeSizes sizes)
+MemberExchange::MemberExchange(CommOperation operation, GroupLink& link, ScratchMemory& scratch,
+                               std::int64_t number, AlgorithmThresholds sizes)
     : operation_(std::move(operation)),
       link_(link),
       scratch_(scratch),
       size_(link.size()),
-      place_(link.place()),
+      member_index_(link.place()),
       tag_(tag_of(operation_, number)),
       sizes_(sizes) {}
 
-MemberExchange::MemberExchange(CommOperation message, Wire& link, Scratch& scratch, int peer, int tag)
+MemberExchange::MemberExchange(CommOperation message, GroupLink& link, ScratchMemory& scratch, int peer,
+                               int tag)
     : operation_(std::move(message)),
       link_(link),
       scratch_(scratch),
       size_(link.size()),
-      place_(link.place()),
+      member_index_(link.place()),
       tag_(tag),
       peer_(peer),
       sizes_{} {}
 
 MemberExchange::~MemberExchange() {
-  messages_.clear();  // Gloo must not write into what is lent to another
+  messages_.clear();  // Gloo must not write into memory that is lent to another operation
   scratch_.give_back(std::move(memory_));
 }
 
 std::vector<int> MemberExchange::peers() const {
   std::vector<int> result;
-  for (int i = 1; i < size_; ++i) result.push_back((place_ + i) % size_);
+  for (int i = 1; i < size_; ++i) result.push_back((member_index_ + i) % size_);
   return result;
 }
 
@@ -105,22 +107,22 @@ std::size_t MemberExchange::receive(int place, const at::Tensor& row, int tag) {
 }
 
 bool MemberExchange::is_tree() const {
-  if (size_ <= sizes_.most_direct) return false;
+  if (size_ <= sizes_.max_direct_members) return false;
   return operation_.kind == CommKind::broadcast ||
-         (operation_.kind == CommKind::all_reduce && operation_.bytes() <= sizes_.tree_up_to);
+         (operation_.kind == CommKind::all_reduce && operation_.bytes() <= sizes_.tree_max_bytes);
 }
 
 bool MemberExchange::is_split() const {
   if (operation_.kind == CommKind::reduce_scatter) return true;
   if (operation_.kind != CommKind::all_reduce || is_tree()) return false;
-  return operation_.bytes() >= sizes_.split_from || size_ > sizes_.most_direct;
+  return operation_.bytes() >= sizes_.split_min_bytes || size_ > sizes_.max_direct_members;
 }
 
 bool MemberExchange::has_stages() const {
   if (is_tree()) return true;
   if (size_ == 1 || !is_split()) return false;
   return operation_.kind == CommKind::all_reduce ||
-         num_segments(piece(operation_.from, place_)) > kSegmentsAhead;
+         num_segments(piece(operation_.from, member_index_)) > kSegmentsAhead;
 }
 
 at::Tensor MemberExchange::piece(const at::Tensor& row, int place) const {
@@ -150,7 +152,7 @@ void MemberExchange::begin() {
     case CommKind::connect:
       return;
     case CommKind::all_reduce:
-      return is_split() ? begin_pieces() : begin_whole();
+      return is_split() ? begin_pieces() : begin_unsplit();
     case CommKind::reduce_scatter:
       return begin_pieces();
     case CommKind::all_gather:
@@ -166,7 +168,7 @@ void MemberExchange::begin() {
   }
 }
 
-void MemberExchange::begin_whole() {
+void MemberExchange::begin_unsplit() {
   if (size_ == 1) return;
   memory_ = scratch_.take(kSegmentsAhead * size_ * (operation_.bytes() + 2 * kAlignment));
   segments_.emplace_back();
@@ -175,9 +177,10 @@ void MemberExchange::begin_whole() {
   for (const int peer : peers()) send(peer, operation_.from, tag_);
 }
 
-// The sum of piece p comes back from member p only after it had our piece p: so it can be received where that still lies.
+// Member p sends the sum of piece p only after it has received our piece p, so the sum can be received into
+// that piece's memory.
 void MemberExchange::begin_pieces() {
-  const at::Tensor own = piece(operation_.from, place_);
+  const at::Tensor own = piece(operation_.from, member_index_);
   const std::int64_t longest =
       std::min<std::int64_t>(sizes_.segment, static_cast<std::int64_t>(own.nbytes()));
   if (size_ > 1) memory_ = scratch_.take(kSegmentsAhead * size_ * (longest + 2 * kAlignment));
@@ -194,89 +197,91 @@ void MemberExchange::begin_pieces() {
 void MemberExchange::begin_gather() {
   for (const int peer : peers()) receive(peer, piece(operation_.to, peer), tag_);
   for (const int peer : peers()) send(peer, operation_.from, tag_);
-  copy_row(operation_.from, piece(operation_.to, place_));
+  copy_row(operation_.from, piece(operation_.to, member_index_));
 }
 
 void MemberExchange::begin_broadcast() {
-  if (place_ != operation_.root) {
+  if (member_index_ != operation_.root) {
     receive(operation_.root, operation_.to, tag_);
     return;
   }
   for (const int peer : peers()) send(peer, operation_.from, tag_);
 }
 
-// Rows of some members that have come up the tree.
+// Rows of a range of members, received from the subtree.
 at::Tensor MemberExchange::tree_rows(int begin, int end) const {
   const std::int64_t bytes = operation_.bytes();
-  return memory_.narrow(0, (begin - place_) * bytes, (end - begin) * bytes)
+  return memory_.narrow(0, (begin - member_index_) * bytes, (end - begin) * bytes)
       .view(operation_.from.scalar_type());
 }
 
-// Places of a broadcast are counted from its root.
+// For a broadcast, indices are relative to its root.
 void MemberExchange::begin_tree() {
-  segments_.resize(2);  // what comes from below, and from above
+  segments_.resize(2);  // received from children, and from the parent
   if (operation_.kind == CommKind::broadcast) {
-    const int own = (place_ - operation_.root + size_) % size_;
+    const int own = (member_index_ - operation_.root + size_) % size_;
     if (own != 0)
-      segments_[1] = {receive((place_above(own) + operation_.root) % size_, operation_.to, tag_)};
+      segments_[1] = {receive((parent_of(own) + operation_.root) % size_, operation_.to, tag_)};
     else
-      send_down();
+      send_to_children();
     return;
   }
-  memory_ = scratch_.take(num_below(place_, size_) * operation_.bytes());
-  copy_row(operation_.from, tree_rows(place_, place_ + 1));
-  for (const int below : places_below(place_, size_))
-    segments_[0].push_back(receive(below, tree_rows(below, below + num_below(below, size_)), tag_));
-  if (place_ == 0) return;
-  // The sum may come only after all rows have gone up, own ones too: where it is received they are needed no more.
-  segments_[1] = {receive(place_above(place_), operation_.to, tag_ + 1)};
-  if (segments_[0].empty()) send(place_above(place_), tree_rows(place_, place_ + 1), tag_);
+  memory_ = scratch_.take(subtree_size(member_index_, size_) * operation_.bytes());
+  copy_row(operation_.from, tree_rows(member_index_, member_index_ + 1));
+  for (const int child : children_of(member_index_, size_))
+    segments_[0].push_back(receive(child, tree_rows(child, child + subtree_size(child, size_)), tag_));
+  if (member_index_ == 0) return;
+  // The sum arrives only after all rows have been sent up, including our own: the memory that it is received
+  // into is no longer needed.
+  segments_[1] = {receive(parent_of(member_index_), operation_.to, tag_ + 1)};
+  if (segments_[0].empty()) send(parent_of(member_index_), tree_rows(member_index_, member_index_ + 1), tag_);
 }
 
-void MemberExchange::send_down() {
+void MemberExchange::send_to_children() {
   const bool is_sum = operation_.kind == CommKind::all_reduce;
-  const int root = is_sum ? 0 : operation_.root, own = (place_ - root + size_) % size_;
-  for (const int below : places_below(own, size_))
-    send((below + root) % size_, operation_.to, is_sum ? tag_ + 1 : tag_);
+  const int root = is_sum ? 0 : operation_.root, own = (member_index_ - root + size_) % size_;
+  for (const int child : children_of(own, size_))
+    send((child + root) % size_, operation_.to, is_sum ? tag_ + 1 : tag_);
 }
 
 void MemberExchange::run_tree(Interrupter& interrupter, const Interrupter::Limits& limits) {
   wait_for(segments_[0], interrupter, limits);
   const bool is_sum = operation_.kind == CommKind::all_reduce;
-  if (is_sum && place_ == 0) {
+  if (is_sum && member_index_ == 0) {
     std::vector<at::Tensor> rows;
     for (int i = 0; i < size_; ++i) rows.push_back(tree_rows(i, i + 1));
     sum_in_order(rows, operation_.to, operation_.sum);
   } else if (is_sum && !segments_[0].empty()) {
-    send(place_above(place_), tree_rows(place_, place_ + num_below(place_, size_)), tag_);
+    send(parent_of(member_index_),
+         tree_rows(member_index_, member_index_ + subtree_size(member_index_, size_)), tag_);
   }
   wait_for(segments_[1], interrupter, limits);
-  if (is_sum || place_ != operation_.root) send_down();
+  if (is_sum || member_index_ != operation_.root) send_to_children();
 }
 
 void MemberExchange::receive_segment(std::int64_t index) {
   const std::int64_t bytes =
-      static_cast<std::int64_t>(segment(piece(operation_.from, place_), index).nbytes());
+      static_cast<std::int64_t>(segment(piece(operation_.from, member_index_), index).nbytes());
   segments_.emplace_back();
   for (const int peer : peers())
     segments_.back().push_back(
         receive(peer, scratch_row((index % kSegmentsAhead) * size_ + peer, bytes), tag_));
 }
 
-void MemberExchange::add_whole() {
+void MemberExchange::add_unsplit() {
   std::vector<at::Tensor> rows;
   for (int i = 0; i < size_; ++i)
-    rows.push_back(i == place_ ? operation_.from : scratch_row(i, operation_.bytes()));
+    rows.push_back(i == member_index_ ? operation_.from : scratch_row(i, operation_.bytes()));
   sum_in_order(rows, operation_.to, operation_.sum);
 }
 
 void MemberExchange::add_segment(std::int64_t index) {
-  const at::Tensor own = segment(piece(operation_.from, place_), index);
+  const at::Tensor own = segment(piece(operation_.from, member_index_), index);
   std::vector<at::Tensor> rows;
   for (int i = 0; i < size_; ++i)
-    rows.push_back(i == place_ ? own
-                               : scratch_row((index % kSegmentsAhead) * size_ + i,
-                                             static_cast<std::int64_t>(own.nbytes())));
+    rows.push_back(i == member_index_ ? own
+                                      : scratch_row((index % kSegmentsAhead) * size_ + i,
+                                                    static_cast<std::int64_t>(own.nbytes())));
   const bool is_all = operation_.kind == CommKind::all_reduce;
   const at::Tensor to = is_all ? own : segment(operation_.to, index);
   sum_in_order(rows, to, operation_.sum);
@@ -298,7 +303,7 @@ void MemberExchange::run(Interrupter& interrupter, const Interrupter::Limits& li
   if (operation_.bytes() == 0) return;
   if (is_tree()) run_tree(interrupter, limits);
   if (is_split()) {
-    const std::int64_t count = num_segments(piece(operation_.from, place_));
+    const std::int64_t count = num_segments(piece(operation_.from, member_index_));
     for (std::int64_t i = 0; i < count; ++i) {
       wait_for(segments_[static_cast<std::size_t>(i)], interrupter, limits);
       add_segment(i);
@@ -308,7 +313,7 @@ void MemberExchange::run(Interrupter& interrupter, const Interrupter::Limits& li
   Waiting all(messages_.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
   wait_for(all, interrupter, limits);
-  if (operation_.kind == CommKind::all_reduce && !is_split() && !is_tree()) add_whole();
+  if (operation_.kind == CommKind::all_reduce && !is_split() && !is_tree()) add_unsplit();
 }
 
 MemberExchange::Unfinished MemberExchange::give_up() {
@@ -325,8 +330,9 @@ MemberExchange::Unfinished MemberExchange::give_up() {
       result.closed.insert(message.place);
     }
   }
-  // Only a wait that runs out can tell whether a message came; it closes the connections, which is wanted. Who sent nothing comes
-  // before who sent no sum, for which it may have waited itself, and before who took nothing.
+  // Only a wait that times out can tell whether a message arrived; it also closes the connections, which is
+  // intended here. Members that sent no data are reported before those that sent no sum, which may only have
+  // been waiting themselves, and before those that received nothing.
   std::set<int> senders, summers, takers;
   for (Message* message : open) {
     try {

@@ -14,7 +14,7 @@ namespace {
 std::string_view word(FlightState state) {
   switch (state) {
     case FlightState::posted:
-      return "under way for";
+      return "in progress for";
     case FlightState::done:
       return "done in";
     case FlightState::failed:
@@ -25,10 +25,10 @@ std::string_view word(FlightState state) {
 
 }  // namespace
 
-FlightLog::FlightLog(int rank, std::size_t num_kept)
-    : rank_(rank), num_kept_(num_kept), began_(std::chrono::steady_clock::now()) {
-  ensure(num_kept > 0, "a flight log of no entries");
-  ring_.reserve(num_kept);
+FlightLog::FlightLog(int rank, std::size_t capacity)
+    : rank_(rank), capacity_(capacity), began_(std::chrono::steady_clock::now()) {
+  ensure(capacity > 0, "a flight log needs at least one entry");
+  ring_.reserve(capacity);
 }
 
 Seconds FlightLog::now() const {
@@ -39,7 +39,7 @@ std::int64_t FlightLog::post(std::string_view kind, std::string_view what, std::
                              std::int64_t bytes) {
   const Seconds time = now();
   const std::lock_guard lock(mutex_);
-  const auto place = static_cast<std::size_t>(num_posted_) % num_kept_;
+  const auto place = static_cast<std::size_t>(num_posted_) % capacity_;
   if (place == ring_.size()) ring_.emplace_back();
   FlightEntry& entry = ring_[place];
   entry.number = num_posted_, entry.bytes = bytes, entry.state = FlightState::posted;
@@ -52,7 +52,7 @@ std::int64_t FlightLog::post(std::string_view kind, std::string_view what, std::
 void FlightLog::end(std::int64_t number, FlightState state) {
   const Seconds time = now();
   const std::lock_guard lock(mutex_);
-  FlightEntry& entry = ring_[static_cast<std::size_t>(number) % num_kept_];
+  FlightEntry& entry = ring_[static_cast<std::size_t>(number) % capacity_];
   if (entry.number != number || entry.state != FlightState::posted) return;
   entry.state = state;
   entry.seconds = time - entry.began;

@@ -1,6 +1,7 @@
-// The last operations of a rank, as a flight recorder keeps them: what was started, what of it ended, how long it took. Shown
-// when a run fails; it decides nothing. A ring of fixed length whose strings are reused, so a running training does not allocate
-// here. Any thread may read while the rank's own writes.
+// The last operations of a rank, as in PyTorch's flight recorder: which operation was started, whether it
+// ended, how long it took. Shown when a run fails; it decides nothing. A ring of fixed length whose strings
+// are reused, so logging does not allocate during training. Any thread may read while the rank's own thread
+// writes.
 #pragma once
 
 #include <chrono>
@@ -21,26 +22,26 @@ struct FlightEntry {
   std::string operation, group;
   std::int64_t bytes = 0;
   FlightState state = FlightState::posted;
-  Seconds began, seconds;  // since the log was made; until it ended, or until now
+  Seconds began, seconds;  // relative to the creation of the log; until the operation ended, or until now
 };
 
 class FlightLog {
  public:
-  explicit FlightLog(int rank, std::size_t num_kept = 64);
+  explicit FlightLog(int rank, std::size_t capacity = 64);
 
-  // Returns the operation's number. `kind` "all_reduce", `what` "gradients of block 3".
+  // Returns the operation's number. Example: `kind` "all_reduce", `what` "gradients of block 3".
   std::int64_t post(std::string_view kind, std::string_view what, std::string_view group, std::int64_t bytes);
-  // An operation that is no longer kept is passed over; one that has ended stays as it was.
+  // Ignored if the operation is no longer in the log or has already ended.
   void end(std::int64_t number, FlightState state);
 
   std::vector<FlightEntry> entries() const;  // oldest first
-  std::string text() const;                  // one line an operation, with the time of its begin
+  std::string text() const;                  // one line per operation, with its start time
 
  private:
   Seconds now() const;
 
   const int rank_;
-  const std::size_t num_kept_;
+  const std::size_t capacity_;
   const std::chrono::steady_clock::time_point began_;
   mutable std::mutex mutex_;
   std::int64_t num_posted_ = 0;

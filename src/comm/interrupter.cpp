@@ -10,11 +10,12 @@
 namespace optimus {
 namespace {
 
-constexpr std::chrono::milliseconds kLookUp{50};
-// Longer than any deadline that we keep to: Gloo's own must never be the first.
-constexpr std::chrono::milliseconds kGlooPatience{std::chrono::hours(24 * 365)};
-// Gloo does not tell of a connection that closes in the middle of a message: asked after this many times of looking up.
-constexpr int kLookUpsBetweenChecks = 10;
+constexpr std::chrono::milliseconds kCheckInterval{50};
+// Longer than any of our deadlines: Gloo's own timeout must never fire first.
+constexpr std::chrono::milliseconds kGlooTimeout{std::chrono::hours(24 * 365)};
+// Gloo does not report a connection that closes in the middle of a message: check it after this many
+// interruptions.
+constexpr int kWaitsPerLinkCheck = 10;
 
 }  // namespace
 
@@ -23,7 +24,7 @@ Interrupter::Interrupter() : thread_([this] { run(); }) {}
 Interrupter::~Interrupter() {
   {
     const std::lock_guard lock(mutex_);
-    is_over_ = true;
+    is_stopping_ = true;
   }
   changed_.notify_all();
   thread_.join();
@@ -31,35 +32,35 @@ Interrupter::~Interrupter() {
 
 void Interrupter::run() {
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kLookUp, [&] { return is_over_; }))
-    for (WireMessage* transfer : waited_for_) transfer->interrupt();
+  while (!changed_.wait_for(lock, kCheckInterval, [&] { return is_stopping_; }))
+    for (LinkMessage* transfer : waited_for_) transfer->interrupt();
 }
 
 void Interrupter::interrupt_all() {
   const std::lock_guard lock(mutex_);
-  for (WireMessage* transfer : waited_for_) transfer->interrupt();
+  for (LinkMessage* transfer : waited_for_) transfer->interrupt();
 }
 
-void Interrupter::wait(WireMessage& transfer, Wire& link, int place, const Limits& limits) {
+void Interrupter::wait(LinkMessage& transfer, GroupLink& link, int place, const Limits& limits) {
   {
     const std::lock_guard lock(mutex_);
     waited_for_.push_back(&transfer);
   }
-  struct Leaving {
+  struct WaiterGuard {
     Interrupter& self;
-    WireMessage* transfer;
-    ~Leaving() {
+    LinkMessage* transfer;
+    ~WaiterGuard() {
       const std::lock_guard lock(self.mutex_);
       std::erase(self.waited_for_, transfer);
     }
-  } leaving{*this, &transfer};
-  for (int looks = 1; true; ++looks) {
+  } guard{*this, &transfer};
+  for (int num_waits = 1; true; ++num_waits) {
     if (const std::optional<std::string> reason = limits.stop())
       throw LinkError{LinkError::Kind::stopped, place, *reason};
-    if (transfer.wait(kGlooPatience)) return;
+    if (transfer.wait(kGlooTimeout)) return;
     if (limits.deadline.has_passed())
       throw LinkError{LinkError::Kind::deadline, place, deadline_text(limits.deadline)};
-    if (looks % kLookUpsBetweenChecks == 0) link.check(place);
+    if (num_waits % kWaitsPerLinkCheck == 0) link.check(place);
   }
 }
 

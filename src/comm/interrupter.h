@@ -1,5 +1,6 @@
-// Makes waits inside Gloo look up now and then: whether somebody gave up, whether the deadline passed, whether the other side is
-// still there. Gloo has no wait that can be told to end by itself without closing the connections.
+// Periodically interrupts waits inside Gloo to check whether the rank was told to stop, the deadline has
+// passed or the connection was closed. Gloo has no wait that can be cancelled without closing the
+// connections.
 #pragma once
 
 #include <condition_variable>
@@ -21,23 +22,24 @@ class Interrupter {
   ~Interrupter();
   Interrupter(const Interrupter&) = delete;
 
-  // All waits look up at once. Any thread.
+  // Makes all waits check their limits now. Thread-safe.
   void interrupt_all();
 
   struct Limits {
     const Deadline& deadline;
-    std::function<std::optional<std::string>()> stop;  // a reason to end, from whoever has one
+    std::function<std::optional<std::string>()> stop;  // returns a reason to stop, if there is one
   };
-  // Until the transfer with the member at `place` is done. Throws LinkError: closed, deadline or stopped.
-  void wait(WireMessage& transfer, Wire& link, int place, const Limits& limits);
+  // Returns when the transfer with the member at `place` is done. Throws LinkError: closed, deadline or
+  // stopped.
+  void wait(LinkMessage& transfer, GroupLink& link, int place, const Limits& limits);
 
  private:
   void run();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<WireMessage*> waited_for_;
-  bool is_over_ = false;
+  std::vector<LinkMessage*> waited_for_;
+  bool is_stopping_ = false;
   std::thread thread_;
 };
 

@@ -1,5 +1,5 @@
-// How the processes of a group exchange messages, as the algorithms (exchange.h) see it. c10d_link.h makes one of Gloo; tests may
-// make one that fails.
+// Message transport between the processes of a group, as the algorithms (exchange.h) see it. c10d_link.h
+// implements it with Gloo; tests may use one that fails.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,36 +10,40 @@
 
 namespace optimus {
 
-// Why a message cannot be carried; thrown inside this folder only, whose functions turn it into a CommFailure.
+// Why a message cannot be carried. Thrown only inside this folder; the public functions turn it into a
+// CommFailure.
 struct LinkError {
   enum class Kind { closed, deadline, stopped };
   Kind kind = Kind::closed;
-  int place = -1;  // of the member it was exchanged with
+  int place = -1;  // group index of the peer
   std::string reason;
 };
 
-// A message under way. Its memory is the caller's. One thread waits, any may interrupt.
-class WireMessage {
+// A message in flight. The caller owns its memory. One thread waits; any thread may interrupt.
+class LinkMessage {
  public:
-  virtual ~WireMessage() = default;
-  // True: done. False: interrupted, it may be waited for again. Throws LinkError when the connection is closed. A time-out closes
-  // all connections of the link (Gloo's rule), so patient callers give a long one and interrupt.
+  virtual ~LinkMessage() = default;
+  // Returns true when done and false when interrupted; it may then be called again. Throws LinkError if the
+  // connection is closed. A timeout closes all connections of the link (Gloo's behaviour), so callers pass a
+  // long timeout and use interrupt().
   virtual bool wait(std::chrono::milliseconds timeout) = 0;
-  // Ends a wait under way, or else the next one.
+  // Ends the current wait, or else the next one.
   virtual void interrupt() = 0;
 };
 
-// Connections to all members of a group, which are known by their places in it. Between two members, messages of one tag arrive in
-// the order of sending.
-class Wire {
+// Connections to all members of a group, which are addressed by their index in it. Between two members,
+// messages with the same tag arrive in the order of sending.
+class GroupLink {
  public:
-  virtual ~Wire() = default;
+  virtual ~GroupLink() = default;
   virtual int place() const = 0;
   virtual int size() const = 0;
-  // Rows of at least one element on processors; memory must not change until the transfer is done. Throws LinkError.
-  virtual std::unique_ptr<WireMessage> send(int place, const at::Tensor& row, int tag) = 0;
-  virtual std::unique_ptr<WireMessage> receive(int place, const at::Tensor& row, int tag) = 0;
-  // Throws LinkError when the connection is known to be closed. Not for every message: each call leaves a few bytes behind.
+  // `row` has at least one element and lies in host memory; it must not change until the transfer is done.
+  // Throws LinkError.
+  virtual std::unique_ptr<LinkMessage> send(int place, const at::Tensor& row, int tag) = 0;
+  virtual std::unique_ptr<LinkMessage> receive(int place, const at::Tensor& row, int tag) = 0;
+  // Throws LinkError if the connection is known to be closed. Not meant to be called for every message: each
+  // call leaks a few bytes.
   virtual void check(int place) = 0;
 };
 

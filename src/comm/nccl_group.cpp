@@ -1,368 +1,75 @@
-// One communicator of NCCL as a CardGroup (card_group.h), or, where NCCL was not compiled in, none.
+// Implements nccl_group.h: GPU checks and the watchdog. The calls to NCCL are in nccl_communicator.cpp.
+#include "comm/nccl_group.h"
+
 #include <fmt/format.h>
 
-#include "base/error.h"
-#include "comm/card_group.h"
-
-#ifdef OPTIMUS_NCCL
-#include <c10/cuda/CUDAEvent.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-#include <nccl.h>
-
-#include <cstring>
-#include <list>
-#include <optional>
-#include <utility>
-#endif
+#include <map>
 
 namespace optimus {
-
-#ifdef OPTIMUS_NCCL
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenAnswers{1};
-constexpr Seconds kBeginPatience{600};  // for NCCL to take an operation: others may have to come to its first
-constexpr Seconds kCardNotePatience{0.5};
-
-double seconds_from(Deadline::Clock::time_point began) {
-  return std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-}
-
-ncclDataType_t nccl_type(at::ScalarType type) {
-  constexpr std::pair<at::ScalarType, ncclDataType_t> kTypes[] = {
-      {at::kFloat, ncclFloat32}, {at::kDouble, ncclFloat64}, {at::kBFloat16, ncclBfloat16},
-      {at::kHalf, ncclFloat16},  {at::kInt, ncclInt32},      {at::kLong, ncclInt64},
-      {at::kByte, ncclUint8},    {at::kChar, ncclInt8}};
-  for (const auto& [ours, theirs] : kTypes)
-    if (ours == type) return theirs;
-  ensure(false, "NCCL carries no tensors of {}", c10::toString(type));
-  return ncclUint8;
-}
-
-struct CardOperation {
-  CommOperation operation;  // holds the tensors
-  std::int64_t flight = 0;
-  Deadline::Clock::time_point began;
-  c10::cuda::CUDAEvent begun{cudaEventDefault}, done{cudaEventDefault};  // with times
-  std::optional<Deadline> deadline;
-  std::optional<CommFailure> failure;
-  bool is_ended = false;
-};
-
-// Whether NCCL has done what it was asked, and nothing else has gone wrong since.
-class Answer {
- public:
-  explicit Answer(ncclComm_t comm) { status_ = ncclCommGetAsyncError(comm, &result_); }
-  bool is_under_way() const { return status_ == ncclSuccess && result_ == ncclInProgress; }
-  bool is_good() const { return status_ == ncclSuccess && result_ == ncclSuccess; }
-  std::string text() const {
-    return fmt::format("NCCL says {}", ncclGetErrorString(status_ != ncclSuccess ? status_ : result_));
-  }
-
- private:
-  ncclResult_t status_, result_ = ncclSuccess;
-};
-
-class NcclGroup final : public CardGroup, public std::enable_shared_from_this<NcclGroup> {
- public:
-  NcclGroup(RankShared& shared, Group group, int epoch, at::Device device)
-      : shared_(shared),
-        group_(std::move(group)),
-        epoch_(epoch),
-        text_(group_text(group_, epoch)),
-        device_(device),
-        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {}
-  ~NcclGroup() override { close("nobody needs it any more"); }
-
-  Outcome<void> connect(const ncclUniqueId& id, const Deadline& deadline) {
-    const c10::cuda::CUDAGuard guard(device_);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    const ncclResult_t begun = ncclCommInitRankConfig(&comm_, static_cast<int>(group_.members.size()), id,
-                                                      place_of(shared_.rank, group_), &config);
-    if (begun != ncclSuccess && begun != ncclInProgress)
-      return failure("NCCL says {}", ncclGetErrorString(begun));
-    const std::string problem = until_answered(deadline);
-    if (problem.empty()) return {};
-    close(problem);
-    return failure("{}", problem);
-  }
-
-  std::unique_ptr<Pending> start(CommOperation operation) override;
-  CommOutcome<void> wait(CardOperation& operation, const Deadline& deadline);
-  bool is_done(CardOperation& operation);
-  std::optional<Seconds> took(const CardOperation& operation);
-
-  void look() override {
-    const std::lock_guard lock(mutex_);
-    look_locked();
-  }
-  bool is_idle() override {
-    const std::lock_guard lock(mutex_);
-    return under_way_.empty();
-  }
-  void limit(const Deadline& deadline) override {
-    const std::lock_guard lock(mutex_);
-    for (const auto& operation : under_way_)
-      if (!operation->deadline) operation->deadline = deadline;
-  }
-  CommOutcome<void> state() override {
-    const std::lock_guard lock(mutex_);
-    if (first_failure_) return tl::unexpected(*first_failure_);
-    return {};
-  }
-  void close(const std::string& reason) override {
-    {
-      const std::lock_guard lock(mutex_);
-      look_locked();
-      if (!under_way_.empty()) fail(reason);
-      if (broken_.empty()) broken_ = reason;
-    }
-    bury();
-  }
-  // Not under the lock: it waits for what the device has at hand, and others must hear of the failure meanwhile.
-  void bury() override {
-    ncclComm_t dead = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!broken_.empty()) dead = std::exchange(comm_, nullptr);
-    }
-    if (dead != nullptr) ncclCommAbort(dead);
-  }
-
- private:
-  std::string until_answered(const Deadline& deadline) const;
-  void enqueue(CardOperation& operation);
-  void look_locked();
-  void fail(const std::string& reason);
-  std::vector<int> silent_members(const std::string& reason) const;
-
-  RankShared& shared_;
-  const Group group_;
-  const int epoch_;
-  const std::string text_;
-  const at::Device device_;
-  const c10::cuda::CUDAStream stream_;
-  std::mutex mutex_;  // of all below, and of calls to the communicator
-  ncclComm_t comm_ = nullptr;
-  std::string broken_;  // why nothing goes through it any more
-  std::optional<CommFailure> first_failure_;
-  std::list<std::shared_ptr<CardOperation>>
-      under_way_;  // shared: with whoever waits, who may come later than the end
-};
-
-class NcclPending final : public Pending {
- public:
-  NcclPending(std::shared_ptr<NcclGroup> group, std::shared_ptr<CardOperation> operation)
-      : group_(std::move(group)), operation_(std::move(operation)) {}
-  bool is_done() override { return group_->is_done(*operation_); }
-  CommOutcome<void> wait(const Deadline& deadline) override { return group_->wait(*operation_, deadline); }
-  std::optional<Seconds> took() const override { return group_->took(*operation_); }
-
- private:
-  const std::shared_ptr<NcclGroup> group_;
-  const std::shared_ptr<CardOperation> operation_;
-};
-
-// Empty: NCCL is ready for the next.
-std::string NcclGroup::until_answered(const Deadline& deadline) const {
-  while (true) {
-    const Answer answer(comm_);
-    if (answer.is_good()) return "";
-    if (!answer.is_under_way()) return answer.text();
-    if (const std::optional<std::string> reason = shared_.abandoned()) return *reason;
-    if (deadline.has_passed()) return deadline_text(deadline);
-    std::this_thread::sleep_for(kBetweenAnswers);
-  }
-}
-
-std::unique_ptr<Pending> NcclGroup::start(CommOperation operation) {
-  const std::lock_guard lock(mutex_);
-  auto started = std::make_shared<CardOperation>();
-  started->flight = shared_.log.post(name(operation.kind), operation.what, text_, operation.bytes());
-  started->operation = std::move(operation), started->began = Deadline::Clock::now();
-  under_way_.push_back(started);
-  if (const std::optional<std::string> reason = shared_.abandoned())
-    fail(*reason);
-  else if (!broken_.empty())
-    fail(broken_);
-  else
-    enqueue(*started);
-  return std::make_unique<NcclPending>(shared_from_this(), std::move(started));
-}
-
-void NcclGroup::enqueue(CardOperation& started) {
-  const c10::cuda::CUDAGuard guard(device_);
-  c10::cuda::CUDAEvent ready;
-  ready.record(c10::cuda::getCurrentCUDAStream(device_.index()));
-  ready.block(stream_);
-  const CommOperation& operation = started.operation;
-  const void* from = operation.from.data_ptr();
-  void* to = operation.to.data_ptr();
-  const auto count = static_cast<std::size_t>(operation.from.numel()),
-             result = static_cast<std::size_t>(operation.to.numel());
-  const ncclDataType_t type = nccl_type(operation.to.scalar_type());
-  const ncclRedOp_t sum = operation.sum == Sum::sum ? ncclSum : ncclMax;
-  started.begun.record(stream_);
-  switch (operation.kind) {
-    case CommKind::all_reduce:
-      ncclAllReduce(from, to, count, type, sum, comm_, stream_);
-      break;
-    case CommKind::all_gather:
-      ncclAllGather(from, to, count, type, comm_, stream_);
-      break;
-    case CommKind::reduce_scatter:
-      ncclReduceScatter(from, to, result, type, sum, comm_, stream_);
-      break;
-    case CommKind::broadcast:
-      ncclBroadcast(from, to, count, type, operation.root, comm_, stream_);
-      break;
-    case CommKind::connect:
-    case CommKind::send:
-    case CommKind::receive:
-      ensure(false, "{} by NCCL", name(operation.kind));
-  }
-  // What the calls return is what the communicator answers, too.
-  const std::string problem = until_answered(Deadline::after(kBeginPatience, "NCCL to begin"));
-  if (!problem.empty()) return fail(problem);
-  started.done.record(stream_);
-}
-
-bool NcclGroup::is_done(CardOperation& operation) {
-  const std::lock_guard lock(mutex_);
-  look_locked();
-  return operation.is_ended;
-}
-
-std::optional<Seconds> NcclGroup::took(const CardOperation& operation) {
-  const std::lock_guard lock(mutex_);
-  look_locked();
-  if (!operation.is_ended || operation.failure) return std::nullopt;
-  return Seconds(operation.begun.elapsed_time(operation.done) / 1e3);
-}
-
-CommOutcome<void> NcclGroup::wait(CardOperation& operation, const Deadline& deadline) {
-  const std::lock_guard lock(mutex_);
-  look_locked();
-  if (operation.failure) return tl::unexpected(*operation.failure);
-  if (!operation.is_ended) operation.deadline = deadline;
-  operation.done.block(c10::cuda::getCurrentCUDAStream(device_.index()));
-  return {};
-}
-
-// What the device itself says comes out here, on whatever thread looks; it is a failure like others.
-void NcclGroup::look_locked() {
-  while (!under_way_.empty()) {  // in the order of the stream
-    CardOperation& ended = *under_way_.front();
-    const cudaError_t passed = cudaEventQuery(ended.done.event());
-    if (passed == cudaErrorNotReady) cudaGetLastError();
-    if (passed == cudaErrorNotReady) break;
-    if (passed != cudaSuccess) return fail(fmt::format("CUDA says {}", cudaGetErrorString(passed)));
-    ended.is_ended = true;
-    ended.operation.from = ended.operation.to = at::Tensor();
-    shared_.log.end(ended.flight, FlightState::done);
-    under_way_.pop_front();
-  }
-  if (under_way_.empty() || !broken_.empty()) return;
-  if (const Answer answer(comm_); !answer.is_good() && !answer.is_under_way()) return fail(answer.text());
-  if (const std::optional<std::string> reason = shared_.abandoned()) return fail(*reason);
-  const std::optional<Deadline>& deadline = under_way_.front()->deadline;
-  if (deadline && deadline->has_passed()) fail(deadline_text(*deadline));
-}
-
-// Whatever is under way fails. The communicator's kernels end when it is buried.
-void NcclGroup::fail(const std::string& reason) {
-  const bool is_first = broken_.empty();
-  const std::vector<int> missing = is_first ? silent_members(reason) : std::vector<int>();
-  for (const std::shared_ptr<CardOperation>& operation : under_way_) {
-    operation->failure = {operation->operation.text(), text_, missing,
-                          Seconds(seconds_from(operation->began)), reason};
-    operation->is_ended = true;
-    shared_.log.end(operation->flight, FlightState::failed);
-    if (!first_failure_) first_failure_ = operation->failure;
-  }
-  under_way_.clear();
-  if (is_first && first_failure_)
-    broken_ = fmt::format("{} had failed: {}", first_failure_->operation, reason);
-}
-
-// NCCL does not say who is missing. Everybody who gives up leaves a note; who has left none is.
-std::vector<int> NcclGroup::silent_members(const std::string& reason) const {
-  const auto key = [&](int rank) { return fmt::format("{}/gave-up-cards/{}", epoch_, rank); };
-  if (shared_.store == nullptr || group_.members.size() < 2 || !shared_.store->set(key(shared_.rank), reason))
-    return {};
-  const Deadline deadline = Deadline::after(kCardNotePatience, "notes");
-  std::vector<int> silent = group_.members;
-  while (true) {
-    std::erase_if(silent, [&](int rank) {
-      const auto note = shared_.store->find(key(rank));
-      return note && *note;
-    });
-    if (silent.size() < 2 || deadline.has_passed()) return silent;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-}
-
-Outcome<ncclUniqueId> agree_on_id(RankShared& shared, const std::string& key, bool is_first, bool is_alone,
-                                  const Deadline& deadline) {
-  ncclUniqueId id;
-  if (is_first) {
-    if (const ncclResult_t made = ncclGetUniqueId(&id); made != ncclSuccess)
-      return failure("NCCL says {}", ncclGetErrorString(made));
-    if (is_alone) return id;
-    if (const auto told = shared.store->set(key, std::string(id.internal, sizeof id.internal)); !told)
-      return tl::unexpected(told.error());
-    return id;
-  }
-  while (true) {
-    const auto found = shared.store->find(key);
-    if (!found) return tl::unexpected(found.error());
-    if (*found && (*found)->size() == sizeof id.internal) {
-      std::memcpy(id.internal, (*found)->data(), sizeof id.internal);
-      return id;
-    }
-    if (const std::optional<std::string> reason = shared.abandoned()) return failure("{}", *reason);
-    if (deadline.has_passed()) return failure("{}", deadline_text(deadline));
-    std::this_thread::sleep_for(kBetweenAnswers);
-  }
-}
+constexpr std::chrono::milliseconds kPollInterval{5};
+constexpr std::chrono::microseconds kSynchronizePollInterval{50};
 
 }  // namespace
 
-bool has_nccl() { return true; }
-
-std::string card_of(at::Device device) {
-  cudaDeviceProp properties;
-  if (!device.is_cuda() || cudaGetDeviceProperties(&properties, device.index()) != cudaSuccess) return "";
-  std::string result;
-  for (const char byte : properties.uuid.bytes)
-    result += fmt::format("{:02x}", static_cast<unsigned>(static_cast<unsigned char>(byte)));
-  return result;
+std::string why_nccl_is_unusable(const std::vector<int>& members, const std::vector<std::string>& gpu_ids) {
+  std::map<std::string, int> first;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (gpu_ids[i].empty()) return fmt::format("rank {} has no GPU that NCCL can use", members[i]);
+    const auto [at, is_new] = first.emplace(gpu_ids[i], members[i]);
+    if (!is_new)
+      return fmt::format("ranks {} and {} share a GPU; NCCL needs one GPU per rank", at->second, members[i]);
+  }
+  return "";
 }
 
-Outcome<std::shared_ptr<CardGroup>> connect_cards(RankShared& shared, const std::string& key, Group group,
-                                                  int epoch, at::Device device, const Deadline& deadline) {
-  const c10::cuda::CUDAGuard guard(device);
-  const int place = place_of(shared.rank, group);
-  const bool is_alone = group.members.size() == 1;
-  const auto id = agree_on_id(shared, "nccl/" + key, place == 0, is_alone, deadline);
-  if (!id) return tl::unexpected(id.error());
-  auto made = std::make_shared<NcclGroup>(shared, std::move(group), epoch, device);
-  if (const Outcome<void> connected = made->connect(*id, deadline); !connected)
-    return tl::unexpected(connected.error());
-  return made;
+NcclWatchdog::~NcclWatchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
 }
 
-#else
-
-bool has_nccl() { return false; }
-std::string card_of(at::Device) { return ""; }
-Outcome<std::shared_ptr<CardGroup>> connect_cards(RankShared&, const std::string&, Group, int, at::Device,
-                                                  const Deadline&) {
-  return failure("this build has no NCCL");
+void NcclWatchdog::add(std::shared_ptr<NcclGroup> group) {
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(std::move(group));
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
 }
 
-#endif
+void NcclWatchdog::remove(const NcclGroup& group) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(groups_, [&](const auto& other) { return other.get() == &group; });
+}
+
+std::vector<std::shared_ptr<NcclGroup>> NcclWatchdog::groups() {
+  const std::lock_guard lock(mutex_);
+  return groups_;
+}
+
+void NcclWatchdog::run() {
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, kPollInterval, [&] { return is_stopping_; })) {
+    const std::vector<std::shared_ptr<NcclGroup>> all = groups_;
+    lock.unlock();
+    for (const std::shared_ptr<NcclGroup>& group : all) group->poll(), group->abort_failed();
+    lock.lock();
+  }
+}
+
+CommOutcome<void> NcclWatchdog::synchronize(const Deadline& deadline) {
+  for (const std::shared_ptr<NcclGroup>& group : groups()) {
+    group->limit(deadline);
+    while (true) {
+      group->poll();
+      if (CommOutcome<void> state = group->state(); !state) return state;
+      if (group->is_idle()) break;
+      std::this_thread::sleep_for(kSynchronizePollInterval);
+    }
+  }
+  return {};
+}
 
 }  // namespace optimus

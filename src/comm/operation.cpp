@@ -75,7 +75,7 @@ std::int64_t CommOperation::bytes() const {
       std::max(from.defined() ? from.nbytes() : 0, to.defined() ? to.nbytes() : 0));
 }
 
-CommOperation all_reduce_operation(at::Tensor tensor, Sum kind, std::string_view what) {
+CommOperation all_reduce_operation(at::Tensor tensor, ReduceOp kind, std::string_view what) {
   const at::Tensor row = as_row(tensor, what);
   return {.kind = CommKind::all_reduce, .from = row, .to = row, .sum = kind, .what = std::string(what)};
 }
@@ -97,10 +97,10 @@ CommOperation reduce_scatter_operation(at::Tensor from, at::Tensor to, int num_m
           .what = std::string(what)};
 }
 
-CommOperation broadcast_operation(at::Tensor tensor, int root_place, std::string_view what) {
-  ensure(root_place >= 0, "broadcast of {}: the root is no member of the group", what);
+CommOperation broadcast_operation(at::Tensor tensor, int root_index, std::string_view what) {
+  ensure(root_index >= 0, "broadcast of {}: the root is not a member of the group", what);
   const at::Tensor row = as_row(tensor, what);
-  return {.kind = CommKind::broadcast, .from = row, .to = row, .root = root_place, .what = std::string(what)};
+  return {.kind = CommKind::broadcast, .from = row, .to = row, .root = root_index, .what = std::string(what)};
 }
 
 CommOperation message_operation(CommKind kind, at::Tensor tensor, std::string_view what) {
@@ -126,11 +126,11 @@ Group with_members(const Group& group, int num_ranks) {
   return result;
 }
 
-bool comes_before(const Group& a, const Group& b) {
+bool is_ordered_before(const Group& a, const Group& b) {
   return std::tie(a.role, a.members) < std::tie(b.role, b.members);
 }
 
-int place_of(int rank, const Group& group) {
+int member_index_of(int rank, const Group& group) {
   const auto found = std::find(group.members.begin(), group.members.end(), rank);
   return found == group.members.end() ? -1 : static_cast<int>(found - group.members.begin());
 }
@@ -141,9 +141,9 @@ std::vector<Group> own_groups(std::span<const Group> groups, int rank, int num_r
     Group whole = with_members(group, num_ranks);
     for (const int member : whole.members)
       ensure(member >= 0 && member < num_ranks, "{} in a world of {} ranks", group_text(whole, 0), num_ranks);
-    if (place_of(rank, whole) >= 0) own.push_back(std::move(whole));
+    if (member_index_of(rank, whole) >= 0) own.push_back(std::move(whole));
   }
-  std::sort(own.begin(), own.end(), comes_before);
+  std::sort(own.begin(), own.end(), is_ordered_before);
   own.erase(std::unique(own.begin(), own.end()), own.end());
   return own;
 }

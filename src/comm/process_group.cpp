@@ -18,18 +18,19 @@ Seconds seconds_since(Deadline::Clock::time_point began) {
   return Seconds(std::chrono::duration<double>(Deadline::Clock::now() - began).count());
 }
 
-// The group's thread has no deadline of its own: whoever waits for the operation ends it.
-Deadline no_deadline() { return Deadline::after(Seconds(1e8), "nobody"); }
+// The group's thread has no deadline of its own: the thread that waits for the operation cancels it.
+Deadline no_deadline() { return Deadline::after(Seconds(1e8), "background progress"); }
 
-constexpr Seconds kNotePatience{0.5};
-constexpr std::chrono::milliseconds kNoteEvery{10};
+constexpr Seconds kNoteTimeout{0.5};
+constexpr std::chrono::milliseconds kNotePollInterval{10};
 
-std::string note_key(int generation, int epoch, int rank) {
+std::string failure_note_key(int generation, int epoch, int rank) {
   return fmt::format("{}/{}/gave-up/{}", generation, epoch, rank);
 }
 
-// What a rank that gives up leaves for the others: whom it missed, and why. "2 3;the deadline for step 4 passed"
-std::string note_text(const CommFailure& failure) {
+// The note that a rank leaves for the others when it fails: the ranks that it missed, and why. "2 3;the
+// deadline for step 4 passed"
+std::string failure_note_text(const CommFailure& failure) {
   return fmt::format("{};{}", fmt::join(failure.missing, " "), failure.reason);
 }
 
@@ -43,12 +44,12 @@ std::vector<int> missing_in(const std::string& note) {
 
 }  // namespace
 
-std::optional<std::string> RankShared::abandoned() const {
+std::optional<std::string> SharedRankState::abandoned() const {
   const std::lock_guard lock(mutex_);
   return abandoned_;
 }
 
-void RankShared::abandon(const std::string& reason) {
+void SharedRankState::abandon(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
     if (!abandoned_) abandoned_ = reason;
@@ -56,7 +57,7 @@ void RankShared::abandon(const std::string& reason) {
   interrupter.interrupt_all();
 }
 
-void RankShared::renew(int new_generation, int new_rank) {
+void SharedRankState::start_generation(int new_generation, int new_rank) {
   generation = new_generation, rank = new_rank;
   const std::lock_guard lock(mutex_);
   abandoned_.reset();
@@ -122,21 +123,21 @@ void ProcessOperation::end(CommOutcome<void> outcome) {
 }
 
 CommOutcome<void> ProcessOperation::wait(const Deadline& deadline) {
-  // Those of several stages keep their order. A message need not wait for others that were looked at before it.
+  // Multi-stage operations keep their order. A message need not wait for others that were polled before it.
   if (!exchange_->has_stages() && take()) run(deadline);
   std::unique_lock lock(mutex_);
-  const auto is_over = [&] { return state_ == State::ended; };
-  if (!changed_.wait_until(lock, deadline.end(), is_over)) {
+  const auto has_ended = [&] { return state_ == State::ended; };
+  if (!changed_.wait_until(lock, deadline.end(), has_ended)) {
     cancelled_ = deadline_text(deadline);
     lock.unlock();
     group_->shared().interrupter.interrupt_all();
     lock.lock();
-    changed_.wait(lock, is_over);  // the group's thread looks up now and then
+    changed_.wait(lock, has_ended);  // the group's thread checks periodically
   }
   return *outcome_;
 }
 
-ProcessGroup::ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Wire> link)
+ProcessGroup::ProcessGroup(SharedRankState& shared, Group group, int epoch, std::unique_ptr<GroupLink> link)
     : shared_(shared),
       group_(std::move(group)),
       epoch_(epoch),
@@ -144,7 +145,8 @@ ProcessGroup::ProcessGroup(RankShared& shared, Group group, int epoch, std::uniq
       link_(std::move(link)) {}
 
 ProcessGroup::~ProcessGroup() {
-  for (const Driver& driver : drivers_) ensure(!driver.thread.joinable(), "{} was not closed", text_);
+  for (const BackgroundThread& background : background_threads_)
+    ensure(!background.thread.joinable(), "{} was not closed", text_);
 }
 
 std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<MemberExchange> exchange) {
@@ -153,7 +155,7 @@ std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<MemberExch
   const bool has_stages = exchange->has_stages();
   auto operation = std::make_shared<ProcessOperation>(shared_from_this(), std::move(exchange), flight);
   operation->begin();
-  if (has_stages) drive(operation);
+  if (has_stages) run_in_background(operation);
   return operation;
 }
 
@@ -166,32 +168,33 @@ std::shared_ptr<ProcessOperation> ProcessGroup::start_message(CommOperation oper
   return begin(std::make_unique<MemberExchange>(std::move(operation), *link_, scratch_, peer, tag));
 }
 
-void ProcessGroup::drive(std::shared_ptr<ProcessOperation> operation) {
+void ProcessGroup::run_in_background(std::shared_ptr<ProcessOperation> operation) {
   if (!operation->queue()) return;
   {
     const std::lock_guard lock(mutex_);
-    if (!is_over_) {
-      Driver& driver = drivers_[operation->exchange().has_stages() ? 1 : 0];
-      driver.queue.push_back(std::move(operation));
-      if (!driver.thread.joinable()) driver.thread = std::thread([this, &driver] { run(driver); });
+    if (!is_stopping_) {
+      BackgroundThread& background = background_threads_[operation->exchange().has_stages() ? 1 : 0];
+      background.queue.push_back(std::move(operation));
+      if (!background.thread.joinable())
+        background.thread = std::thread([this, &background] { run(background); });
     }
   }
   if (operation == nullptr)
     changed_.notify_all();
   else if (operation->take())
-    operation->run(no_deadline());  // the group is closed: it fails at once
+    operation->run(no_deadline());  // the group is closed: the operation fails at once
 }
 
-void ProcessGroup::run(Driver& driver) {
-  // As whoever computes: pieces of tensors need no notes of autograd's.
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
+void ProcessGroup::run(BackgroundThread& background) {
+  // As on the computing thread: pieces of tensors need no autograd metadata.
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   const Deadline deadline = no_deadline();
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return is_over_ || !driver.queue.empty(); });
-    if (driver.queue.empty()) return;
-    const std::shared_ptr<ProcessOperation> next = std::move(driver.queue.front());
-    driver.queue.pop_front();
+    changed_.wait(lock, [&] { return is_stopping_ || !background.queue.empty(); });
+    if (background.queue.empty()) return;
+    const std::shared_ptr<ProcessOperation> next = std::move(background.queue.front());
+    background.queue.pop_front();
     lock.unlock();
     if (next->take()) next->run(deadline);
     lock.lock();
@@ -203,7 +206,7 @@ std::optional<std::string> ProcessGroup::broken() {
   return broken_;
 }
 
-void ProcessGroup::break_off(const std::string& reason) {
+void ProcessGroup::mark_broken(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
     if (!broken_) broken_ = reason;
@@ -212,63 +215,68 @@ void ProcessGroup::break_off(const std::string& reason) {
 }
 
 void ProcessGroup::close(const std::string& reason) {
-  break_off(reason);
+  mark_broken(reason);
   {
     const std::lock_guard lock(mutex_);
-    is_over_ = true;
+    is_stopping_ = true;
   }
   changed_.notify_all();
-  for (Driver& driver : drivers_)
-    if (driver.thread.joinable()) driver.thread.join();
+  for (BackgroundThread& background : background_threads_)
+    if (background.thread.joinable()) background.thread.join();
 }
 
 CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error, Seconds waited) {
   CommFailure failure{exchange.operation().text(), text_, {}, waited, error.reason};
-  if (error.kind == LinkError::Kind::stopped && broken()) return failure;  // told by whoever was first
-  break_off(fmt::format("{} had failed: {}", failure.operation, error.reason));
-  // First a note, then the end of the connections: who sees that end finds the note.
+  // reported by the operation that failed first
+  if (error.kind == LinkError::Kind::stopped && broken()) return failure;
+  mark_broken(fmt::format("{} had failed: {}", failure.operation, error.reason));
+  // Write the note before closing the connections: a rank that sees the closed connection then finds the
+  // note.
   if (error.place >= 0) failure.missing = {group_.members[static_cast<std::size_t>(error.place)]};
-  leave_note(failure);
+  write_failure_note(failure);
   MemberExchange::Unfinished left = exchange.give_up();
   if (error.kind == LinkError::Kind::closed) left.closed.insert(error.place);
   name_missing(left, failure);
-  leave_note(failure);
+  write_failure_note(failure);
   return failure;
 }
 
-void ProcessGroup::leave_note(const CommFailure& failure) {
-  // A store that is gone cannot be told; the failure itself is on its way.
-  (void)shared_.store->set(note_key(shared_.generation, epoch_, shared_.rank), note_text(failure));
+void ProcessGroup::write_failure_note(const CommFailure& failure) {
+  // An unreachable store cannot be informed; the failure itself is returned.
+  (void)shared_.store->set(failure_note_key(shared_.generation, epoch_, shared_.rank),
+                           failure_note_text(failure));
 }
 
-std::optional<std::string> ProcessGroup::note_of(int rank) const {
-  const auto note = shared_.store->find(note_key(shared_.generation, epoch_, rank));
+std::optional<std::string> ProcessGroup::failure_note_of(int rank) const {
+  const auto note = shared_.store->find(failure_note_key(shared_.generation, epoch_, rank));
   return note ? *note : std::nullopt;
 }
 
-// Of those that went away or said nothing, some only gave up before us, or do so now; they tell whom they missed.
+// Some of the members that disconnected or are silent have only failed because of others; their notes name
+// the ranks that they missed.
 void ProcessGroup::name_missing(const MemberExchange::Unfinished& left, CommFailure& failure) const {
   const bool is_closed = !left.closed.empty();
-  std::set<int> missing, told;
+  std::set<int> missing, reported;
   for (const int place : is_closed ? left.closed : left.silent)
     missing.insert(group_.members[static_cast<std::size_t>(place)]);
-  // Who waits with us gives up when we do; who is alone cannot be told from anybody else, unless it passes on what others say.
+  // Members that wait with us fail when we do. A single silent member cannot be distinguished from a failed
+  // one, unless it relays data of others.
   const std::size_t few = left.is_relayed ? 0 : 1;
   const Deadline deadline =
-      Deadline::after(is_closed || missing.size() <= few ? Seconds(0) : kNotePatience, "notes");
+      Deadline::after(is_closed || missing.size() <= few ? Seconds(0) : kNoteTimeout, "notes");
   do {
     for (const int rank : std::vector<int>(missing.begin(), missing.end())) {
-      const std::optional<std::string> note = note_of(rank);
+      const std::optional<std::string> note = failure_note_of(rank);
       if (!note) continue;
       const std::vector<int> theirs = missing_in(*note);
-      told.insert(theirs.begin(), theirs.end());
+      reported.insert(theirs.begin(), theirs.end());
       missing.erase(rank);
       if (is_closed && missing.empty())
         failure.reason = fmt::format("rank {} gave up: {}", rank, note->substr(note->find(';') + 1));
     }
-    if (missing.size() > few) std::this_thread::sleep_for(kNoteEvery);
+    if (missing.size() > few) std::this_thread::sleep_for(kNotePollInterval);
   } while (missing.size() > few && !deadline.has_passed());
-  if (missing.empty()) missing = told;
+  if (missing.empty()) missing = reported;
   missing.erase(shared_.rank);
   failure.missing.assign(missing.begin(), missing.end());
 }

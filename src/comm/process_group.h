@@ -1,5 +1,6 @@
-// A group of processes as one rank sees it: its link, its operations under way, and the threads that drive them: one those of
-// several stages, one messages that somebody looks at before waiting for them. Broken by the first failure and never used again.
+// A group of processes as one rank sees it: its link, its operations in flight, and two background threads,
+// one for multi-stage operations and one for messages that are polled before they are waited for. The first
+// failure breaks the group permanently.
 #pragma once
 
 #include <array>
@@ -17,19 +18,19 @@
 
 namespace optimus {
 
-// What the operations of one rank share. Outlives its groups.
-struct RankShared {
+// State that all operations of one rank share. Outlives its groups.
+struct SharedRankState {
   int generation = 0, rank = 0;
   StoreClient* store = nullptr;
-  ExchangeSizes sizes;
+  AlgorithmThresholds sizes;
   Interrupter interrupter;
   FlightLog log;
 
-  explicit RankShared(int own_rank) : rank(own_rank), log(own_rank) {}
+  explicit SharedRankState(int own_rank) : rank(own_rank), log(own_rank) {}
   std::optional<std::string> abandoned() const;
   void abandon(const std::string& reason);
-  // Of another membership; no group is left.
-  void renew(int new_generation, int new_rank);
+  // Prepares for another membership; no group may exist.
+  void start_generation(int new_generation, int new_rank);
 
  private:
   mutable std::mutex mutex_;
@@ -38,7 +39,8 @@ struct RankShared {
 
 class ProcessGroup;
 
-// One operation under way. Run by whoever waits for it, or by a thread of the group; by one of them, once.
+// One operation in flight. Executed exactly once, by the thread that waits for it or by a thread of the
+// group.
 class ProcessOperation {
  public:
   ProcessOperation(std::shared_ptr<ProcessGroup> group, std::unique_ptr<MemberExchange> exchange,
@@ -46,14 +48,14 @@ class ProcessOperation {
 
   void begin();
   bool is_ended();
-  // It is in a queue from here on; false when it was, or somebody runs it.
+  // Marks the operation as queued; false if it already was, or is running or ended.
   bool queue();
-  // Takes it to run it; false when somebody has it.
+  // Claims the operation for execution; false if another thread has claimed it.
   bool take();
   void run(const Deadline& deadline);
   CommOutcome<void> wait(const Deadline& deadline);
   const MemberExchange& exchange() const { return *exchange_; }
-  // Of one that has been waited for.
+  // Valid after wait().
   Deadline::Clock::time_point ended() const { return ended_; }
   Seconds took() const { return Seconds(std::chrono::duration<double>(ended_ - began_).count()); }
 
@@ -63,7 +65,7 @@ class ProcessOperation {
   void end(CommOutcome<void> outcome);
 
   const std::shared_ptr<ProcessGroup>
-      group_;  // shared: an operation may be under way when its group is dropped
+      group_;  // shared: an operation may be in flight when its group is dropped
   const std::unique_ptr<MemberExchange> exchange_;
   const std::int64_t flight_;
   const Deadline::Clock::time_point began_;
@@ -77,49 +79,51 @@ class ProcessOperation {
 
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
-  ProcessGroup(RankShared& shared, Group group, int epoch, std::unique_ptr<Wire> link);
+  ProcessGroup(SharedRankState& shared, Group group, int epoch, std::unique_ptr<GroupLink> link);
   ~ProcessGroup();
 
   const std::string& text() const { return text_; }
-  RankShared& shared() { return shared_; }
-  Wire& link() { return *link_; }
+  SharedRankState& shared() { return shared_; }
+  GroupLink& link() { return *link_; }
 
   std::shared_ptr<ProcessOperation> start(CommOperation operation);
   std::shared_ptr<ProcessOperation> start_message(CommOperation operation, int peer, int tag);
-  // A thread of the group runs it when it comes to it.
-  void drive(std::shared_ptr<ProcessOperation> operation);
-  // Ends all that is under way, and the threads.
+  // Queues the operation for a thread of the group.
+  void run_in_background(std::shared_ptr<ProcessOperation> operation);
+  // Ends all operations in flight, and the threads.
   void close(const std::string& reason);
 
   std::optional<std::string> broken();
-  // After a failure inside the group: breaks it, tells the others through the store, finds out who is missing.
+  // After a failure inside the group: breaks it, informs the others through the store, and finds out which
+  // members are missing.
   CommFailure fail(MemberExchange& exchange, const LinkError& error, Seconds waited);
 
  private:
-  struct Driver {
+  struct BackgroundThread {
     std::deque<std::shared_ptr<ProcessOperation>> queue;
-    std::thread thread;  // from the first operation on
+    std::thread thread;  // started with the first operation
   };
-  void run(Driver& driver);
-  void break_off(const std::string& reason);
-  void leave_note(const CommFailure& failure);
-  std::optional<std::string> note_of(int rank) const;
+  void run(BackgroundThread& background);
+  void mark_broken(const std::string& reason);
+  void write_failure_note(const CommFailure& failure);
+  std::optional<std::string> failure_note_of(int rank) const;
   void name_missing(const MemberExchange::Unfinished& left, CommFailure& failure) const;
   std::shared_ptr<ProcessOperation> begin(std::unique_ptr<MemberExchange> exchange);
 
-  RankShared& shared_;
+  SharedRankState& shared_;
   const Group group_;
   const int epoch_;
   const std::string text_;
-  const std::unique_ptr<Wire> link_;
-  Scratch scratch_;
+  const std::unique_ptr<GroupLink> link_;
+  ScratchMemory scratch_;
   std::int64_t num_started_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<std::string> broken_;
-  bool is_over_ = false;
-  // Apart, because a message may be one that comes only when the other side has our part of a collective.
-  std::array<Driver, 2> drivers_;  // of messages; of operations of several stages
+  bool is_stopping_ = false;
+  // Separate threads, because a message may arrive only after the sender has received our part of a
+  // collective.
+  std::array<BackgroundThread, 2> background_threads_;  // of messages; of multi-stage operations
 };
 
 }  // namespace optimus

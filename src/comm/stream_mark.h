@@ -1,5 +1,5 @@
-// A point in the order of work on a device, which other streams can wait for. On processors there is nothing to wait for: work is
-// done when the call returns.
+// A point in the order of work on a device that other streams can wait for (a CUDA event). On CPUs there is
+// nothing to wait for: work is done when the call returns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,15 +11,16 @@ namespace optimus {
 
 class StreamMark {
  public:
-  StreamMark() = default;  // passed already
-  // Behind all that the current stream of the device was given so far.
+  StreamMark() = default;  // already passed
+  // After all work that the device's current stream has been given so far.
   static StreamMark of(at::Device device);
-  // The current stream of the device goes on only behind the mark; the calling thread does not wait.
+  // Work submitted later to the device's current stream runs after the mark; the calling thread does not
+  // wait.
   void await(at::Device device) const;
   bool is_passed() const { return event_ == nullptr || event_->query(); }
 
  private:
-  std::shared_ptr<c10::Event> event_;  // shared: several ranks wait for one mark, each when it comes to it
+  std::shared_ptr<c10::Event> event_;  // shared: several ranks may wait for one mark
 };
 
 }  // namespace optimus

@@ -21,9 +21,9 @@ T larger(T a, T b) {
   return a > b || a != a ? a : b;
 }
 
-// A block at a time, so that the sums stay in the nearest cache.
+// Processes one block at a time, so that the sums stay in the L1 cache.
 template <typename T>
-void sum_rows(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind) {
+void sum_rows(std::span<const at::Tensor> pieces, const at::Tensor& to, ReduceOp kind) {
   using Wide = std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;
   constexpr std::int64_t kBlock = 1024;
   std::array<Wide, kBlock> sums;
@@ -35,7 +35,7 @@ void sum_rows(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind
       const T* const in = static_cast<const T*>(pieces[p].const_data_ptr()) + begin;
       if (p == 0)
         for (std::int64_t i = 0; i < count; ++i) sums[i] = static_cast<Wide>(in[i]);
-      else if (kind == Sum::sum)
+      else if (kind == ReduceOp::sum)
         for (std::int64_t i = 0; i < count; ++i) sums[i] += static_cast<Wide>(in[i]);
       else
         for (std::int64_t i = 0; i < count; ++i) sums[i] = larger(sums[i], static_cast<Wide>(in[i]));
@@ -44,7 +44,7 @@ void sum_rows(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind
   }
 }
 
-void sum_on_host(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind) {
+void sum_on_host(std::span<const at::Tensor> pieces, const at::Tensor& to, ReduceOp kind) {
   for (const at::Tensor& piece : pieces) announce_read(piece.const_data_ptr(), piece.nbytes());
   announce_write(to.data_ptr(), to.nbytes());
   switch (to.scalar_type()) {
@@ -61,16 +61,16 @@ void sum_on_host(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum k
     case at::kInt:
       return sum_rows<std::int32_t>(pieces, to, kind);
     default:
-      ensure(false, "a sum of elements of type {}", c10::toString(to.scalar_type()));
+      ensure(false, "elements of type {} cannot be summed", c10::toString(to.scalar_type()));
   }
 }
 
-void sum_on_device(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind) {
+void sum_on_device(std::span<const at::Tensor> pieces, const at::Tensor& to, ReduceOp kind) {
   const bool is_half = to.scalar_type() == at::kBFloat16 || to.scalar_type() == at::kHalf;
   at::Tensor sums = pieces[0].to(to.device(), is_half ? at::kFloat : to.scalar_type(), true, /*copy=*/true);
   for (const at::Tensor& piece : pieces.subspan(1)) {
     const at::Tensor here = piece.to(to.device(), sums.scalar_type(), true);
-    if (kind == Sum::sum)
+    if (kind == ReduceOp::sum)
       sums.add_(here);
     else
       sums.copy_(at::maximum(sums, here));
@@ -80,11 +80,11 @@ void sum_on_device(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum
 
 }  // namespace
 
-void sum_in_order(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum kind) {
-  ensure(!pieces.empty(), "a sum of nothing");
+void sum_in_order(std::span<const at::Tensor> pieces, const at::Tensor& to, ReduceOp kind) {
+  ensure(!pieces.empty(), "a sum needs at least one piece");
   for (const at::Tensor& piece : pieces)
     ensure(piece.numel() == to.numel() && piece.scalar_type() == to.scalar_type(),
-           "a sum of {} elements of type {} into {} of type {}", piece.numel(),
+           "cannot sum {} elements of type {} into {} of type {}", piece.numel(),
            c10::toString(piece.scalar_type()), to.numel(), c10::toString(to.scalar_type()));
   if (pieces.size() == 1) return copy_row(pieces[0], to);
   if (to.numel() == 0) return;
@@ -92,8 +92,8 @@ void sum_in_order(std::span<const at::Tensor> pieces, const at::Tensor& to, Sum 
 }
 
 void copy_row(const at::Tensor& from, const at::Tensor& to) {
-  ensure(from.nbytes() == to.nbytes() && from.scalar_type() == to.scalar_type(), "{} bytes copied into {}",
-         from.nbytes(), to.nbytes());
+  ensure(from.nbytes() == to.nbytes() && from.scalar_type() == to.scalar_type(),
+         "cannot copy {} bytes into {}: sizes or types differ", from.nbytes(), to.nbytes());
   if (from.nbytes() == 0 || from.const_data_ptr() == to.const_data_ptr()) return;
   if (!from.is_cpu() || !to.is_cpu()) {
     to.copy_(from, /*non_blocking=*/from.is_cuda() && to.is_cuda());

@@ -1,5 +1,5 @@
-// See thread_comm.h. Ranks find each other by key and number: the k-th operation of a group is one meeting, the k-th message
-// between two ranks with a tag another.
+// Implements thread_comm.h. Ranks find each other by key and number: the k-th operation of a group is one
+// Meeting, the k-th message between two ranks with a tag is another.
 #include "comm/thread_comm.h"
 
 #include <fmt/format.h>
@@ -11,17 +11,17 @@
 #include <tuple>
 #include <utility>
 
-#include "comm/meeting.h"
 #include "comm/operation.h"
+#include "comm/shared_operation.h"
 
 namespace optimus {
 
-// Who meets: a group in an epoch, or sender and receiver with a tag.
-struct MeetingKey {
+// Identifies the participants: a group in an epoch, or a sender and a receiver with a tag.
+struct SharedOperationKey {
   int generation = 0, epoch = 0, tag = -1;
   bool is_message = false;
   Group group;
-  bool operator<(const MeetingKey& other) const {
+  bool operator<(const SharedOperationKey& other) const {
     return std::tie(generation, epoch, tag, is_message, group.role, group.members) <
            std::tie(other.generation, other.epoch, other.tag, other.is_message, other.group.role,
                     other.group.members);
@@ -33,10 +33,10 @@ struct MeetingKey {
   }
 };
 
-struct Gathering {
+struct GroupState {
   std::string text;
-  std::map<std::int64_t, std::shared_ptr<Meeting>> open;  // by number; until all have come
-  std::optional<Breach> broken;                           // then nothing goes through it any more
+  std::map<std::int64_t, std::shared_ptr<SharedOperation>> open;  // by number; until all members have arrived
+  std::optional<BreakReason> broken;                              // set: all further operations fail
 };
 
 struct ThreadWorldState {
@@ -45,33 +45,35 @@ struct ThreadWorldState {
 
   const int num_ranks;
   std::mutex mutex;
-  std::map<MeetingKey, Gathering> gatherings;
-  std::vector<bool> is_taken, has_left;            // [seat]
-  std::map<int, std::vector<int>> seats;           // [generation]: of its ranks; none of generation 0
-  std::map<int, int> left_generations;             // [seat]: it has left all before this one
-  std::map<std::pair<int, int>, Breach> declined;  // generations and epochs that nothing will come of
+  std::map<SharedOperationKey, GroupState> group_states;
+  std::vector<bool> is_taken, has_left;  // [worker id]
+  std::map<int, std::vector<int>>
+      worker_ids;  // [generation]: worker ids of its ranks; no entry for generation 0
+  std::map<int, int> generation_left_before;  // [worker id]: it has left all generations before this one
+  std::map<std::pair<int, int>, BreakReason> declined;  // (generation, epoch) pairs that a rank has declined
 };
 
 namespace {
 
-Breach left(int rank) { return {fmt::format("rank {} has left", rank), {rank}}; }
+BreakReason left(int rank) { return {fmt::format("rank {} has left", rank), {rank}}; }
 
-// What a rank's operations and its Comm look at together; under the world's lock.
+// State that a rank's operations and its Comm share; protected by the world's lock.
 struct RankState {
   std::optional<std::string> abandoned;
 };
 
-// With the world's lock held.
-void break_gathering(Gathering& gathering, const Breach& breach) {
-  if (!gathering.broken) gathering.broken = breach;
-  for (auto& [number, meeting] : gathering.open) meeting->break_off(breach);
+// Called with the world's lock held.
+void break_group(GroupState& group_state, const BreakReason& break_reason) {
+  if (!group_state.broken) group_state.broken = break_reason;
+  for (auto& [number, shared_operation] : group_state.open) shared_operation->mark_broken(break_reason);
 }
 
-void break_meetings_of(ThreadWorldState& world, int generation, int rank) {
-  for (auto& [key, gathering] : world.gatherings) {
-    if (key.generation != generation || place_of(rank, key.group) < 0) continue;
-    for (auto& [number, meeting] : gathering.open)
-      if (!meeting->has_come(place_of(rank, key.group))) meeting->break_off(left(rank));
+void break_operations_of(ThreadWorldState& world, int generation, int rank) {
+  for (auto& [key, group_state] : world.group_states) {
+    if (key.generation != generation || member_index_of(rank, key.group) < 0) continue;
+    for (auto& [number, shared_operation] : group_state.open)
+      if (!shared_operation->has_arrived(member_index_of(rank, key.group)))
+        shared_operation->mark_broken(left(rank));
   }
 }
 
@@ -80,8 +82,8 @@ class ThreadPending final : public Pending {
   struct Facts {
     std::shared_ptr<ThreadWorldState> world;
     std::shared_ptr<RankState> rank;
-    std::shared_ptr<Meeting> meeting;
-    MeetingKey key;
+    std::shared_ptr<SharedOperation> shared_operation;
+    SharedOperationKey key;
     int place = 0;
     FlightLog* log = nullptr;
     std::int64_t number = 0;
@@ -92,9 +94,9 @@ class ThreadPending final : public Pending {
   bool is_done() override {
     if (outcome_) return true;
     std::unique_lock lock(f_.world->mutex);
-    while (work_on_a_part(lock)) {
+    while (run_one_part(lock)) {
     }
-    return has_failed() || (f_.meeting->is_done() && f_.meeting->is_passed());
+    return has_failed() || (f_.shared_operation->is_done() && f_.shared_operation->is_passed());
   }
 
   CommOutcome<void> wait(const Deadline& deadline) override {
@@ -106,58 +108,58 @@ class ThreadPending final : public Pending {
   }
 
  private:
-  bool has_failed() const { return f_.rank->abandoned || f_.meeting->broken(); }
+  bool has_failed() const { return f_.rank->abandoned || f_.shared_operation->broken(); }
 
-  bool work_on_a_part(std::unique_lock<std::mutex>& lock) {
+  bool run_one_part(std::unique_lock<std::mutex>& lock) {
     if (f_.rank->abandoned) return false;
-    const std::optional<std::size_t> part = f_.meeting->take_part();
+    const std::optional<std::size_t> part = f_.shared_operation->claim_part();
     if (!part) return false;
     lock.unlock();
-    StreamMark mark = f_.meeting->do_part(*part);
+    StreamMark mark = f_.shared_operation->run_part(*part);
     lock.lock();
-    f_.meeting->end_part(*part, std::move(mark));
+    f_.shared_operation->finish_part(*part, std::move(mark));
     return true;
   }
 
   CommOutcome<void> wait_once(const Deadline& deadline) {
     const auto began = Deadline::Clock::now();
     std::unique_lock lock(f_.world->mutex);
-    Meeting& meeting = *f_.meeting;
-    while (!meeting.is_done() && !has_failed()) {
-      if (work_on_a_part(lock)) continue;
-      if (meeting.is_complete()) {
-        meeting.changed.wait(lock);  // the others are at it, and parts wait for nobody
+    SharedOperation& shared_operation = *f_.shared_operation;
+    while (!shared_operation.is_done() && !has_failed()) {
+      if (run_one_part(lock)) continue;
+      if (shared_operation.is_complete()) {
+        shared_operation.changed.wait(lock);  // other members are working, and parts never block
       } else if (deadline.has_passed()) {
         give_up(deadline_text(deadline), began);
       } else {
-        meeting.changed.wait_until(lock, deadline.end());
+        shared_operation.changed.wait_until(lock, deadline.end());
       }
     }
-    // Whoever is in the middle of a part still touches this rank's memory. Parts wait for nobody.
-    meeting.changed.wait(lock, [&] { return !meeting.is_being_worked_on(); });
-    if (!meeting.is_done()) return tl::unexpected(failure_since(began));
-    meeting.await_work(f_.place);
-    meeting.release(f_.place);
+    // Another member in the middle of a part still accesses this rank's memory. Parts never block.
+    shared_operation.changed.wait(lock, [&] { return !shared_operation.is_in_progress(); });
+    if (!shared_operation.is_done()) return tl::unexpected(failure_since(began));
+    shared_operation.await_work(f_.place);
+    shared_operation.release(f_.place);
     return {};
   }
 
-  // Nobody can count on this group any more: members would disagree about what has happened in it.
+  // The group cannot be used any more: its members would disagree about what has happened in it.
   void give_up(const std::string& reason, Deadline::Clock::time_point began) {
     const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-    const std::vector<int> missing = f_.meeting->missing();
-    f_.meeting->break_off({reason, missing});
+    const std::vector<int> missing = f_.shared_operation->missing();
+    f_.shared_operation->mark_broken({reason, missing});
     const int rank = f_.key.group.members[static_cast<std::size_t>(f_.place)];
-    break_gathering(
-        f_.world->gatherings[f_.key],
-        {fmt::format("rank {} gave up on {} after {:.3g} s", rank, f_.operation, waited), missing});
+    break_group(f_.world->group_states[f_.key],
+                {fmt::format("rank {} gave up on {} after {:.3g} s", rank, f_.operation, waited), missing});
   }
 
   CommFailure failure_since(Deadline::Clock::time_point began) const {
     const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
     if (f_.rank->abandoned)
-      return {f_.operation, f_.key.text(), f_.meeting->missing(), Seconds(waited), *f_.rank->abandoned};
-    const Breach breach = f_.meeting->broken().value_or(Breach{});
-    return {f_.operation, f_.key.text(), breach.missing, Seconds(waited), breach.reason};
+      return {f_.operation, f_.key.text(), f_.shared_operation->missing(), Seconds(waited),
+              *f_.rank->abandoned};
+    const BreakReason break_reason = f_.shared_operation->broken().value_or(BreakReason{});
+    return {f_.operation, f_.key.text(), break_reason.missing, Seconds(waited), break_reason.reason};
   }
 
   const Facts f_;
@@ -166,34 +168,34 @@ class ThreadPending final : public Pending {
 
 class ThreadComm final : public Comm {
  public:
-  ThreadComm(std::shared_ptr<ThreadWorldState> world, int seat)
+  ThreadComm(std::shared_ptr<ThreadWorldState> world, int worker_id)
       : world_(std::move(world)),
-        seat_(seat),
-        rank_(seat),
+        worker_id_(worker_id),
+        rank_(worker_id),
         size_(world_->num_ranks),
-        log_(seat),
+        log_(worker_id),
         state_(std::make_shared<RankState>()) {}
 
   ~ThreadComm() override {
     const std::lock_guard lock(world_->mutex);
-    world_->has_left[static_cast<std::size_t>(seat_)] = true;
-    break_meetings_of(*world_, generation_, rank_);
+    world_->has_left[static_cast<std::size_t>(worker_id_)] = true;
+    break_operations_of(*world_, generation_, rank_);
   }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  // Whoever still waits for this rank in the generation before waits for nothing.
-  void regroup(const Membership& membership) override {
+  // Operations of the previous generation that still wait for this rank fail.
+  void change_membership(const Membership& membership) override {
     const std::lock_guard lock(world_->mutex);
-    break_meetings_of(*world_, generation_, rank_);
-    const auto place = std::find(membership.seats.begin(), membership.seats.end(), seat_);
-    ensure(place != membership.seats.end() && membership.generation > generation_,
-           "seat {} in generation {} after {}", seat_, membership.generation, generation_);
-    world_->left_generations[seat_] = generation_ = membership.generation;
-    world_->seats[generation_] = membership.seats;
-    rank_ = static_cast<int>(place - membership.seats.begin());
-    size_ = static_cast<int>(membership.seats.size());
+    break_operations_of(*world_, generation_, rank_);
+    const auto place = std::find(membership.worker_ids.begin(), membership.worker_ids.end(), worker_id_);
+    ensure(place != membership.worker_ids.end() && membership.generation > generation_,
+           "worker {} cannot join generation {} after {}", worker_id_, membership.generation, generation_);
+    world_->generation_left_before[worker_id_] = generation_ = membership.generation;
+    world_->worker_ids[generation_] = membership.worker_ids;
+    rank_ = static_cast<int>(place - membership.worker_ids.begin());
+    size_ = static_cast<int>(membership.worker_ids.size());
     epoch_ = 0, connected_.clear(), num_started_.clear();
     state_ = std::make_shared<RankState>();
   }
@@ -219,10 +221,10 @@ class ThreadComm final : public Comm {
 
   void decline(int epoch, const std::string& reason) override {
     const std::lock_guard lock(world_->mutex);
-    const Breach breach{fmt::format("rank {} declines: {}", rank_, reason), {rank_}};
-    world_->declined.emplace(std::pair(generation_, epoch), breach);
-    for (auto& [key, gathering] : world_->gatherings)
-      if (key.generation == generation_ && key.epoch == epoch) break_gathering(gathering, breach);
+    const BreakReason break_reason{fmt::format("rank {} declines: {}", rank_, reason), {rank_}};
+    world_->declined.emplace(std::pair(generation_, epoch), break_reason);
+    for (auto& [key, group_state] : world_->group_states)
+      if (key.generation == generation_ && key.epoch == epoch) break_group(group_state, break_reason);
   }
 
   void drop(int epoch) override {
@@ -233,11 +235,11 @@ class ThreadComm final : public Comm {
   void abandon(const std::string& reason) override {
     const std::lock_guard lock(world_->mutex);
     if (!state_->abandoned) state_->abandoned = reason;
-    for (auto& [key, gathering] : world_->gatherings)
-      for (auto& [number, meeting] : gathering.open) meeting->changed.notify_all();
+    for (auto& [key, group_state] : world_->group_states)
+      for (auto& [number, shared_operation] : group_state.open) shared_operation->changed.notify_all();
   }
 
-  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
+  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
                                       std::string_view what) override {
     return collective(group, all_reduce_operation(std::move(tensor), kind, what));
   }
@@ -252,7 +254,7 @@ class ThreadComm final : public Comm {
   }
   std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
                                      std::string_view what) override {
-    const int place = place_of(root, with_members(group, size()));
+    const int place = member_index_of(root, with_members(group, size()));
     return collective(group, broadcast_operation(std::move(tensor), place, what));
   }
   std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
@@ -277,7 +279,7 @@ class ThreadComm final : public Comm {
     int epoch = 0;
     Group group;
     bool operator<(const Connected& other) const {
-      return epoch != other.epoch ? epoch < other.epoch : comes_before(group, other.group);
+      return epoch != other.epoch ? epoch < other.epoch : is_ordered_before(group, other.group);
     }
   };
 
@@ -307,48 +309,51 @@ class ThreadComm final : public Comm {
                  std::move(operation));
   }
 
-  // With the world's lock held: whether a rank of this generation has left it, or everything.
-  bool is_away(int rank) const {
-    const auto seats = world_->seats.find(generation_);
-    const int seat = seats == world_->seats.end() ? rank : seats->second[static_cast<std::size_t>(rank)];
-    const auto later = world_->left_generations.find(seat);
-    return world_->has_left[static_cast<std::size_t>(seat)] ||
-           (later != world_->left_generations.end() && later->second > generation_);
+  // With the world's lock held: whether a rank of this generation has moved to a later one or has left the
+  // world.
+  bool has_departed(int rank) const {
+    const auto worker_ids = world_->worker_ids.find(generation_);
+    const int worker_id =
+        worker_ids == world_->worker_ids.end() ? rank : worker_ids->second[static_cast<std::size_t>(rank)];
+    const auto later = world_->generation_left_before.find(worker_id);
+    return world_->has_left[static_cast<std::size_t>(worker_id)] ||
+           (later != world_->generation_left_before.end() && later->second > generation_);
   }
 
-  std::unique_ptr<Pending> start(MeetingKey key, CommOperation operation) {
+  std::unique_ptr<Pending> start(SharedOperationKey key, CommOperation operation) {
     std::string text = operation.text();
     const std::int64_t flight =
         log_.post(name(operation.kind), operation.what, key.text(), operation.bytes());
-    const int place = place_of(rank_, key.group);
+    const int place = member_index_of(rank_, key.group);
     const std::lock_guard lock(world_->mutex);
     const std::int64_t number = num_started_[key]++;
-    Gathering& gathering = world_->gatherings[key];
-    std::shared_ptr<Meeting>& open = gathering.open[number];
-    if (open == nullptr) open = std::make_shared<Meeting>(key.group.members);
-    const std::shared_ptr<Meeting> meeting = open;
-    if (gathering.broken) meeting->break_off(*gathering.broken);
+    GroupState& group_state = world_->group_states[key];
+    std::shared_ptr<SharedOperation>& open = group_state.open[number];
+    if (open == nullptr) open = std::make_shared<SharedOperation>(key.group.members);
+    const std::shared_ptr<SharedOperation> shared_operation = open;
+    if (group_state.broken) shared_operation->mark_broken(*group_state.broken);
     if (const auto declined = world_->declined.find({key.generation, key.epoch});
         declined != world_->declined.end())
-      meeting->break_off(declined->second);
-    meeting->come(place, std::move(operation));
-    for (const int member : meeting->missing())
-      if (is_away(member)) meeting->break_off(left(member));
-    if (meeting->broken() && !gathering.broken) break_gathering(gathering, *meeting->broken());
-    if (meeting->is_complete()) gathering.open.erase(number);
-    return std::make_unique<ThreadPending>(
-        ThreadPending::Facts{world_, state_, meeting, std::move(key), place, &log_, flight, std::move(text)});
+      shared_operation->mark_broken(declined->second);
+    shared_operation->submit(place, std::move(operation));
+    for (const int member : shared_operation->missing())
+      if (has_departed(member)) shared_operation->mark_broken(left(member));
+    if (shared_operation->broken() && !group_state.broken)
+      break_group(group_state, *shared_operation->broken());
+    if (shared_operation->is_complete()) group_state.open.erase(number);
+    return std::make_unique<ThreadPending>(ThreadPending::Facts{
+        world_, state_, shared_operation, std::move(key), place, &log_, flight, std::move(text)});
   }
 
   const std::shared_ptr<ThreadWorldState> world_;
-  const int seat_;
+  const int worker_id_;
   int rank_, size_;
   FlightLog log_;
   std::shared_ptr<RankState> state_;
   int generation_ = 0, epoch_ = 0;
-  // Under the world's lock: another thread may prepare.
+  // Protected by the world's lock: another thread may prepare.
   std::set<Connected> connected_;
-  std::map<MeetingKey, std::int64_t> num_started_;
+  std::map<SharedOperationKey, std::int64_t> num_started_;
 };
 
 }  // namespace
@@ -364,7 +369,7 @@ int ThreadWorld::size() const { return state_->num_ranks; }
 std::unique_ptr<Comm> ThreadWorld::comm(int rank) {
   ensure(rank >= 0 && rank < size(), "rank {} of a world of {}", rank, size());
   const std::lock_guard lock(state_->mutex);
-  ensure(!state_->is_taken[static_cast<std::size_t>(rank)], "rank {} has its communication already", rank);
+  ensure(!state_->is_taken[static_cast<std::size_t>(rank)], "the Comm of rank {} was already created", rank);
   state_->is_taken[static_cast<std::size_t>(rank)] = true;
   return std::make_unique<ThreadComm>(state_, rank);
 }

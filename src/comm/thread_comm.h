@@ -1,11 +1,11 @@
-// Communication between ranks that are threads of one process: for tests, and for several ranks on one GPU. What c10d_comm.h does
-// between processes, without any connection; the operations, their failures and their bits are the same.
+// Communication between ranks that are threads of one process: for tests, and for several ranks on one GPU.
+// Equivalent to c10d_comm.h without connections: operations, failures and bits are the same.
 //
 //   ThreadWorld world(4);
 //   std::jthread rank_2([comm = world.comm(2)] { … });
 //
-// Works on processors and on CUDA; ranks may each have a stream of their own. A rank whose Comm is destroyed has left: whoever
-// waits for it fails at once. Under the thread sanitizer all memory that is read and written is announced.
+// Works on CPUs and on CUDA; each rank may have a stream of its own. A rank whose Comm is destroyed has left:
+// ranks that wait for it fail at once. Under the thread sanitizer all memory accesses are announced.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,8 @@ class ThreadWorld {
   explicit ThreadWorld(int num_ranks);
   ~ThreadWorld();
   int size() const;
-  // Of a rank, once. May outlive the world. All ranks are members at first; after Comm::regroup their numbers here are seats.
+  // Creates the Comm of a rank; called once per rank. It may outlive the world. All ranks are members at
+  // first; after Comm::regroup `rank` means the worker id.
   std::unique_ptr<Comm> comm(int rank);
 
  private:

@@ -13,7 +13,7 @@ constexpr int kConstantsVersion = 1;
 
 }  // namespace
 
-NamedConstants usual_constants() { return {fitted_constants(), "fitted on published runs"}; }
+NamedConstants builtin_constants() { return {fitted_constants(), "fitted on published runs"}; }
 
 OrderedJson to_json(const NamedConstants& named) {
   OrderedJson json = {
@@ -30,7 +30,8 @@ NamedConstants parse_constants(std::string_view text, const std::string& source)
   const JsonView json(document, source);
   if (json.at("format").text() != "optimus-constants") json.at("format").refuse("\"optimus-constants\"");
   if (const auto version = json.at("version").integer(); version != kConstantsVersion)
-    throw UserError("{}: version {}, this program reads version {}", source, version, kConstantsVersion);
+    throw UserError("{}: unsupported version {}; this program reads version {}", source, version,
+                    kConstantsVersion);
   static const std::vector<std::string> keys = {"format", "version", "origin", "constants"};
   json.allow_only(keys);
   NamedConstants named{fitted_constants(), fmt::format("{} ({})", source, json.text_or("origin", "by hand"))};

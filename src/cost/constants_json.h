@@ -1,5 +1,5 @@
-// Constants in a file: those that differ from the fitted ones, by name, and where they come from. What `simulate --refit` writes
-// and `--constants FILE` reads.
+// A file of constants: those that differ from the fitted ones, by name, and their origin. Written by
+// `simulate --refit` and read by `--constants FILE`.
 //
 //   {"format": "optimus-constants", "version": 1, "origin": "48 steps of runs/a on h200x1",
 //    "constants": {"residual.compute": 0.93, "residual.host": 1.4}}
@@ -18,11 +18,11 @@ struct NamedConstants {
   std::string origin;  // "fitted on published runs"
 };
 
-// The ones that are built in.
-NamedConstants usual_constants();
+// The built-in constants.
+NamedConstants builtin_constants();
 
 OrderedJson to_json(const NamedConstants& named);
-// Throws UserError: another format, an unknown name, a value outside its bounds.
+// Throws UserError for another format, an unknown name, or a value outside its bounds.
 NamedConstants parse_constants(std::string_view text, const std::string& source);
 NamedConstants read_constants(const Path& path);
 

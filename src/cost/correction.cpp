@@ -16,16 +16,17 @@ class Corrector {
 
   void run() {
     const std::vector<DeviceType>& types = result_.profile.types;
-    const bool is_first_shipped = is_as_shipped(types[static_cast<std::size_t>(first_type())]);
-    // Constants are one set. Where all devices are alike layers go there, so that shares of the peak stay those of the real one.
-    if (types.size() == 1 && is_first_shipped) {
+    const bool is_first_builtin = is_builtin(types[static_cast<std::size_t>(first_type())]);
+    // There is one set of constants. If all devices have the same type, the residual of layers goes into the
+    // constants, so that the peak rates stay those of the data sheet.
+    if (types.size() == 1 && is_first_builtin) {
       const double slower = factor(ResidualKind::layers, types.front().name);
       result_.constants.compute_residual *= slower, result_.constants.memory_residual *= slower;
     } else {
       for (DeviceType& type : result_.profile.types)
-        if (is_as_shipped(type)) correct(type);
+        if (is_builtin(type)) correct(type);
     }
-    if (is_first_shipped) correct_constants(types[static_cast<std::size_t>(first_type())].name);
+    if (is_first_builtin) correct_constants(types[static_cast<std::size_t>(first_type())].name);
     for (NodeGroup& group : result_.profile.groups) correct(group);
   }
 
@@ -34,14 +35,14 @@ class Corrector {
 
   void correct_constants(const std::string& name) {
     result_.constants.host_residual *= factor(ResidualKind::host, name);
-    // An update's bytes go through the memory whose bandwidth layers have corrected.
+    // An update is limited by the memory bandwidth, which the residual of layers has corrected already.
     const double layers =
-        std::clamp(factor_of(residuals_, ResidualKind::layers, name), 1 / kMostCorrection, kMostCorrection);
+        std::clamp(factor_of(residuals_, ResidualKind::layers, name), 1 / kMaxCorrection, kMaxCorrection);
     if (const Residual* known = find(ResidualKind::optimizer, name))
       result_.constants.optimizer_traffic *= use(*known) / layers;
   }
 
-  static bool is_as_shipped(const DeviceType& type) {
+  static bool is_builtin(const DeviceType& type) {
     const std::optional<DeviceType> shipped = find_device_type(type.name);
     return shipped && type.kernels.empty() && shipped->peak == type.peak &&
            shipped->memory_bytes_per_second == type.memory_bytes_per_second;
@@ -74,11 +75,11 @@ class Corrector {
   }
 
   double use(const Residual& one) {
-    const bool is_told = std::any_of(result_.used.begin(), result_.used.end(), [&](const Residual& other) {
+    const bool is_listed = std::any_of(result_.used.begin(), result_.used.end(), [&](const Residual& other) {
       return other.kind == one.kind && other.where == one.where;
     });
-    if (!is_told) result_.used.push_back(one);
-    return std::clamp(one.factor, 1 / kMostCorrection, kMostCorrection);
+    if (!is_listed) result_.used.push_back(one);
+    return std::clamp(one.factor, 1 / kMaxCorrection, kMaxCorrection);
   }
 
   double factor(ResidualKind kind, const std::string& where) {
@@ -100,7 +101,7 @@ Corrected corrected(HardwareProfile profile, const Constants& constants,
 }
 
 std::string text(const Corrected& corrected) {
-  if (corrected.used.empty()) return "history: says nothing of these devices and links";
+  if (corrected.used.empty()) return "history: no runs of these devices and links";
   std::vector<std::string> parts;
   for (const Residual& one : corrected.used)
     parts.push_back(fmt::format("{} on {} x {:.2f} ({:.2f}–{:.2f}, {} run{})", text(one.kind), one.where,

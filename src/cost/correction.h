@@ -1,8 +1,10 @@
-// What past runs say of the cost model, put into what it predicts from: device types, links, and constants of the host and of updates.
+// Applies the residuals of past runs to the inputs of predictions: device types, links, and constants of the
+// host and the optimizer.
 //
-// Runs are compared with predictions for devices and links as this program ships them, so only those are corrected: a device type that
-// `optimus profile` has measured, or a link that a cluster file states otherwise, is left as it is. Layers decide the factor of a device
-// type; factors of embedding and head are not used, because no constant is theirs alone. Pure.
+// Residuals compare runs with predictions for the built-in devices and links, so only those are corrected. A
+// device type that `optimus profile` has measured, or a link that a cluster file overrides, is left
+// unchanged. The residual of layers determines the factor of a device type; residuals of embedding and head
+// are not used, because no constant applies to them alone. Pure.
 #pragma once
 
 #include "base/json.h"
@@ -15,14 +17,15 @@ namespace optimus {
 struct Corrected {
   HardwareProfile profile;
   Constants constants;
-  std::vector<Residual> used;  // that something was changed by
+  std::vector<Residual> used;  // residuals that changed something
 };
-// A factor counts from 1 / kMostCorrection to kMostCorrection.
-inline constexpr double kMostCorrection = 10;
+// Factors are limited to 1 / kMaxCorrection … kMaxCorrection.
+inline constexpr double kMaxCorrection = 10;
 Corrected corrected(HardwareProfile profile, const Constants& constants,
                     const std::vector<Residual>& residuals);
 
-// "history: seconds of layers on h100 x 1.09 (0.98–1.21, 7 runs); …", or that it says nothing of these machines.
+// "history: seconds of layers on h100 x 1.09 (0.98–1.21, 7 runs); …", or that the history has no runs of
+// these devices.
 std::string text(const Corrected& corrected);
 OrderedJson to_json(const std::vector<Residual>& residuals);
 

@@ -9,21 +9,21 @@
 namespace optimus {
 namespace {
 
-// The power that a type is usually sold with; a card that is held below it computes more slowly.
-double usual_watts(Architecture architecture) {
+// The nominal power of a type; a device with a lower power limit computes more slowly.
+double nominal_watts(Architecture architecture) {
   switch (architecture) {
     case Architecture::ampere:
       return 400;
     case Architecture::hopper:
       return 700;
-    case Architecture::blackwell:  // sold with its own power in each form
+    case Architecture::blackwell:  // nominal power depends on the variant
     case Architecture::other:
       return 0;
   }
   return 0;
 }
 
-// Multiprocessors of a device; 0 where rounds of tiles are not modelled.
+// Number of multiprocessors; 0 if waves of tiles are not modelled.
 double multiprocessors_of(Architecture architecture) {
   switch (architecture) {
     case Architecture::ampere:
@@ -38,7 +38,7 @@ double multiprocessors_of(Architecture architecture) {
   return 0;
 }
 
-// Bytes of an element in memory; narrow ones are cast from 16 bits, which is charged apart.
+// Bytes of an element in memory. Narrow formats are cast from 16 bits, which is charged separately.
 double width_of(NumberFormat format) {
   switch (format) {
     case NumberFormat::fp64:
@@ -55,7 +55,8 @@ double width_of(NumberFormat format) {
   return 2;
 }
 
-// Seconds of a processor for a launch from compiled code: no run of others tells it, ours on one device do.
+// Seconds of host time for a launch from compiled code. Published runs do not determine it; measured on our
+// own runs on one device.
 constexpr double kNativeLaunch = 4e-6;
 
 }  // namespace
@@ -79,28 +80,28 @@ DeviceCost::DeviceCost(const DeviceType& type, double speed, const Software& sof
       architecture_(architecture_of(type)),
       speed_(speed),
       multiprocessors_(multiprocessors_of(architecture_)),
-      product_(1),
+      gemm_speed_(1),
       size_(1),
       flash_(0.5),
       bandwidth_(type.memory_bytes_per_second * constants.bandwidth * speed) {
   const Constants& c = constants;
   switch (architecture_) {
     case Architecture::ampere:
-      product_ = c.product_ampere, size_ = c.size_ampere, flash_ = c.flash_ampere;
+      gemm_speed_ = c.gemm_ampere, size_ = c.size_ampere, flash_ = c.flash_ampere;
       break;
     case Architecture::hopper:
-      product_ = c.product_hopper, size_ = c.size_hopper, flash_ = c.flash_hopper;
+      gemm_speed_ = c.gemm_hopper, size_ = c.size_hopper, flash_ = c.flash_hopper;
       break;
     case Architecture::blackwell:
-      product_ = c.product_blackwell, size_ = c.size_blackwell, flash_ = c.flash_blackwell;
-      if (ends_with(type.name, "b300")) product_ *= c.ultra, flash_ *= c.ultra;
+      gemm_speed_ = c.gemm_blackwell, size_ = c.size_blackwell, flash_ = c.flash_blackwell;
+      if (ends_with(type.name, "b300")) gemm_speed_ *= c.blackwell_ultra, flash_ *= c.blackwell_ultra;
       break;
     case Architecture::other:
       break;
   }
-  if (const double usual = usual_watts(architecture_); usual > 0 && type.watts > 0) {
+  if (const double usual = nominal_watts(architecture_); usual > 0 && type.watts > 0) {
     const double factor = std::pow(type.watts / usual, c.power);
-    product_ *= factor, flash_ *= factor;
+    gemm_speed_ *= factor, flash_ *= factor;
   }
   switch (software.kernels) {
     case KernelStyle::eager:
@@ -124,21 +125,23 @@ const KernelTimes* DeviceCost::measured(NumberFormat format) const {
     return nullptr;
   };
   if (const KernelTimes* own = find(format)) return own;
-  // Our engine's fp32 is never shortened; bf16 and fp16 are equally wide.
+  // The Optimus engine never replaces fp32 by TF32. bf16 and fp16 have equal size.
   if (format == NumberFormat::tf32) return find(NumberFormat::fp32);
   const bool is_half = format == NumberFormat::fp16 || format == NumberFormat::bf16;
   if (!is_half) return nullptr;
-  // Who measures in fp8 measures bf16, too: not all products are in 8 bits.
+  // Measurements in fp8 include bf16, because some GEMMs stay in 16 bits.
   const KernelTimes* const half = find(NumberFormat::bf16);
   return half != nullptr ? half : find(NumberFormat::fp8);
 }
 
-// Tiles of 128 x 256 elements run side by side, one on each multiprocessor; the last round may leave many of them idle.
-double DeviceCost::filled_rounds(double rows, double columns) const {
+// Tiles of 128 x 256 elements are computed in parallel, one per multiprocessor; the last wave may leave many
+// multiprocessors idle.
+double DeviceCost::wave_efficiency(double rows, double columns) const {
   if (multiprocessors_ == 0) return 1;
   const auto rounds = [&](double height, double width) {
     const double tiles = std::ceil(rows / height) * std::ceil(columns / width) / multiprocessors_;
-    return tiles < 1 ? 1 : tiles / std::ceil(tiles);  // what a single round leaves idle is in the curve
+    // the idle part of a single wave is included in the curve
+    return tiles < 1 ? 1 : tiles / std::ceil(tiles);
   };
   return std::pow(std::max(rounds(128, 256), rounds(256, 128)), constants_.wave);
 }
@@ -152,38 +155,39 @@ double DeviceCost::peak(NumberFormat format) const {
   return type_.peak.fp32 * speed_;
 }
 
-double DeviceCost::product(double rows, double inner, double columns, ProductFormat format) const {
+double DeviceCost::gemm(double rows, double inner, double columns, GemmFormat format) const {
   const double work = rows * inner * columns;
   if (work <= 0) return 0;
   const double fastest = peak(format.format), usual = peak(NumberFormat::bf16);
-  // A faster format leaves less time to fill the device with: the same curve, read at the same time under the peak.
+  // A faster format has less time to fill the device: the same curve, read at the size with the same time at
+  // peak rate.
   const double edge = std::cbrt(work * usual / fastest) * size_;
-  double reached = type_.product_efficiency.at(edge) * product_;
-  if (format.is_narrow()) reached *= constants_.fp8;
+  double reached = type_.gemm_efficiency.at(edge) * gemm_speed_;
+  if (format.is_low_precision()) reached *= constants_.fp8;
   if (format.format == NumberFormat::fp8 && format.has_blocks) reached *= constants_.fp8_blocks;
   if (format.has_blocks && architecture_ != Architecture::blackwell) reached *= constants_.fp8_emulated;
   if (format.format == NumberFormat::fp4) reached *= constants_.fp4;
-  reached *= filled_rounds(rows, columns);
+  reached *= wave_efficiency(rows, columns);
   const double bytes = width_of(format.format) * (rows * inner + inner * columns + rows * columns);
   return std::max(2 * work / (fastest * std::min(reached, 1.0)) * constants_.compute_residual,
                   traffic(bytes));
 }
 
-// As fast as one product of all rows, but for rows that fill tiles up, and all weights have to be read.
-double DeviceCost::grouped_product(double rows, double inner, double columns, double experts,
-                                   ProductFormat format) const {
+// As fast as one GEMM with all rows, except for padding of rows to whole tiles and for reading all weights.
+double DeviceCost::grouped_gemm(double rows, double inner, double columns, double experts,
+                                GemmFormat format) const {
   if (rows <= 0) return 0;
   constexpr double kTile = 128;
   const double each = rows / experts, padded = std::ceil(each / kTile) * kTile * experts;
   const double bytes = width_of(format.format) * (rows * (inner + columns) + experts * inner * columns);
-  return std::max(product(padded, inner, columns, format) / constants_.expert_product, traffic(bytes));
+  return std::max(gemm(padded, inner, columns, format) / constants_.expert_gemm, traffic(bytes));
 }
 
 double DeviceCost::flash(double flops, double head_dim, bool is_backward, NumberFormat format) const {
   double reached =
       flash_ * head_dim / (head_dim + constants_.flash_head) * (is_backward ? constants_.flash_backward : 1);
   const AttentionKernel kernel = software_.attention;
-  if (kernel == AttentionKernel::first) reached *= constants_.flash_first;
+  if (kernel == AttentionKernel::first) reached *= constants_.flash_v1;
   if (kernel != AttentionKernel::native && architecture_ != Architecture::ampere)
     reached *= constants_.flash_portable;
   return flops / (peak(format) * reached) * constants_.compute_residual;
@@ -191,7 +195,7 @@ double DeviceCost::flash(double flops, double head_dim, bool is_backward, Number
 
 double DeviceCost::scores(double flops, double length, double head_dim, NumberFormat format) const {
   const double edge = std::cbrt(length * length * head_dim) * size_;
-  const double reached = type_.product_efficiency.at(edge) * product_ * constants_.score_product *
+  const double reached = type_.gemm_efficiency.at(edge) * gemm_speed_ * constants_.score_gemm *
                          (static_cast<std::int64_t>(head_dim) % 8 == 0 ? 1 : constants_.unaligned);
   return flops / (peak(format) * std::min(reached, 1.0)) * constants_.compute_residual;
 }

@@ -9,8 +9,8 @@
 namespace optimus {
 namespace {
 
-// One run's word, with its weight by age.
-struct Told {
+// The observation of one run, with its weight by age.
+struct RunObservation {
   double log = 0, variance = 0, age_weight = 1;
 };
 
@@ -19,35 +19,36 @@ struct Sums {
   double mean() const { return weighted / weight; }
 };
 
-Sums sums_of(const std::vector<Told>& all, double run_variance) {
+Sums sums_of(const std::vector<RunObservation>& all, double run_variance) {
   Sums sums;
-  for (const Told& one : all) {
+  for (const RunObservation& one : all) {
     const double weight = one.age_weight / (run_variance + one.variance);
     sums.weight += weight, sums.weighted += weight * one.log;
   }
   return sums;
 }
 
-// Of Student's distribution, 97.5 %: Cornish and Fisher's expansion around the normal quantile; 10 % short at two degrees of freedom.
+// 97.5 % quantile of Student's distribution: Cornish-Fisher expansion around the normal quantile; 10 % too
+// small at two degrees of freedom.
 double quantile(double freedom) { return 1.96 + 2.372 / freedom + 2.823 / (freedom * freedom); }
 
-// How much runs differ beside what steps explain: what is believed beforehand counts as kRunWeight runs.
-double run_variance_of(const std::vector<Told>& all, double num_others) {
+// The variance between runs beyond the variation between steps. The prior has the weight of kRunWeight runs.
+double run_variance_of(const std::vector<RunObservation>& all, double num_others) {
   double variance = kRunSpread * kRunSpread;
-  constexpr int kRounds = 3;  // the mean's weights depend on it
+  constexpr int kRounds = 3;  // the mean's weights depend on the variance
   for (int round = 0; round < kRounds; ++round) {
     const double mean = sums_of(all, variance).mean();
     double beyond = 0;
-    for (const Told& one : all)
+    for (const RunObservation& one : all)
       beyond += one.age_weight * ((one.log - mean) * (one.log - mean) - one.variance);
     variance = (kRunWeight * kRunSpread * kRunSpread + std::max(0.0, beyond)) / (kRunWeight + num_others);
   }
   return variance;
 }
 
-Residual residual_of(const std::vector<Told>& all) {
+Residual residual_factor_of(const std::vector<RunObservation>& all) {
   double count = 0;
-  for (const Told& one : all) count += one.age_weight;
+  for (const RunObservation& one : all) count += one.age_weight;
   const double num_others = std::max(0.0, count - 1), variance = run_variance_of(all, num_others);
   const Sums sums = sums_of(all, variance);
   const double precision = 1 / (kPriorSpread * kPriorSpread) + sums.weight;
@@ -82,11 +83,11 @@ std::string text(ResidualKind kind) {
   return "";
 }
 
-void remember(History& history, PastRun run) {
+void add_run(History& history, PastRun run) {
   const auto place = std::upper_bound(history.runs.begin(), history.runs.end(), run.when,
                                       [](std::int64_t when, const PastRun& one) { return when < one.when; });
   history.runs.insert(place, std::move(run));
-  if (history.runs.size() > kMostPastRuns) history.runs.erase(history.runs.begin());
+  if (history.runs.size() > kMaxPastRuns) history.runs.erase(history.runs.begin());
 }
 
 std::vector<Residual> residuals(const History& history) {
@@ -95,20 +96,20 @@ std::vector<Residual> residuals(const History& history) {
     for (const Evidence& one : run.evidence) told[{one.kind, one.where}].emplace_back(run.when, &one);
   std::vector<Residual> result;
   for (auto& [key, all] : told) {
-    // Sums are made in one order, whatever the order of the runs is.
+    // Sums are computed in a fixed order, independent of the order of the runs.
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
       const auto order = [](const auto& one) {
         return std::tuple(one.first, one.second->log_factor, one.second->doubt, one.second->steps);
       };
       return order(a) < order(b);
     });
-    std::vector<Told> words;
+    std::vector<RunObservation> words;
     for (const auto& [when, one] : all) {
       const double age = static_cast<double>(all.back().first) - static_cast<double>(when);
       words.push_back({one->log_factor, one->doubt * one->doubt + kStepSpread * kStepSpread / one->steps,
                        std::exp2(-age / kHalfLife)});
     }
-    Residual& found = result.emplace_back(residual_of(words));
+    Residual& found = result.emplace_back(residual_factor_of(words));
     found.kind = key.first, found.where = key.second;
   }
   return result;

@@ -12,15 +12,15 @@ namespace optimus {
 namespace {
 
 constexpr int kHistoryVersion = 1;
-constexpr Bytes kLargestHistory{std::int64_t{4} << 20};
-constexpr double kMostLog = 10;  // e^10: no run is so far from its prediction
-constexpr std::int64_t kMostNumber = std::int64_t{1} << 60;
-constexpr std::size_t kLongestName = 100;
+constexpr Bytes kMaxHistoryBytes{std::int64_t{4} << 20};
+constexpr double kMaxLogFactor = 10;  // e^10: no run is that far from its prediction
+constexpr std::int64_t kMaxNumber = std::int64_t{1} << 60;
+constexpr std::size_t kMaxNameLength = 100;
 
 ResidualKind kind_of(const JsonView& word) {
   for (std::size_t i = 0; i < kResidualKinds; ++i)
     if (const auto kind = static_cast<ResidualKind>(i); text(kind) == word.text()) return kind;
-  word.refuse("a kind of work, as in \"layers\"");
+  word.refuse("a kind of work, such as \"layers\"");
 }
 
 double number_within(const JsonView& value, double low, double high) {
@@ -30,7 +30,8 @@ double number_within(const JsonView& value, double low, double high) {
 }
 
 std::string name_in(const JsonView& value) {
-  if (value.text().empty() || value.text().size() > kLongestName) value.refuse("a name of 1 to 100 letters");
+  if (value.text().empty() || value.text().size() > kMaxNameLength)
+    value.refuse("a name of 1 to 100 letters");
   return value.text();
 }
 
@@ -47,12 +48,12 @@ Evidence evidence_in(const JsonView& json) {
   json.allow_only(keys);
   return {.kind = kind_of(json.at("kind")),
           .where = name_in(json.at("where")),
-          .log_factor = number_within(json.at("log_factor"), -kMostLog, kMostLog),
-          .doubt = number_within(json.at("doubt"), 0, kMostLog),
+          .log_factor = number_within(json.at("log_factor"), -kMaxLogFactor, kMaxLogFactor),
+          .doubt = number_within(json.at("doubt"), 0, kMaxLogFactor),
           .steps = static_cast<int>(json.at("steps").integer(1, INT_MAX))};
 }
 
-// [numbers of PastStrategy]: how the file names them.
+// The members of PastStrategy by their names in the file.
 constexpr std::pair<const char*, int PastStrategy::*> kParts[] = {
     {"pp", &PastStrategy::pp},         {"tp", &PastStrategy::tp},
     {"cp", &PastStrategy::cp},         {"dp", &PastStrategy::dp},
@@ -75,7 +76,7 @@ PastStrategy strategy_in(const JsonView& json) {
   for (const auto& [name, member] : kParts) {
     const bool is_zero = member == &PastStrategy::zero;
     strategy.*member =
-        static_cast<int>(json.at(name).integer(is_zero ? 0 : 1, is_zero ? 3 : kMostPlanDevices));
+        static_cast<int>(json.at(name).integer(is_zero ? 0 : 1, is_zero ? 3 : kMaxPlanDevices));
   }
   strategy.sequence_parallel = json.at("sequence_parallel").boolean();
   strategy.recompute = json.at("recompute").text(), strategy.schedule = json.at("schedule").text();
@@ -105,16 +106,15 @@ PastRun run_in(const JsonView& json) {
                                                 "strategy", "evidence"};
   json.allow_only(keys);
   PastRun run;
-  run.when = json.at("when").integer(0, kMostNumber), run.device = name_in(json.at("device"));
-  run.devices = static_cast<int>(json.at("devices").integer(1, kMostPlanDevices));
-  run.parameters = json.at("parameters").integer(1, kMostNumber);
-  run.layers = json.at("layers").integer(1, kMostNumber),
-  run.batch = json.at("batch").integer(1, kMostNumber);
-  run.sequence_length = json.at("sequence").integer(1, kMostNumber);
+  run.when = json.at("when").integer(0, kMaxNumber), run.device = name_in(json.at("device"));
+  run.devices = static_cast<int>(json.at("devices").integer(1, kMaxPlanDevices));
+  run.parameters = json.at("parameters").integer(1, kMaxNumber);
+  run.layers = json.at("layers").integer(1, kMaxNumber), run.batch = json.at("batch").integer(1, kMaxNumber);
+  run.sequence_length = json.at("sequence").integer(1, kMaxNumber);
   run.step_seconds = number_within(json.at("step_seconds"), 1e-9, 1e9);
   run.strategy = strategy_in(json.at("strategy"));
   const std::vector<JsonView> evidence = json.at("evidence").elements();
-  if (evidence.size() > kMostEvidence) json.at("evidence").refuse("at most 64 of them");
+  if (evidence.size() > kMaxEvidence) json.at("evidence").refuse("at most 64 entries");
   for (const JsonView& one : evidence) run.evidence.push_back(evidence_in(one));
   return run;
 }
@@ -133,13 +133,14 @@ History parse_history(std::string_view text, const std::string& source) {
   const JsonView json(document, source);
   if (json.at("format").text() != "optimus-history") json.at("format").refuse("\"optimus-history\"");
   if (const auto version = json.at("version").integer(); version != kHistoryVersion)
-    throw UserError("{}: version {}, this program reads version {}", source, version, kHistoryVersion);
+    throw UserError("{}: unsupported version {}; this program reads version {}", source, version,
+                    kHistoryVersion);
   static const std::vector<std::string> keys = {"format", "version", "runs"};
   json.allow_only(keys);
   const std::vector<JsonView> runs = json.at("runs").elements();
-  if (runs.size() > kMostPastRuns) json.at("runs").refuse("at most 256 of them");
+  if (runs.size() > kMaxPastRuns) json.at("runs").refuse("at most 256 entries");
   History history;
-  for (const JsonView& run : runs) remember(history, run_in(run));
+  for (const JsonView& run : runs) add_run(history, run_in(run));
   return history;
 }
 
@@ -147,7 +148,7 @@ Path history_path() { return measured_cluster_path().parent_path() / "history.js
 
 History read_history(const std::string& name) {
   const Path path = name == "here" ? history_path() : Path(name);
-  return parse_history(value_or_throw(read_file(path, kLargestHistory)), path.string());
+  return parse_history(value_or_throw(read_file(path, kMaxHistoryBytes)), path.string());
 }
 
 Outcome<void> write_history(FileSystem& files, const Path& path, const History& history) {

@@ -1,8 +1,10 @@
-// The history in a file: local, small, and never needed: whoever cannot read it goes on without.
+// The history file: local, small, and optional. A reader that cannot read it continues without it.
 //
-//   {"format": "optimus-history", "version": 1, "runs": [{"when": 1794900000, "device": "h100", "devices": 8, "parameters": 8030261248,
-//     "layers": 32, "batch": 256, "sequence": 8192, "step_seconds": 12.5, "strategy": {"tp": 2, "dp": 4, "zero": 1, …},
-//     "evidence": [{"kind": "layers", "where": "h100", "log_factor": 0.11, "doubt": 0.01, "steps": 40}, …]}, …]}
+//   {"format": "optimus-history", "version": 1, "runs": [
+//     {"when": 1794900000, "device": "h100", "devices": 8, "parameters": 8030261248, "layers": 32,
+//      "batch": 256, "sequence": 8192, "step_seconds": 12.5, "strategy": {"tp": 2, "dp": 4, "zero": 1, …},
+//      "evidence": [{"kind": "layers", "where": "h100", "log_factor": 0.11, "doubt": 0.01, "steps": 40}, …]},
+//     …]}
 #pragma once
 
 #include <string>
@@ -14,12 +16,13 @@
 namespace optimus {
 
 OrderedJson to_json(const History& history);
-// Throws UserError: another format, an unknown kind or key, more runs or evidence than are kept, a number that no run has.
+// Throws UserError for another format, an unknown kind or key, more runs or evidence than the limits, or an
+// implausible number.
 History parse_history(std::string_view text, const std::string& source);
 
-// Beside what `optimus profile` has measured.
+// In the same folder as the measurements of `optimus profile`.
 Path history_path();
-// "here": history_path(). Throws UserError where it is not there or broken.
+// "here": history_path(). Throws UserError if the file does not exist or is invalid.
 History read_history(const std::string& name);
 Outcome<void> write_history(FileSystem& files, const Path& path, const History& history);
 

@@ -13,28 +13,31 @@
 namespace optimus {
 namespace {
 
-// Passes of a cheap operation's backward over its counted elements: gradients in, the kept input, gradients out.
+// Traffic of an inexpensive operation's backward relative to its counted elements: output gradients, the
+// saved input, input gradients.
 constexpr double kBackwardTraffic = 1.5;
-// Bytes that a 16-bit element of scores crosses memory, unfused: written by the product; read and written by mask and softmax, and by
-// dropout with its mask; read by the next product. The backward passes the same again, and its own gradient.
+// Bytes of memory traffic per 16-bit element of scores in unfused attention: written by the GEMM; read and
+// written by mask and softmax, and by dropout with its mask; read by the next GEMM. The backward repeats this
+// traffic and adds that of the gradients.
 constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 17;
-// The same with a kernel for each of scale and mask, softmax and dropout; counted in full, nothing of it stays in caches.
+// The same with separate kernels for scale and mask, softmax, and dropout, assuming that nothing stays in
+// caches.
 constexpr double kEagerScoreForward = 17, kEagerScoreBackward = 22.5;
-// Bytes of traffic that an element of optimizer state (12 bytes a parameter) stands for: read and written, the gradient read
-// twice (norm, update) and cleared, the weight written: 38 / 12.
+// Bytes of memory traffic per byte of optimizer state (12 bytes per parameter): state read and written,
+// gradient read twice (norm, update) and cleared, weight written: 38 / 12.
 constexpr double kOptimizerTraffic = 38.0 / 12;
 
 bool is_message(Op op) {
-  return op == Op::send || op == Op::receive || op == Op::send_buddy || op == Op::receive_buddy;
+  return op == Op::send || op == Op::receive || op == Op::send_copy || op == Op::receive_copy;
 }
 
-double kernels_of(const WorkItem& item, const Software& software, bool is_narrow) {
+double kernels_of(const WorkItem& item, const Software& software, bool is_low_precision) {
   switch (item.kind) {
-    case OperationKind::product:
-      return is_narrow ? 4 : 1.5;
+    case OperationKind::gemm:
+      return is_low_precision ? 4 : 1.5;
     case OperationKind::attention:
       return software.has_flash_attention() ? 1 : software.has_fused_softmax ? 5 : 9;
-    // Scores, the best of them, counts of each expert's tokens, sorting, copies there and back.
+    // Scores, top-k, token counts per expert, sorting, copies in both directions.
     case OperationKind::routing:
       return software.kernels == KernelStyle::eager ? 20 : software.kernels == KernelStyle::fused ? 8 : 4;
     case OperationKind::embedding:
@@ -51,7 +54,7 @@ double kernels_of(const WorkItem& item, const Software& software, bool is_narrow
 
 }  // namespace
 
-ProductFormat format_of(Precision precision) {
+GemmFormat format_of(Precision precision) {
   switch (precision) {
     case Precision::fp64:
       return {NumberFormat::fp64};
@@ -71,28 +74,28 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
     : setup_(setup),
       work_(work),
       program_(std::move(program)),
-      stage_(setup.plan.pipelines[static_cast<std::size_t>(program_.seat.pipeline)]
-                 .stages[static_cast<std::size_t>(program_.seat.stage)]),
+      stage_(setup.plan.pipelines[static_cast<std::size_t>(program_.location.pipeline)]
+                 .stages[static_cast<std::size_t>(program_.location.stage)]),
       device_(device),
       width_(bytes_of(setup.plan.precision)),
-      narrow_(fp8_blocks(setup.plan)) {
+      fp8_blocks_(fp8_blocks(setup.plan)) {
   for (const Group& group : program_.groups)
-    shapes_.push_back(group.role == Role::world ? shape_of_all(num_devices(setup.plan), setup.cluster)
-                                                : shape_of(group.members, setup.cluster, setup.map));
+    group_shapes_.push_back(group.role == Role::world ? shape_of_all(num_devices(setup.plan), setup.cluster)
+                                                      : shape_of(group.members, setup.cluster, setup.map));
   for (const Buffer& buffer : program_.buffers)
-    if (buffer.kind == BufferKind::optimizer_state || buffer.kind == BufferKind::buddy_state)
+    if (buffer.kind == BufferKind::optimizer_state || buffer.kind == BufferKind::copy_state)
       state_[buffer.block] += static_cast<double>(buffer.bytes.value);
-  // What may differ between two instructions that cost differently.
+  // The properties on which the cost of an instruction depends.
   using Key = std::tuple<Op, Part, int, const LayerStrategy*, int, int, int, std::int64_t, bool, bool>;
   std::map<Key, int> known;
-  const Pipeline& pipeline = setup.plan.pipelines[static_cast<std::size_t>(program_.seat.pipeline)];
+  const Pipeline& pipeline = setup.plan.pipelines[static_cast<std::size_t>(program_.location.pipeline)];
   const int num = static_cast<int>(program_.instructions.size());
-  kind_.resize(program_.instructions.size());
+  price_index_.resize(program_.instructions.size());
   for (int i = 0; i < num; ++i) {
     const Instruction& at = program_.instructions[static_cast<std::size_t>(i)];
     const int sequences =
         at.microbatch < 0 ? 0 : pipeline.microbatches[static_cast<std::size_t>(at.microbatch)];
-    // A tied embedding is summed by the last stage too, which does not hold its block.
+    // A tied embedding is also summed by the last stage, which does not have its block.
     const bool has_block = at.block >= 0 && !is_message(at.op) && at.op != Op::sync_gradients;
     const Key key{at.op,
                   at.part,
@@ -100,13 +103,13 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
                   has_block ? &strategy(at.block) : nullptr,
                   sequences,
                   at.group,
-                  at.op == Op::receive_buddy ? at.peer : -1,
+                  at.op == Op::receive_copy ? at.peer : -1,
                   at.bytes,
                   at.is_backward,
-                  has_block && is_narrow(at.block)};
-    const auto [found, is_new] = known.try_emplace(key, static_cast<int>(example_.size()));
-    if (is_new) example_.push_back(i);
-    kind_[static_cast<std::size_t>(i)] = found->second;
+                  has_block && is_low_precision(at.block)};
+    const auto [found, is_new] = known.try_emplace(key, static_cast<int>(example_instruction_.size()));
+    if (is_new) example_instruction_.push_back(i);
+    price_index_[static_cast<std::size_t>(i)] = found->second;
   }
 }
 
@@ -120,10 +123,11 @@ std::vector<double> PricedProgram::price(const Constants& constants) const {
                           constants);
   const LinkCost links(constants);
   std::vector<double> prices;
-  for (const int i : example_)
+  for (const int i : example_instruction_)
     prices.push_back(price_one(program_.instructions[static_cast<std::size_t>(i)], device, links));
-  std::vector<double> seconds(kind_.size());
-  for (std::size_t i = 0; i < kind_.size(); ++i) seconds[i] = prices[static_cast<std::size_t>(kind_[i])];
+  std::vector<double> seconds(price_index_.size());
+  for (std::size_t i = 0; i < price_index_.size(); ++i)
+    seconds[i] = prices[static_cast<std::size_t>(price_index_[i])];
   return seconds;
 }
 
@@ -131,7 +135,7 @@ double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
                                 const LinkCost& links) const {
   switch (at.op) {
     case Op::load_batch:
-      return host_of_step(device);
+      return host_seconds_of_step(device);
     case Op::forward:
     case Op::recompute:
     case Op::backward_input:
@@ -139,9 +143,9 @@ double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
       return compute(at, device);
     case Op::send:
     case Op::receive:
-    case Op::send_buddy:  // its time is the receiver's
+    case Op::send_copy:  // charged to the receiver
       return 0;
-    case Op::receive_buddy:
+    case Op::receive_copy:
       return links.message(
           setup_.cluster.link(setup_.map[VirtualDevice{program_.device}], setup_.map[VirtualDevice{at.peer}]),
           static_cast<double>(at.bytes));
@@ -162,19 +166,19 @@ double PricedProgram::price_one(const Instruction& at, const DeviceCost& device,
   return 0;
 }
 
-double PricedProgram::host_of_step(const DeviceCost& device) const {
+double PricedProgram::host_seconds_of_step(const DeviceCost& device) const {
   const Constants& constants = device.constants();
   const KernelTimes* const times = device.measured(setup_.format.format);
   int turns = 0;
   if (setup_.software.broadcasts_shards)
     for (const Group& group : program_.groups)
       if (group.role == Role::shard) turns = std::max(turns, static_cast<int>(group.members.size()));
-  return (times ? times->step_seconds : constants.step_seconds + turns * constants.turn_seconds) *
+  return (times ? times->step_seconds : constants.step_seconds + turns * constants.broadcast_turn_seconds) *
          constants.host_residual;
 }
 
 double PricedProgram::tokens(const Instruction& at) const {
-  const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(program_.seat.pipeline)];
+  const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(program_.location.pipeline)];
   const LayerStrategy& s = strategy(at.block);
   const int dp = data_parallel(stage_, s);
   const int sequences = pipeline.microbatches[static_cast<std::size_t>(std::max(0, at.microbatch))];
@@ -189,23 +193,23 @@ double PricedProgram::compute(const Instruction& at, const DeviceCost& device) c
   double seconds = 0, kernels = 0;
   for (const WorkItem& one : work_.patterns[static_cast<std::size_t>(pattern(setup_.model, at.block))]) {
     if ((is_ring ? one.ring_part : one.part) != at.part) continue;
-    // A ring computes attention in cp hops, each with a cp-th of the keys.
-    const double hops = at.part == Part::attention_hop ? s.cp : 1;
-    // Our engine does not compute an output again that no layer of the group above asks for.
-    const bool is_spared = one.ends_layer && at.op == Op::recompute && setup_.software.runs_programs;
-    const double times_done = is_spared ? 1 - 1.0 / s.recompute_layers : 1;
+    // A ring computes attention in cp steps, each with 1 / cp of the keys.
+    const double hops = at.part == Part::attention_ring_step ? s.cp : 1;
+    // The Optimus engine does not recompute an output that no later layer of the group reads.
+    const bool is_output_skipped = one.ends_layer && at.op == Op::recompute && setup_.software.runs_programs;
+    const double times_done = is_output_skipped ? 1 - 1.0 / s.recompute_layers : 1;
     seconds += item(one, at, num_tokens, s, device) * times_done / hops;
     const bool is_for_weights = at.op == Op::backward_weight;
-    if (!is_for_weights || one.kind == OperationKind::product)
-      kernels += kernels_of(one, setup_.software, setup_.format.is_narrow());
+    if (!is_for_weights || one.kind == OperationKind::gemm)
+      kernels += kernels_of(one, setup_.software, setup_.format.is_low_precision());
   }
   const KernelTimes* const times = device.measured(setup_.format.format);
   const double least =
       times ? kernels * times->launch_seconds * device.constants().host_residual : device.launches(kernels);
-  return std::max(seconds, least) * residual_of(at.block, device.constants());
+  return std::max(seconds, least) * residual_factor_of(at.block, device.constants());
 }
 
-double PricedProgram::residual_of(int block, const Constants& constants) const {
+double PricedProgram::residual_factor_of(int block, const Constants& constants) const {
   switch (block_kind(setup_.model, block)) {
     case BlockKind::embedding:
       return constants.embedding_residual;
@@ -223,14 +227,14 @@ double PricedProgram::item(const WorkItem& one, const Instruction& at, double nu
   const bool is_cut_by_rows = one.cut == CutUnit::none && s.sequence_parallel;
   const double own_tokens = is_cut_by_rows ? num_tokens / s.tp : num_tokens;
   const bool is_weight = op == Op::backward_weight, is_forward = op == Op::forward || op == Op::recompute;
-  double again = 0;  // selective recomputing, with the input gradient
+  double again = 0;  // selective recompute, charged to the input gradient
   if (op == Op::backward_input && s.recompute == RecomputeMode::selective) {
     const SelectiveMeaning meaning = setup_.software.selective;
-    const bool is_cheap = one.kind != OperationKind::product && one.kind != OperationKind::attention;
+    const bool is_pointwise = one.kind != OperationKind::gemm && one.kind != OperationKind::attention;
     if (meaning == SelectiveMeaning::attention_core) again = one.kind == OperationKind::attention;
-    if (meaning == SelectiveMeaning::cheap_operations) again = one.is_recomputed_by_selective;
-    if (meaning == SelectiveMeaning::half_of_products)
-      again = is_cheap ? 1 : one.kind == OperationKind::product ? 0.5 : 0;
+    if (meaning == SelectiveMeaning::pointwise_operations) again = one.is_recomputed_by_selective;
+    if (meaning == SelectiveMeaning::every_other_gemm)
+      again = is_pointwise ? 1 : one.kind == OperationKind::gemm ? 0.5 : 0;
   }
   Instruction forward = at;
   forward.op = Op::recompute;
@@ -244,23 +248,22 @@ double PricedProgram::item(const WorkItem& one, const Instruction& at, double nu
                             work_.head_dim,
                             work_.sequence_length,
                             work_.is_causal,
-                            setup_.model.norm_place == NormPlace::post,
-                            is_narrow(at.block),
+                            setup_.model.norm_position == NormPosition::post,
+                            is_low_precision(at.block),
                             setup_.plan.fp8.scaling == Fp8Scaling::current};
-    const bool is_bound_by_memory =
-        one.kind != OperationKind::product && one.kind != OperationKind::attention;
+    const bool is_bound_by_memory = one.kind != OperationKind::gemm && one.kind != OperationKind::attention;
     const double residual =
         is_bound_by_memory ? device.constants().memory_residual : device.constants().compute_residual;
     if (const double seconds = measured_seconds(*times, task); seconds >= 0)
       return seconds * residual / device.speed() + forward_again;
   }
   switch (one.kind) {
-    case OperationKind::product:
-      return product(one, op, own_tokens, share, s, device) + forward_again;
+    case OperationKind::gemm:
+      return gemm(one, op, own_tokens, share, s, device) + forward_again;
     case OperationKind::attention:
       return is_weight ? 0 : attention(one, op, own_tokens, share, device) + forward_again;
     case OperationKind::loss: {
-      // In chunks, logits are turned into their gradient where they lie: written and read once.
+      // With a chunked loss, logits are replaced by their gradient in place: written and read once.
       const double passes = setup_.software.has_chunked_loss ? 1 : device.constants().loss_traffic;
       return is_weight ? 0 : device.traffic(one.moved_elements * width_ * share * own_tokens * 0.5 * passes);
     }
@@ -269,7 +272,7 @@ double PricedProgram::item(const WorkItem& one, const Instruction& at, double nu
     case OperationKind::custom: {
       const double flops =
           is_weight || is_forward ? one.forward_flops : one.backward_flops - one.forward_flops;
-      return flops / 2 > 0 ? device.product(own_tokens, flops / 2, 1, setup_.format) : 0;
+      return flops / 2 > 0 ? device.gemm(own_tokens, flops / 2, 1, setup_.format) : 0;
     }
     case OperationKind::norm:
     case OperationKind::rope:
@@ -279,7 +282,7 @@ double PricedProgram::item(const WorkItem& one, const Instruction& at, double nu
       if (is_weight) return 0;
       const double load = one.part == Part::experts ? imbalance(s, device.constants()) : 1;
       const double bytes = one.moved_elements * width_ * share * own_tokens * load;
-      return device.between_products(is_forward ? bytes : kBackwardTraffic * bytes) + forward_again;
+      return device.pointwise_traffic(is_forward ? bytes : kBackwardTraffic * bytes) + forward_again;
     }
   }
   return 0;
@@ -289,31 +292,32 @@ double PricedProgram::imbalance(const LayerStrategy& s, const Constants& constan
   return s.ep == 1 || setup_.software.balances_experts ? 1 : constants.expert_imbalance;
 }
 
-double PricedProgram::product(const WorkItem& one, Op op, double num_tokens, double share,
-                              const LayerStrategy& s, const DeviceCost& device) const {
+double PricedProgram::gemm(const WorkItem& one, Op op, double num_tokens, double share,
+                           const LayerStrategy& s, const DeviceCost& device) const {
   const double inner = one.inner, outer = one.outer * share;
   const bool is_of_experts = one.part == Part::experts;
-  const double experts = one.experts / (is_of_experts ? s.ep : 1);  // of this device
+  const double experts = one.experts / (is_of_experts ? s.ep : 1);  // on this device
   const double rows = num_tokens * one.passes * (is_of_experts ? imbalance(s, device.constants()) : 1);
-  // The output projection stays in 16 bits everywhere.
-  const bool is_narrow = setup_.format.is_narrow() && one.cut != CutUnit::vocab;
-  const ProductFormat format = setup_.format.is_narrow() && !is_narrow ? ProductFormat{} : setup_.format;
-  const double seconds = is_of_experts ? device.grouped_product(rows, inner, outer, experts, format)
-                                       : device.product(rows, inner, outer, format);
-  // Scales of the tensor at hand: a pass over it that looks for its maximum.
-  const bool is_measured_first = setup_.plan.fp8.scaling == Fp8Scaling::current;
+  // The output projection stays in 16 bits in all software.
+  const bool is_low_precision = setup_.format.is_low_precision() && one.cut != CutUnit::vocab;
+  const GemmFormat format =
+      setup_.format.is_low_precision() && !is_low_precision ? GemmFormat{} : setup_.format;
+  const double seconds = is_of_experts ? device.grouped_gemm(rows, inner, outer, experts, format)
+                                       : device.gemm(rows, inner, outer, format);
+  // Current scaling needs an additional pass over the tensor to find its maximum.
+  const bool has_current_scaling = setup_.plan.fp8.scaling == Fp8Scaling::current;
   double bytes = 0;
   if (op == Op::backward_weight) {
     const double gradients = inner * outer * experts * 2 * setup_.software.gradient_bytes;
     bytes += gradients * device.constants().gradient_traffic;
-    if (is_narrow) bytes += rows * (inner * share + outer) * 2 * device.constants().fp8_cast;
-    if (is_narrow && is_measured_first) bytes += rows * inner * share * 2;  // the gradient has its copy
-  } else if (is_narrow) {
-    // Read in 16 bits, written in 8; weights too where nobody keeps their 8 bits from one micro-batch to the next.
+    if (is_low_precision) bytes += rows * (inner * share + outer) * 2 * device.constants().fp8_cast;
+    if (is_low_precision && has_current_scaling) bytes += rows * inner * share * 2;  // the gradient is copied
+  } else if (is_low_precision) {
+    // Read in 16 bits, written in 8. Includes weights unless their fp8 copy is reused by later micro-batches.
     const double casted = op == Op::backward_input ? rows * outer : rows * inner;
     const double weights = setup_.software.kernels == KernelStyle::compiled ? inner * outer * experts : 0;
     bytes += (casted + weights) * 3 * device.constants().fp8_cast;
-    if (is_measured_first) bytes += casted * 2;
+    if (has_current_scaling) bytes += casted * 2;
   }
   return seconds + device.traffic(bytes);
 }
@@ -322,9 +326,9 @@ double PricedProgram::attention(const WorkItem& one, Op op, double num_tokens, d
                                 const DeviceCost& device) const {
   const bool is_backward = op == Op::backward_input;
   const double flops = (is_backward ? one.backward_flops : one.forward_flops) * share * num_tokens;
-  const NumberFormat format = setup_.format.is_narrow() ? NumberFormat::bf16 : setup_.format.format;
+  const NumberFormat format = setup_.format.is_low_precision() ? NumberFormat::bf16 : setup_.format.format;
   if (setup_.software.has_flash_attention()) return device.flash(flops, work_.head_dim, is_backward, format);
-  // All positions, also those that the mask hides; nothing is computed twice.
+  // All positions, including those that the mask hides; nothing is computed twice.
   const double length = work_.sequence_length;
   const double all = 4 * work_.query_width * length * (is_backward ? 2 : 1) * share * num_tokens;
   const double num_scores = work_.query_width / work_.head_dim * length * share * num_tokens;
@@ -338,18 +342,19 @@ double PricedProgram::attention(const WorkItem& one, Op op, double num_tokens, d
 
 double PricedProgram::collective(const Instruction& at, const DeviceCost& device,
                                  const LinkCost& links) const {
-  const GroupShape& shape = shapes_[static_cast<std::size_t>(at.group)];
+  const GroupShape& shape = group_shapes_[static_cast<std::size_t>(at.group)];
   const auto bytes = static_cast<double>(at.bytes);
   if (at.op == Op::ring_exchange) return ring(at, device, links);
   if (at.op == Op::dispatch || at.op == Op::combine)
     return links.exchange(shape, bytes * imbalance(strategy(at.block), device.constants()),
                           static_cast<double>(setup_.model.mixture.experts_per_token));
   if (at.op == Op::gather_parameters) {
-    // Of our own plans, which name their layers; other software gathers everything so.
-    const bool is_ours = setup_.software.runs_programs;
-    const bool is_8_bit = is_ours ? is_narrow(at.block) && strategy(at.block).zero == 3
-                                  : setup_.software.gathers_in_fp8 && setup_.format.is_narrow();
-    return links.collective(Collective::gather, shape, is_8_bit ? bytes / 2 : bytes);
+    // Our own plans list their fp8 layers; other software gathers all parameters in one format.
+    const bool is_optimus = setup_.software.runs_programs;
+    const bool is_fp8_gather = is_optimus
+                                   ? is_low_precision(at.block) && strategy(at.block).zero == 3
+                                   : setup_.software.gathers_in_fp8 && setup_.format.is_low_precision();
+    return links.collective(Collective::gather, shape, is_fp8_gather ? bytes / 2 : bytes);
   }
   if (at.op == Op::reduce_gradients) {
     const bool is_shard = program_.groups[static_cast<std::size_t>(at.group)].role == Role::shard;
@@ -357,7 +362,7 @@ double PricedProgram::collective(const Instruction& at, const DeviceCost& device
   }
   if (at.op == Op::sync_gradients || at.op == Op::step_gate)
     return links.collective(Collective::all_reduce, shape, bytes);
-  // Where whole activations were sent nothing is gathered on arrival.
+  // If whole activations were sent, the receiver gathers nothing.
   const bool is_arrival = at.op == Op::all_gather && !strategy(at.block).sequence_parallel;
   if (is_arrival && !setup_.software.scatters_messages) return 0;
   const Collective kind = at.op == Op::all_gather       ? Collective::gather
@@ -367,15 +372,16 @@ double PricedProgram::collective(const Instruction& at, const DeviceCost& device
   return setup_.software.overlaps_tensor ? seconds * (1 - device.constants().tensor_hidden) : seconds;
 }
 
-// Everybody sends keys on while those at hand are worked on. Our own programs say so; others' are held to be as good in the
-// backward too.
+// Each device sends keys while it processes the current ones. Our own programs specify this overlap; other
+// software is assumed to overlap equally well, including in the backward.
 double PricedProgram::ring(const Instruction& at, const DeviceCost& device, const LinkCost& links) const {
-  const double seconds = links.collective(Collective::ring_step, shapes_[static_cast<std::size_t>(at.group)],
-                                          static_cast<double>(at.bytes));
+  const double seconds =
+      links.collective(Collective::ring_step, group_shapes_[static_cast<std::size_t>(at.group)],
+                       static_cast<double>(at.bytes));
   if (setup_.software.runs_programs) return seconds;
   Instruction hop = at;
   hop.op = at.is_backward ? Op::backward_input : Op::forward;
-  hop.part = Part::attention_hop;
+  hop.part = Part::attention_ring_step;
   return std::max(0.0, seconds - compute(hop, device));
 }
 
@@ -384,7 +390,7 @@ double PricedProgram::optimizer(const Instruction& at, const DeviceCost& device)
   const bool is_offloaded = strategy(at.block).offload;
   double bytes = found == state_.end() ? 0 : found->second;
   if (is_offloaded) {
-    // Gradients go down, weights come up; the host updates meanwhile.
+    // Gradients are copied to the host and weights back, while the host updates.
     const LinkSpec& host = setup_.cluster.group_of(device_).host_link;
     for (const Buffer& buffer : program_.buffers)
       if (buffer.block == at.block && buffer.kind == BufferKind::gradients)

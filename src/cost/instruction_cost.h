@@ -1,5 +1,5 @@
-// Seconds of an instruction of a step program: what follows from (op, part, block) and the plan, put into the formulas of
-// cost/device_cost.h and cost/link_cost.h.
+// Seconds of an instruction of a step program. Derives sizes from (op, part, block) and the plan and applies
+// the formulas of cost/device_cost.h and cost/link_cost.h.
 #pragma once
 
 #include <algorithm>
@@ -13,43 +13,46 @@
 
 namespace optimus {
 
-// Who runs what where. Refers to values that must outlive it.
+// A plan with its model, cluster, device map and software. The referenced values must outlive this object.
 struct Setup {
   const Plan& plan;
   const ModelSpec& model;
   const Cluster& cluster;
   const DeviceMap& map;
   const Software& software;
-  ProductFormat format{};
+  GemmFormat format{};
 };
 
-// In what a plan's products are computed, where nobody says more.
-ProductFormat format_of(Precision precision);
+// The default GEMM format of a plan's precision.
+GemmFormat format_of(Precision precision);
 
-// A program prepared for pricing: instructions that cost the same are found once, so that pricing again with other constants
-// looks at a few dozen of them.
+// A program prepared for pricing. Instructions with equal cost are grouped once, so that pricing with other
+// constants evaluates only a few dozen instructions.
 class PricedProgram {
  public:
-  // The model's work must outlive this object, as must what setup refers to. `device`: the physical one whose speed counts.
+  // The ModelWork and everything that setup refers to must outlive this object. `device`: the physical device
+  // whose speed is used.
   PricedProgram(const Setup& setup, const ModelWork& work, Program program, Device device);
 
   const Program& program() const { return program_; }
-  // Whether kernels were measured on the device: then nothing has to be assumed of its host.
+  // Whether kernels were measured on the device. In that case the host overhead needs no assumption.
   bool is_measured() const;
-  // Seconds of each instruction; messages between devices take none here (simulate/pipeline.h has them).
+  // Seconds of each instruction. Messages between devices take 0 here; simulate/pipeline.h models them.
   std::vector<double> price(const Constants& constants) const;
 
  private:
   double price_one(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
-  double host_of_step(const DeviceCost& device) const;
+  double host_seconds_of_step(const DeviceCost& device) const;
   double compute(const Instruction& at, const DeviceCost& device) const;
-  double residual_of(int block, const Constants& constants) const;
+  double residual_factor_of(int block, const Constants& constants) const;
   double item(const WorkItem& item, const Instruction& at, double tokens, const LayerStrategy& strategy,
               const DeviceCost& device) const;
-  bool is_narrow(int block) const { return std::binary_search(narrow_.begin(), narrow_.end(), block); }
-  double product(const WorkItem& item, Op op, double tokens, double share, const LayerStrategy& strategy,
-                 const DeviceCost& device) const;
-  // Tokens of the busiest device of a mixture of experts, of the mean.
+  bool is_low_precision(int block) const {
+    return std::binary_search(fp8_blocks_.begin(), fp8_blocks_.end(), block);
+  }
+  double gemm(const WorkItem& item, Op op, double tokens, double share, const LayerStrategy& strategy,
+              const DeviceCost& device) const;
+  // Tokens of the busiest device of an MoE layer relative to the mean.
   double imbalance(const LayerStrategy& strategy, const Constants& constants) const;
   double attention(const WorkItem& item, Op op, double tokens, double share, const DeviceCost& device) const;
   double collective(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
@@ -63,12 +66,12 @@ class PricedProgram {
   Program program_;
   const Stage& stage_;
   Device device_;
-  double width_;                    // bytes of an activation's element
-  std::vector<int> narrow_;         // blocks that multiply in 8 bits
-  std::vector<GroupShape> shapes_;  // [group]
-  std::map<int, double> state_;     // block -> bytes of optimizer state that an update touches
-  std::vector<int> kind_;           // [instruction] -> price
-  std::vector<int> example_;        // [price] -> instruction
+  double width_;                          // bytes per activation element
+  std::vector<int> fp8_blocks_;           // blocks that compute in fp8
+  std::vector<GroupShape> group_shapes_;  // [group]
+  std::map<int, double> state_;           // block -> bytes of optimizer state that an update reads or writes
+  std::vector<int> price_index_;          // [instruction] -> index of its price
+  std::vector<int> example_instruction_;  // [price] -> example instruction
 };
 
 }  // namespace optimus

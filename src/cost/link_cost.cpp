@@ -13,8 +13,8 @@ bool is_slower(const Link& a, const Link& b) {
 
 }  // namespace
 
-// Members ascend in almost every group, so a domain or node is met once and counted when it changes; only where it does
-// are links looked at, which keeps groups of 100,000 devices cheap.
+// Members are ascending in almost every group, so a domain or node is counted when it changes. Links are
+// evaluated only there, which keeps groups of 100,000 devices inexpensive.
 GroupShape shape_of(std::span<const int> members, const Cluster& cluster, const DeviceMap& map) {
   GroupShape shape;
   shape.size = static_cast<int>(members.size());
@@ -55,12 +55,12 @@ double LinkCost::bandwidth(const Link& link, double bytes, int nodes) const {
   const double curve = link.efficiency_of(Bytes(static_cast<std::int64_t>(bytes)));
   if (link.kind == LinkClass::domain)
     return link.shared_bytes_per_second * std::min(1.0, curve * constants_.domain_speed);
-  const double crowd = 1 + constants_.crowding * std::log2(std::max(1, nodes));
+  const double crowd = 1 + constants_.network_contention * std::log2(std::max(1, nodes));
   const double usual = link.shared_bytes_per_second * std::min(1.0, curve * constants_.network_speed) / crowd;
   if (link.kind != LinkClass::network) return usual;
-  // What fast networks lose to protocols and buses, slow ones do not: with so much any processor keeps up.
-  constexpr double kKept = 0.5e9;
-  const double kept = std::min(1.0, kKept / link.bytes_per_second) * std::min(1.0, curve);
+  // Slow networks do not suffer the protocol and bus losses of fast ones: any CPU can sustain this rate.
+  constexpr double kSustainedBandwidth = 0.5e9;
+  const double kept = std::min(1.0, kSustainedBandwidth / link.bytes_per_second) * std::min(1.0, curve);
   return std::max(usual, link.shared_bytes_per_second * kept);
 }
 
@@ -73,10 +73,10 @@ double LinkCost::latency(const Link& link) const {
 double LinkCost::collective(Collective kind, const GroupShape& group, double bytes) const {
   if (group.size <= 1 || bytes <= 0) return 0;
   const double residual = constants_.link_residual * (group.nodes > 1 ? constants_.ring_residual : 1);
-  return undisturbed(kind, group, bytes) * residual;
+  return without_residual(kind, group, bytes) * residual;
 }
 
-double LinkCost::undisturbed(Collective kind, const GroupShape& group, double bytes) const {
+double LinkCost::without_residual(Collective kind, const GroupShape& group, double bytes) const {
   const int n = group.size, domains = group.domains;
   const double inside = group.inside.kind == LinkClass::same_device
                             ? 0
@@ -87,7 +87,7 @@ double LinkCost::undisturbed(Collective kind, const GroupShape& group, double by
   if (kind == Collective::ring_step)
     return std::max(inside > 0 ? bytes / inside : 0.0, between > 0 ? bytes / between : 0.0) +
            std::max(latency(group.inside), latency(group.between));
-  // Each of the k devices that the group has in a domain brings its own way out of it.
+  // Each of the k devices of the group in a domain adds its own network link.
   const double per_domain = static_cast<double>(n) / domains;
   double through = inside;
   if (between > 0) through = inside > 0 ? std::min(inside, between * per_domain) : between * per_domain;
@@ -103,10 +103,10 @@ double LinkCost::undisturbed(Collective kind, const GroupShape& group, double by
 double LinkCost::exchange(const GroupShape& group, double bytes, double copies) const {
   if (group.size <= 1 || bytes <= 0) return 0;
   const double n = group.size, domains = group.domains, per_domain = n / domains;
-  // Of `copies` experts anywhere, so many other domains have at least one.
+  // The expected number of other domains with at least one of `copies` randomly placed experts.
   const double others = (domains - 1) * (1 - std::pow(1 - 1 / domains, copies));
   const double near = bytes * (per_domain - 1) / per_domain, far = bytes / copies * others;
-  // As in rings, messages to several others are under way at one time.
+  // As in rings, messages to several peers are in flight at the same time.
   const double size = bytes / n * std::min(n, 8.0);
   const bool has_inside = group.inside.kind != LinkClass::same_device,
              has_between = group.between.kind != LinkClass::same_device;

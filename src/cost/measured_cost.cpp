@@ -6,43 +6,45 @@
 namespace optimus {
 namespace {
 
-// In 8 bits, with the casts that its operands need: norms and activation functions write those of q k v, up and down in 8 bits where
-// they come before the product, and so does the activation function's backward with the gradient of up (engine/layer_block.cpp).
-double narrow_product_seconds(const KernelTimes& times, const MeasuredTask& task) {
+// fp8 GEMM including the casts of its operands. Norms and activation functions write the inputs of q|k|v, up
+// and down in fp8 if they directly precede the GEMM; the backward of the activation function also writes the
+// gradient of up in fp8 (engine/layer_block.cpp).
+double fp8_gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   const double inner = item.inner, outer = item.outer * task.share, work = 2 * task.rows * inner * outer;
-  const bool can_be_fused = !task.is_measured_first;
+  const bool can_be_fused = !task.has_current_scaling;
   const bool is_down = can_be_fused && item.part == Part::mlp && item.adds_to_stream,
              is_up = can_be_fused && item.part == Part::mlp && !item.adds_to_stream;
-  const bool is_written_narrow = is_down || (can_be_fused && !item.adds_to_stream && !task.is_post_norm);
-  const auto product = [&](const char* name) { return times.seconds(name, work, {task.rows, inner, outer}); };
+  const bool is_written_in_fp8 = is_down || (can_be_fused && !item.adds_to_stream && !task.is_post_norm);
+  const auto gemm = [&](const char* name) { return times.seconds(name, work, {task.rows, inner, outer}); };
   const auto cheap = [&](const char* name, double elements) {
     return times.seconds(name, elements, {elements});
   };
   const double inputs = task.rows * inner, gradients = task.rows * outer;
-  // A pass that looks for the maximum reads two of the three bytes that a cast reads and writes.
+  // A pass that finds the maximum reads two of the three bytes that a cast reads and writes.
   const auto maximum = [&](double elements) {
-    return task.is_measured_first ? cheap("cast", elements) * 2 / 3 : 0;
+    return task.has_current_scaling ? cheap("cast", elements) * 2 / 3 : 0;
   };
   switch (task.op) {
     case Op::backward_input:
-      return product("narrow.input") + (is_up ? 0 : cheap("cast.both", gradients)) + maximum(gradients);
+      return gemm("narrow.input") + (is_up ? 0 : cheap("cast.both", gradients)) + maximum(gradients);
     case Op::backward_weight: {
-      const char* const cast = is_written_narrow ? "cast.transpose" : "cast.turned";
-      return product("narrow.weight") + (is_down ? 0 : cheap(cast, inputs)) + maximum(inputs) +
+      const char* const cast = is_written_in_fp8 ? "cast.transpose" : "cast.turned";
+      return gemm("narrow.weight") + (is_down ? 0 : cheap(cast, inputs)) + maximum(inputs) +
              (item.has_bias && !is_up ? std::max(0.0, cheap("bias", gradients)) : 0);
     }
     default:
-      return product("narrow.product") + (is_written_narrow ? 0 : cheap("cast", inputs)) + maximum(inputs);
+      return gemm("narrow.product") + (is_written_in_fp8 ? 0 : cheap("cast", inputs)) + maximum(inputs);
   }
 }
 
-double product_seconds(const KernelTimes& times, const MeasuredTask& task) {
+double gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
-  if (task.is_narrow && times.tables.contains("narrow.product")) return narrow_product_seconds(times, task);
-  // Of an output that is cut (heads, ffn, vocabulary) a part is computed; of an input that is cut likewise: same work.
+  if (task.is_low_precision && times.tables.contains("narrow.product")) return fp8_gemm_seconds(times, task);
+  // For a cut output (heads, ffn, vocabulary), each part computes its share; for a cut input too, with the
+  // same amount of work.
   const double inner = item.inner, outer = item.outer * task.share;
-  // Logits are made for some tokens at a time.
+  // Logits are computed for a slice of tokens at a time.
   const double rows = item.cut == CutUnit::vocab
                           ? static_cast<double>(logit_rows(static_cast<std::int64_t>(task.rows)))
                           : task.rows;
@@ -50,22 +52,22 @@ double product_seconds(const KernelTimes& times, const MeasuredTask& task) {
   if (task.op == Op::backward_input) return times.seconds("product.input", work, {rows, inner, outer});
   if (task.op != Op::backward_weight)
     return times.seconds(item.adds_to_stream ? "product.add" : "product", work, {rows, inner, outer});
-  const double product = times.seconds("product.weight", work, {rows, inner, outer});
-  if (product < 0 || !item.has_bias) return product;
+  const double gemm = times.seconds("product.weight", work, {rows, inner, outer});
+  if (gemm < 0 || !item.has_bias) return gemm;
   const double elements = task.rows * outer;
-  return product + std::max(0.0, times.seconds("bias", elements, {elements}));
+  return gemm + std::max(0.0, times.seconds("bias", elements, {elements}));
 }
 
-double cheap_seconds(const KernelTimes& times, const MeasuredTask& task) {
+double pointwise_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   const bool is_forward = task.op == Op::forward || task.op == Op::recompute;
   const double elements = task.rows * item.width * task.share;
-  const bool writes_narrow =
-      task.is_narrow && !task.is_measured_first &&
+  const bool writes_fp8 =
+      task.is_low_precision && !task.has_current_scaling &&
       (item.kind == OperationKind::activation || (item.kind == OperationKind::norm && !task.is_post_norm));
   const auto measured = [&](const std::string& ending) {
     const double narrow =
-        writes_narrow ? times.seconds(item.kernel + ".narrow" + ending, elements, {elements}) : -1;
+        writes_fp8 ? times.seconds(item.kernel + ".narrow" + ending, elements, {elements}) : -1;
     return narrow >= 0 ? narrow : times.seconds(item.kernel + ending, elements, {elements});
   };
   const auto forward = [&] { return measured(""); };
@@ -73,16 +75,17 @@ double cheap_seconds(const KernelTimes& times, const MeasuredTask& task) {
   switch (item.kind) {
     case OperationKind::embedding:
       return task.op == Op::backward_weight ? backward() : is_forward ? forward() : 0;
-    case OperationKind::loss:  // together with its gradient
+    case OperationKind::loss:  // computed together with its gradient
       return is_forward ? forward() : 0;
-    case OperationKind::residual:  // gradients go through norms, which add; behind the sums they are copied
+    // gradients pass through norms, which add them; after the sums they are copied
+    case OperationKind::residual:
       return is_forward || (task.op == Op::backward_input && task.is_post_norm) ? forward() : 0;
     case OperationKind::rope:
       return task.op == Op::backward_weight ? 0 : forward();
     case OperationKind::norm:
     case OperationKind::activation:
       return task.op == Op::backward_weight ? 0 : is_forward ? forward() : backward();
-    case OperationKind::product:
+    case OperationKind::gemm:
     case OperationKind::attention:
     case OperationKind::routing:
     case OperationKind::custom:
@@ -94,8 +97,8 @@ double cheap_seconds(const KernelTimes& times, const MeasuredTask& task) {
 }  // namespace
 
 double measured_seconds(const KernelTimes& times, const MeasuredTask& task) {
-  if (task.item.kind == OperationKind::product) return product_seconds(times, task);
-  if (task.item.kind != OperationKind::attention) return cheap_seconds(times, task);
+  if (task.item.kind == OperationKind::gemm) return gemm_seconds(times, task);
+  if (task.item.kind != OperationKind::attention) return pointwise_seconds(times, task);
   if (task.op == Op::backward_weight) return 0;
   const bool is_backward = task.op == Op::backward_input;
   const double flops =

@@ -1,5 +1,5 @@
-// Seconds of a model's operations from what a probe measured of our kernels (cluster/kernel_times.h), in place of the formulas
-// in cost/instruction_cost.cpp.
+// Seconds of a model's operations from measured times of the engine's kernels (cluster/kernel_times.h),
+// instead of the formulas in cost/instruction_cost.cpp.
 #pragma once
 
 #include "cluster/kernel_times.h"
@@ -9,19 +9,20 @@
 
 namespace optimus {
 
-// One operation in one direction. rows: tokens that it sees; share: what one of the tensor-parallel parts has of its width.
+// One operation in one direction. rows: number of its tokens; share: the fraction of its width that one
+// tensor-parallel part has.
 struct MeasuredTask {
   const WorkItem& item;
   Op op = Op::forward;
   double rows = 0, share = 1;
   double head_dim = 0, length = 0;
   bool is_causal = true, is_post_norm = false;
-  bool is_narrow = false;  // of a layer that multiplies in 8 bits
-  bool is_measured_first =
-      false;  // scales of the tensor at hand: nobody can write it in 8 bits before it is whole
+  bool is_low_precision = false;  // the layer computes in fp8
+  bool has_current_scaling =
+      false;  // current scaling: the tensor cannot be written in fp8 before it is complete
 };
 
-// Below 0 when nothing that was measured tells it.
+// Negative if the measurements do not cover the operation.
 double measured_seconds(const KernelTimes& times, const MeasuredTask& task);
 
 }  // namespace optimus

@@ -10,38 +10,39 @@
 namespace optimus {
 namespace {
 
-// Activations of one block and micro-batch on one device.
-struct BlockBytes {
-  double kept = 0;   // from forward to backward
-  double brief = 0;  // while the block is worked on: what is computed again, gradients, logits
-  double again = 0;  // of that: what is computed again
+// Bytes of the activations of one block and micro-batch on one device.
+struct ActivationBytes {
+  double saved = 0;      // saved from forward to backward
+  double transient = 0;  // live while the block is processed: recomputed activations, gradients, logits
+  double again = 0;      // recomputed activations, a part of `transient`
 };
 
-class StageCounter {
+class StageMemoryModel {
  public:
-  StageCounter(const Setup& setup, int pipeline, int stage)
+  StageMemoryModel(const Setup& setup, int pipeline, int stage)
       : setup_(setup),
         pipeline_(setup.plan.pipelines[static_cast<std::size_t>(pipeline)]),
         stage_(pipeline_.stages[static_cast<std::size_t>(stage)]),
         sizes_(setup.plan, setup.model, {pipeline, stage, 0}),
-        is_ours_(setup.software.runs_programs),
+        is_optimus_(setup.software.runs_programs),
         at_{stage, static_cast<int>(pipeline_.stages.size()), static_cast<int>(pipeline_.microbatches.size()),
             static_cast<int>(stage_.chunks.size())} {}
 
   StageMemory count(const Constants& constants) {
-    // Blocks of one kind and strategy are alike: one is looked at, and counted as often as it is there.
-    double weights = 0, gradients = 0, optimizer = 0, kept = 0, most_brief = 0, most_gathered = 0;
+    // Blocks of one kind and strategy are equal: one is computed and multiplied by their number.
+    double weights = 0, gradients = 0, optimizer = 0, saved = 0, most_transient = 0, most_gathered = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs)
         for (int block = run.first; block < run.first + run.count;) {
-          const int same = alike_from(block, run);
+          const int same = num_equal_blocks(block, run);
           const double elements = elements_of(block);
-          const bool is_fully_sharded = run.strategy.zero == 3 && !is_ours_;
-          // FSDP keeps its shards in fp32, and no second copy in 16 bits.
+          const bool is_fully_sharded = run.strategy.zero == 3 && !is_optimus_;
+          // FSDP stores its shards in fp32, without a second copy in 16 bits.
           weights += same * state(block, StateKind::weights) * (is_fully_sharded ? 2 : 1);
           gradients += same * state(block, StateKind::gradients);
           gradients += same * elements * setup_.software.copied_bytes;
-          // In a pipeline FSDP keeps the whole weights, and adds gradients up whole, until the last micro-batch.
+          // In a pipeline, FSDP keeps the whole weights and accumulates whole gradients until the last
+          // micro-batch.
           if (is_fully_sharded && at_.num_stages > 1)
             weights += same * elements * 2, gradients += same * elements * 4;
           if (!run.strategy.offload)
@@ -49,30 +50,30 @@ class StageCounter {
                          (is_fully_sharded                   ? 2.0 / 3
                           : setup_.software.copied_bytes > 0 ? 4.0 / 3
                                                              : 1);
-          optimizer += same * static_cast<double>(sizes_.buddy_state(block).value);
-          const BlockBytes bytes = activations(block, run.strategy);
-          const double room = room_for_imbalance(block, run.strategy, constants);
+          optimizer += same * static_cast<double>(sizes_.copy_state(block).value);
+          const ActivationBytes bytes = activations(block, run.strategy);
+          const double room = imbalance_bytes(block, run.strategy, constants);
           const LayerGroup group = group_of(block, same, run);
-          kept += group.inputs * bytes.kept;
-          if (run.strategy.recompute != RecomputeMode::full) kept += same * room;
-          most_brief =
-              std::max(most_brief, bytes.brief + (group.size - 1) * (bytes.again + bytes.kept) + room);
+          saved += group.inputs * bytes.saved;
+          if (run.strategy.recompute != RecomputeMode::full) saved += same * room;
+          most_transient = std::max(most_transient,
+                                    bytes.transient + (group.size - 1) * (bytes.again + bytes.saved) + room);
           if (is_fully_sharded) most_gathered = std::max(most_gathered, elements * (2 * 2 + 4));
           block += same;
         }
     const int chunks = static_cast<int>(stage_.chunks.size());
-    const double in_flight = static_cast<double>(most_kept(setup_.plan.schedule, at_)) / chunks;
-    const double brief = is_ours_ ? beside_kept(kept, in_flight, most_brief)
-                                  : (most_brief + most_gathered) * constants.live_factor;
+    const double in_flight = static_cast<double>(max_saved_microbatches(setup_.plan.schedule, at_)) / chunks;
+    const double transient = is_optimus_ ? peak_beyond_saved(saved, in_flight, most_transient)
+                                         : (most_transient + most_gathered) * constants.live_factor;
     const auto bytes = [](double amount) { return Bytes(static_cast<std::int64_t>(amount)); };
-    StageMemory memory{bytes(weights),          bytes(gradients), bytes(optimizer),
-                       bytes(kept * in_flight), bytes(brief),     {}};
+    StageMemory memory{bytes(weights),           bytes(gradients), bytes(optimizer),
+                       bytes(saved * in_flight), bytes(transient), {}};
     memory.total = memory.weights + memory.gradients + memory.optimizer + memory.activations + memory.buffers;
     return memory;
   }
 
  private:
-  int alike_from(int block, const BlockRun& run) const {
+  int num_equal_blocks(int block, const BlockRun& run) const {
     int same = 1;
     while (block + same < run.first + run.count &&
            pattern(setup_.model, block + same) == pattern(setup_.model, block))
@@ -80,10 +81,10 @@ class StageCounter {
     return same;
   }
 
-  // Layers that are computed again together keep one input, and are all there at a time.
+  // Layers that are recomputed together save one input, and their activations are live at the same time.
   struct LayerGroup {
     int size = 1;
-    double inputs = 1;  // of `same` layers
+    double inputs = 1;  // saved inputs of `same` layers
   };
   LayerGroup group_of(int block, int same, const BlockRun& run) const {
     const int size = run.strategy.recompute_layers;
@@ -95,44 +96,46 @@ class StageCounter {
     return {std::min(size, same), static_cast<double>(starts(before + same) - starts(before))};
   }
 
-  // The most that is there at a time beyond what all micro-batches under way keep; where one of them is done, its part is free.
-  double beside_kept(double kept, double in_flight, double brief) const {
-    const double all = kept * in_flight;
-    double most = brief + on_their_way();
+  // Peak memory beyond the saved activations of all micro-batches in flight. After the last backward of a
+  // micro-batch its activations are free.
+  double peak_beyond_saved(double saved, double in_flight, double transient) const {
+    const double all = saved * in_flight;
+    double most = transient + gathered_bytes_at_peak();
     const bool has_end = !setup_.model.is_custom() && (has_embedding() || has_head());
     if (has_end && at_.num_microbatches > 1) {
-      const bool is_full_again = at_.num_microbatches > in_flight;  // a forward comes next
-      most = std::max(most, brief + between_microbatches() - (is_full_again ? 0 : kept));
+      const bool is_refilled = at_.num_microbatches > in_flight;  // a forward follows
+      most = std::max(most, transient + between_microbatches() - (is_refilled ? 0 : saved));
     }
-    if (has_end && has_embedding()) most = std::max(most, beside_embedding() - kept);
-    return std::max({most, at_end(kept, brief) - all, with_buddies() - all});
+    if (has_end && has_embedding()) most = std::max(most, peak_at_embedding() - saved);
+    return std::max({most, peak_in_last_microbatch(saved, transient) - all, shard_copy_bytes() - all});
   }
 
-  // Gradients of the shards whose updates are repeated have come, one block's after another, when the last backward is done; the
-  // first block's own are still on their way.
-  double with_buddies() const {
+  // Memory for redundant shard copies: after the last backward, the gradients of the repeated shards have
+  // been received for all blocks, and the gradient of the first block is still being reduced.
+  double shard_copy_bytes() const {
     double sum = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs)
-        for (int block = run.first; has_buddy(setup_.plan, run.strategy) && block < run.first + run.count;) {
-          const int same = alike_from(block, run);
+        for (int block = run.first;
+             has_shard_copies(setup_.plan, run.strategy) && block < run.first + run.count;) {
+          const int same = num_equal_blocks(block, run);
           sum += same * static_cast<double>(sizes_.shard_buffer(block, StateKind::gradients).value);
           block += same;
         }
     if (sum == 0) return 0;
     const int first = stage_.chunks.front().first();
-    return sum + moved(first).gradient + exchange(first);
+    return sum + gathered_bytes(first).gradient + exchange(first);
   }
 
-  // ZeRO 1 adds gradients up in the last micro-batch alone.
-  double at_end(double kept, double brief) const {
+  // ZeRO 1 reduces gradients only in the last micro-batch.
+  double peak_in_last_microbatch(double saved, double transient) const {
     double most = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs) {
         if (run.strategy.zero != 1 || shard_count(stage_, run.strategy) == 1) continue;
-        for (int block = run.first; block < run.first + run.count; block += alike_from(block, run)) {
+        for (int block = run.first; block < run.first + run.count; block += num_equal_blocks(block, run)) {
           const bool is_embedding = block_kind(setup_.model, block) == BlockKind::embedding;
-          most = std::max(most, exchange(block) + (is_embedding ? 0 : kept + brief));
+          most = std::max(most, exchange(block) + (is_embedding ? 0 : saved + transient));
         }
       }
     return most;
@@ -141,11 +144,12 @@ class StageCounter {
     return static_cast<double>(sizes_.exchange_buffer(block, StateKind::gradients).value);
   }
 
-  // Whole weights and gradients of a block that ZeRO 2 or 3 shards, and shards of all members.
-  struct Moved {
+  // Whole weights and gradients of a block that ZeRO 2 or 3 shards, and the concatenated shards of all
+  // members.
+  struct GatheredBytes {
     double weights = 0, gradient = 0, exchange = 0;
   };
-  Moved moved(int block) const {
+  GatheredBytes gathered_bytes(int block) const {
     const LayerStrategy& s = strategy_of(stage_, block);
     if (s.zero < 2 || shard_count(stage_, s) == 1) return {};
     const auto whole = [&](StateKind kind) {
@@ -154,62 +158,65 @@ class StageCounter {
     return {s.zero == 3 ? whole(StateKind::weights) : 0, whole(StateKind::gradients), exchange(block)};
   }
 
-  // What is gathered or not yet cut into shards when the most is kept. Of layers: two neighbours' weights and gradients, and shards
-  // of one.
-  double on_their_way() const {
+  // Gathered weights and unreduced gradients at the peak of saved activations. For layers: weights and
+  // gradients of two neighbours, and the shards of one.
+  double gathered_bytes_at_peak() const {
     double most = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs)
-        for (int block = run.first; block < run.first + run.count; block += alike_from(block, run)) {
+        for (int block = run.first; block < run.first + run.count; block += num_equal_blocks(block, run)) {
           const BlockKind kind = block_kind(setup_.model, block);
           if (kind == BlockKind::embedding || kind == BlockKind::head) continue;
-          const Moved layer = moved(block);
+          const GatheredBytes layer = gathered_bytes(block);
           most = std::max(most, tied(0) + layer.exchange + 2 * layer.gradient + 2 * layer.weights);
         }
-    return has_head() && !setup_.model.is_custom() ? std::max(most, tied(0) + beside_head()) : most;
+    return has_head() && !setup_.model.is_custom() ? std::max(most, tied(0) + peak_at_head()) : most;
   }
   bool has_embedding() const { return stage_.chunks.front().first() == 0; }
   bool has_head() const { return stage_.chunks.back().end() == setup_.plan.num_blocks; }
 
-  // Without tensor parts the head's gradient comes with its loss: where all forwards are first, each leaves one. So many are there
-  // when `done` micro-batches are done.
+  // With tp 1 the head's gradient is computed together with its loss. If all forwards come first, each leaves
+  // one gradient. Returns their number after `done` micro-batches.
   int num_head_gradients(int done) const {
     const bool comes_with_loss = strategy_of(stage_, setup_.plan.num_blocks - 1).tp == 1;
     return comes_with_loss && setup_.plan.schedule == Schedule::gpipe ? at_.num_microbatches - done : 1;
   }
 
-  // The head's part of a tied embedding's gradient waits for the embedding's own.
+  // The head's part of a tied embedding's gradient stays live until the embedding adds its own part.
   double tied(int done) const {
     const bool waits = setup_.model.is_tied && has_embedding() && has_head();
-    return waits ? num_head_gradients(done) * moved(0).gradient : 0;
+    return waits ? num_head_gradients(done) * gathered_bytes(0).gradient : 0;
   }
 
-  // An embedding's gradient is made while the one of the layer behind it goes to the shards, then goes there itself.
-  double beside_embedding() const {
-    const Moved own = moved(0), next = stage_.chunks.front().end() > 1 ? moved(1) : Moved{};
-    const bool has_norm = setup_.model.norm_place == NormPlace::post;
-    const double again = at_.num_microbatches > 1 ? own.weights : 0;  // for the forward that comes next
+  // An embedding's gradient is computed while the gradient of the next layer is reduced to shards, and is
+  // then reduced itself.
+  double peak_at_embedding() const {
+    const GatheredBytes own = gathered_bytes(0),
+                        next = stage_.chunks.front().end() > 1 ? gathered_bytes(1) : GatheredBytes{};
+    const bool has_norm = setup_.model.norm_position == NormPosition::post;
+    const double again = at_.num_microbatches > 1 ? own.weights : 0;  // for the forward that follows
     return std::max({own.weights + next.weights,
                      own.gradient + next.gradient + next.exchange + again + (has_norm ? own.weights : 0),
                      own.gradient + own.exchange});
   }
 
-  // A head's weights are gathered once for a forward and the backward that follows it.
-  double beside_head() const {
+  // The head's weights are gathered once for a forward and the backward that follows it.
+  double peak_at_head() const {
     const Chunk& chunk = stage_.chunks.back();
     const int head = chunk.end() - 1;
-    const Moved own = moved(head), next = head > chunk.first() ? moved(head - 1) : Moved{};
+    const GatheredBytes own = gathered_bytes(head),
+                        next = head > chunk.first() ? gathered_bytes(head - 1) : GatheredBytes{};
     return num_head_gradients(0) * own.gradient +
            std::max(own.weights + next.weights, own.exchange + next.gradient + 2 * next.weights);
   }
 
-  // The last reduction of a micro-batch, of the stage's first block, lasts until the first of the next one, behind the backward of
-  // the stage's last block.
+  // The last reduction of a micro-batch, for the stage's first block, overlaps with the backward of the
+  // stage's last block in the next micro-batch.
   double between_microbatches() const {
     const Chunk& chunk = stage_.chunks.back();
     const int last = chunk.end() - 1;
-    const Moved first = moved(stage_.chunks.front().first()), own = moved(last),
-                next = last > chunk.first() ? moved(last - 1) : Moved{};
+    const GatheredBytes first = gathered_bytes(stage_.chunks.front().first()), own = gathered_bytes(last),
+                        next = last > chunk.first() ? gathered_bytes(last - 1) : GatheredBytes{};
     const int gradients = has_head() ? num_head_gradients(1) : 1;
     return tied(1) + first.gradient + first.exchange + gradients * own.gradient + own.weights + next.weights;
   }
@@ -224,9 +231,9 @@ class StageCounter {
     return static_cast<double>(sizes_.state(block, kind).value);
   }
 
-  // What a device that gets more than its share of tokens holds of a mixture's experts beyond the even load: their input, and
-  // gate, up and activation.
-  double room_for_imbalance(int block, const LayerStrategy& s, const Constants& constants) const {
+  // Additional activations of an MoE device with more than its even share of tokens: their input, gate, up
+  // and activation.
+  double imbalance_bytes(int block, const LayerStrategy& s, const Constants& constants) const {
     if (!is_mixture_block(setup_.model, block) || s.ep == 1 || setup_.software.balances_experts) return 0;
     const auto hidden = static_cast<double>(setup_.model.hidden);
     const auto even = static_cast<double>(sizes_.dispatched(block, pipeline_.microbatches.front()).value);
@@ -234,13 +241,13 @@ class StageCounter {
            (constants.expert_imbalance - 1);
   }
 
-  BlockBytes activations(int block, const LayerStrategy& strategy) const {
+  ActivationBytes activations(int block, const LayerStrategy& strategy) const {
     const int sequences = pipeline_.microbatches.front();
-    if (is_ours_) {
+    if (is_optimus_) {
       const double gradients = static_cast<double>(sizes_.gradients(block, sequences).bytes.value +
-                                                   sizes_.passing_gradients(block, sequences).bytes.value);
-      const auto again = static_cast<double>(sizes_.passing(block, sequences).bytes.value);
-      return {static_cast<double>(sizes_.kept(block, sequences).bytes.value +
+                                                   sizes_.transient_gradients(block, sequences).bytes.value);
+      const auto again = static_cast<double>(sizes_.transient(block, sequences).bytes.value);
+      return {static_cast<double>(sizes_.saved(block, sequences).bytes.value +
                                   sizes_.graph(block, sequences).value),
               gradients + again +
                   static_cast<double>(block + 1 == setup_.plan.num_blocks && !setup_.model.is_custom()
@@ -248,30 +255,31 @@ class StageCounter {
                                           : sizes_.graph_work(block, sequences).value),
               again};
     }
-    return others_activations(block, strategy, sequences);
+    return foreign_activations(block, strategy, sequences);
   }
 
-  BlockBytes others_activations(int block, const LayerStrategy& s, int sequences) const {
+  ActivationBytes foreign_activations(int block, const LayerStrategy& s, int sequences) const {
     const int dp = data_parallel(stage_, s);
     const double tokens = static_cast<double>((sequences + dp - 1) / dp) *
                           static_cast<double>(setup_.plan.sequence_length) / s.cp;
     const int width = bytes_of(setup_.plan.precision);
     double all = 0, input = 0;
     for (const Operation& op : operations(setup_.model, block, setup_.plan.sequence_length))
-      for (const KeptTensor& kept : op.kept) {
-        const double share = kept.cut == CutUnit::none ? (s.sequence_parallel ? 1.0 / s.tp : 1)
-                                                       : share_of_part(setup_.model, kept.cut, s.tp);
-        const double bytes = kept.elements_per_token * bytes_per_element(kept.type, width) * share * tokens;
+      for (const SavedTensor& saved : op.saved) {
+        const double share = saved.cut == CutUnit::none ? (s.sequence_parallel ? 1.0 / s.tp : 1)
+                                                        : share_of_part(setup_.model, saved.cut, s.tp);
+        const double bytes = saved.elements_per_token * bytes_per_element(saved.type, width) * share * tokens;
         all += bytes;
-        if (kept.kept_up_to == RecomputeMode::full) input += bytes;
+        if (saved.saved_up_to == RecomputeMode::full) input += bytes;
       }
     if (block_kind(setup_.model, block) == BlockKind::head) {
-      // Logits in 16 bits, in fp32, and their gradient.
+      // Logits in 16 bits and in fp32, and their gradient.
       const double logits =
           static_cast<double>(setup_.model.vocab) * share_of_part(setup_.model, CutUnit::vocab, s.tp);
       return {input, tokens * logits * (width + 4 + 4)};
     }
-    // Unfused attention: probabilities, dropout's mask and result, 5 bytes a score (softmax kept by the selective mode too).
+    // Unfused attention: probabilities, dropout mask and result, 5 bytes per score (softmax is saved in
+    // selective mode too).
     const double scores = setup_.software.has_flash_attention() || block == 0
                               ? 0
                               : 5 * static_cast<double>(setup_.model.heads) *
@@ -289,27 +297,27 @@ class StageCounter {
     return {};
   }
 
-  // A compiler keeps what fewer kernels need; inputs of 8-bit products are kept in 8 bits.
+  // A compiler saves less because of fused kernels; inputs of fp8 GEMMs are saved in fp8.
   double narrowed(double bytes) const {
     if (setup_.software.kernels != KernelStyle::compiled) return bytes;
-    return bytes * (setup_.format.is_narrow() ? 0.6 : 0.85);
+    return bytes * (setup_.format.is_low_precision() ? 0.6 : 0.85);
   }
 
   const Setup& setup_;
   const Pipeline& pipeline_;
   const Stage& stage_;
   DeviceSizes sizes_;
-  const bool is_ours_;
+  const bool is_optimus_;
   const StagePosition at_;
 };
 
 }  // namespace
 
 StageMemory stage_memory(const Setup& setup, int pipeline, int stage, const Constants& constants) {
-  return StageCounter(setup, pipeline, stage).count(constants);
+  return StageMemoryModel(setup, pipeline, stage).count(constants);
 }
 
-Bytes shown_as(MemoryKind kind, const StageMemory& memory, int num_groups, const Constants& constants) {
+Bytes measured_as(MemoryKind kind, const StageMemory& memory, int num_groups, const Constants& constants) {
   const auto live = static_cast<double>(memory.total.value);
   const double moving = static_cast<double>((memory.activations + memory.buffers).value);
   const double reserved = live + moving * constants.reserve;

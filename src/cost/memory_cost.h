@@ -1,5 +1,6 @@
-// Bytes that one device of a stage holds at its fullest, by cause, under a software's habits. For our own engine they are the
-// buffers of its program (schedule/program.h, schedule/sizes.h); for others what is known of their allocations.
+// Peak memory of one device of a stage, by purpose, for a given software. For the Optimus engine it follows
+// from the buffers of its program (schedule/program.h, schedule/sizes.h); for other software, from what is
+// known of their allocations.
 #pragma once
 
 #include "cost/instruction_cost.h"
@@ -8,13 +9,13 @@ namespace optimus {
 
 struct StageMemory {
   Bytes weights, gradients, optimizer, activations, buffers;
-  Bytes total;  // live tensors together
+  Bytes total;  // all live tensors together
 };
 
 StageMemory stage_memory(const Setup& setup, int pipeline, int stage, const Constants& constants);
 
-// What a measurement of that kind would show.
+// What a measurement of this kind would show.
 enum class MemoryKind { allocated, reserved, process };
-Bytes shown_as(MemoryKind kind, const StageMemory& memory, int num_groups, const Constants& constants);
+Bytes measured_as(MemoryKind kind, const StageMemory& memory, int num_groups, const Constants& constants);
 
 }  // namespace optimus

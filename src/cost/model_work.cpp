@@ -13,14 +13,14 @@ bool joins_the_one_before(const std::string& name, const ModelSpec& model) {
          name == "experts.up" || name == "shared.up";
 }
 
-bool has_bias(const ModelSpec& model, const std::string& product) {
-  if (product == "attention.out") return model.has_out_bias;
-  if (product.starts_with("attention.")) return model.has_qkv_bias;
-  if (product.starts_with("mlp.")) return model.has_mlp_bias;
-  return model.is_bert();  // of the head
+bool has_bias(const ModelSpec& model, const std::string& gemm) {
+  if (gemm == "attention.out") return model.has_out_bias;
+  if (gemm.starts_with("attention.")) return model.has_qkv_bias;
+  if (gemm.starts_with("mlp.")) return model.has_mlp_bias;
+  return model.is_bert();  // bias of the head
 }
 
-// Which kernel of ours does a cheap operation, and over how many elements a token.
+// The engine's kernel for an inexpensive operation, and its number of elements per token.
 void name_kernel(const ModelSpec& model, const Operation& op, WorkItem& item) {
   switch (op.kind) {
     case OperationKind::norm:
@@ -45,7 +45,7 @@ void name_kernel(const ModelSpec& model, const Operation& op, WorkItem& item) {
     case OperationKind::loss:
       item.kernel = "loss", item.width = static_cast<double>(model.vocab);
       break;
-    case OperationKind::product:
+    case OperationKind::gemm:
     case OperationKind::attention:
     case OperationKind::routing:
     case OperationKind::custom:
@@ -58,9 +58,9 @@ std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t s
   const bool is_layer = block_kind(model, block) == BlockKind::layer;
   bool is_mlp = false, is_behind_core = false;
   for (const Operation& op : operations(model, block, sequence_length)) {
-    if (op.kind == OperationKind::product && joins_the_one_before(op.name, model)) {
+    if (op.kind == OperationKind::gemm && joins_the_one_before(op.name, model)) {
       const auto at = std::find_if(items.rbegin(), items.rend(),
-                                   [](const WorkItem& item) { return item.kind == OperationKind::product; });
+                                   [](const WorkItem& item) { return item.kind == OperationKind::gemm; });
       at->outer += static_cast<double>(op.outer);
       continue;
     }
@@ -71,9 +71,10 @@ std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t s
     item.backward_flops = op.backward_flops + op.repeated_flops;
     item.moved_elements = op.moved_elements;
     item.is_recomputed_by_selective = op.is_recomputed_by_selective;
-    item.has_bias = op.kind == OperationKind::product && has_bias(model, op.name);
+    item.has_bias = op.kind == OperationKind::gemm && has_bias(model, op.name);
     item.adds_to_stream = op.name == "attention.out" || op.name == "mlp.down";
-    item.ends_layer = model.norm_place == NormPlace::pre && (op.name == "mlp.down" || op.name == "residual2");
+    item.ends_layer =
+        model.norm_position == NormPosition::pre && (op.name == "mlp.down" || op.name == "residual2");
     name_kernel(model, op, item);
     if (is_layer) {
       const bool is_core = op.kind == OperationKind::attention;
@@ -82,7 +83,7 @@ std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t s
                                                              : Part::router;
       item.part = is_mlp ? second : Part::attention;
       item.ring_part = is_mlp           ? second
-                       : is_core        ? Part::attention_hop
+                       : is_core        ? Part::attention_ring_step
                        : is_behind_core ? Part::attention_output
                                         : Part::attention_input;
       is_behind_core |= is_core;

@@ -1,5 +1,6 @@
-// ModelWork: a model's operations as the cost model wants them: products that engines run as one (q|k|v, gate|up) joined,
-// each operation with the part of its block that it belongs to. Made once for a model and sequence length.
+// ModelWork: the operations of a model in the form that the cost model needs. GEMMs that engines execute as
+// one (q|k|v, gate|up) are joined, and each operation carries the part of its block. Built once per model and
+// sequence length.
 #pragma once
 
 #include <string>
@@ -11,20 +12,22 @@
 namespace optimus {
 
 struct WorkItem {
-  OperationKind kind = OperationKind::product;
+  OperationKind kind = OperationKind::gemm;
   CutUnit cut = CutUnit::none;
   Part part = Part::whole;  // attention, mlp, router, experts, or whole
   Part ring_part =
-      Part::whole;  // with a context ring: attention_input, attention_hop, attention_output, or as part
-  double inner = 0, outer = 0;     // products
-  double experts = 1, passes = 1;  // products of a mixture's experts: matrices, and those a token meets
-  double forward_flops = 0, backward_flops = 0;  // attention and custom blocks, a token
-  double moved_elements = 0;                     // a token
-  std::string kernel = {};                       // of cheap operations: their table in KernelTimes
-  double width = 0;                              // elements a token that they are applied to
-  bool adds_to_stream = false;                   // products: the stream is added inside
-  bool ends_layer = false;                       // its result is the layer's output alone
-  bool has_bias = false;                         // products
+      // with a context ring: attention_input, attention_ring_step, attention_output; otherwise same as part
+      Part::whole;
+  double inner = 0, outer = 0;  // GEMMs
+  // GEMMs of experts: number of matrices, and of those that process each token
+  double experts = 1, passes = 1;
+  double forward_flops = 0, backward_flops = 0;  // attention and custom blocks, per token
+  double moved_elements = 0;                     // per token
+  std::string kernel = {};                       // inexpensive operations: their table in KernelTimes
+  double width = 0;                              // elements per token that they are applied to
+  bool adds_to_stream = false;                   // GEMMs: the residual stream is added in the kernel
+  bool ends_layer = false;                       // its result alone is the output of the layer
+  bool has_bias = false;                         // GEMMs
   bool is_recomputed_by_selective = false;
 };
 
@@ -36,7 +39,7 @@ struct ModelWork {
 
 ModelWork work_of(const ModelSpec& model, std::int64_t sequence_length);
 
-// What one of tp parts has of a dimension cut in `unit`: the largest part's share.
+// The fraction that one of tp parts has of a dimension cut in `unit`, for the largest part.
 double share_of_part(const ModelSpec& model, CutUnit unit, int tp);
 
 }  // namespace optimus

@@ -1,6 +1,6 @@
-// Software: which training program runs a plan, as physical properties that a user can state. Our own engine is one of them;
-// the others are generations of Megatron-LM, FSDP and their kin, so that their published runs can be predicted with the
-// same formulas. Not here: how fast anything is (cost/constants.h).
+// Software: the training program that runs a plan, described by properties that a user can state. The Optimus
+// engine is one of them; the others are versions of Megatron-LM, FSDP and similar programs, so that their
+// published runs can be predicted with the same formulas. Speeds are not part of it (cost/constants.h).
 #pragma once
 
 #include <span>
@@ -11,58 +11,61 @@
 
 namespace optimus {
 
-// What runs between products: one kernel an elementary operation, hand-fused kernels, or what a compiler fused.
+// How operations between GEMMs are executed: one kernel per elementary operation, hand-fused kernels, or
+// compiler-fused kernels.
 enum class KernelStyle { eager, fused, compiled };
 
-// unfused: scores are written. first: the first flash attention. portable: a second one, without a device's newest
-// instructions. native: the maker's own, with them.
+// unfused: scores are written to memory. first: FlashAttention 1. portable: FlashAttention 2, without the
+// newest instructions of the device. native: the vendor's own kernels, which use them.
 enum class AttentionKernel { unfused, first, portable, native };
 
-// How a stage hands activations on. beside: compute goes on. paired: a send and the receive of the other direction go
-// together, compute waits. one_by_one: compute waits for each.
-enum class StageMessages { beside, paired, one_by_one };
+// How a stage sends activations. beside: compute continues. paired: a send and the receive of the opposite
+// direction run together while compute waits. sequential: compute waits for each message.
+enum class StageMessaging { beside, paired, sequential };
 
-// What "selective" recomputing means there.
+// The meaning of "selective" recompute in this software.
 enum class SelectiveMeaning {
-  cheap_operations,  // ours: outputs of norms and activation functions
-  attention_core,    // Megatron: scores, softmax and weighted values
-  half_of_products,  // torchtitan: every other product, and all that is cheap
+  pointwise_operations,  // Optimus: outputs of norms and activation functions
+  attention_core,        // Megatron: scores, softmax and weighted values
+  every_other_gemm,      // torchtitan: every other GEMM, and all inexpensive operations
 };
 
 struct Software {
   std::string_view name;
-  // Lanes, rings and buffers are exactly those of the step program. Others overlap what the fields below say, and no more.
+  // Lanes, rings and buffers are exactly those of the step program. Other software overlaps only what the
+  // fields below specify.
   bool runs_programs = false;
-  bool launches_from_python = true;  // else kernels are launched by compiled code, or by a graph
+  bool launches_from_python = true;  // otherwise kernels are launched by compiled code or by a CUDA graph
   KernelStyle kernels = KernelStyle::fused;
   AttentionKernel attention = AttentionKernel::native;
-  bool overlaps_reduce = true;  // gradients over data parallel, with the backward
-  bool overlaps_gather = true;  // parameters over data parallel, with the forward
+  bool overlaps_reduce = true;  // data-parallel gradient reductions overlap with the backward
+  bool overlaps_gather = true;  // data-parallel parameter gathers overlap with the forward
   bool broadcasts_shards =
-      false;  // each owner in its turn sends the others what it has updated; else all gather at once
-  bool overlaps_tensor = false;  // tensor-parallel collectives, with products
-  StageMessages messages = StageMessages::paired;
-  bool scatters_messages = true;  // each tensor part sends its slice; else each sends the whole activation
-  bool has_chunked_loss = false;  // logits of some tokens at a time
-  int gradient_bytes = 4;         // of one gradient, accumulated and on the wire
-  int usual_zero = 0;             // where a run does not say
-  RecomputeMode usual_recompute = RecomputeMode::none;
-  bool usual_interleaving = false;
-  bool usual_sequence_parallel = false;  // with tensor parallelism, where a run does not say
+      false;  // owners broadcast their updated shards one after the other; otherwise all gather at once
+  bool overlaps_tensor = false;  // tensor-parallel collectives overlap with GEMMs
+  StageMessaging messages = StageMessaging::paired;
+  // each tensor part sends its slice; otherwise each sends the whole activation
+  bool scatters_messages = true;
+  bool has_chunked_loss = false;  // logits are computed for a slice of tokens at a time
+  int gradient_bytes = 4;         // bytes per gradient element, accumulated and in messages
+  int default_zero = 0;           // default if a run does not specify it
+  RecomputeMode default_recompute = RecomputeMode::none;
+  bool default_interleaving = false;
+  bool default_sequence_parallel = false;  // with tensor parallelism, if a run does not specify it
   SelectiveMeaning selective = SelectiveMeaning::attention_core;
   bool has_fused_softmax =
-      true;  // unfused attention: scale, mask and softmax of scores in one kernel (16 bits alone)
+      true;  // unfused attention: scale, mask and softmax of scores in one kernel (16 bits only)
   bool has_flash_attention() const { return attention != AttentionKernel::unfused; }
-  int copied_bytes = 0;  // a parameter, beside weights, gradients and optimizer: flat copies, casts
-  bool balances_experts =
-      false;  // benchmarks of mixtures of experts: tokens are sent evenly, whatever the router says
-  bool gathers_in_fp8 = false;  // parameters travel in 8 bits when products are in 8 bits
+  // bytes per parameter in addition to weights, gradients and optimizer: flat copies, casts
+  int copied_bytes = 0;
+  bool balances_experts = false;  // MoE benchmarks: tokens are distributed evenly, regardless of the router
+  bool gathers_in_fp8 = false;    // parameters are gathered in fp8 if GEMMs are in fp8
 };
 
-// The one visible table, ours first.
+// The table of all software, Optimus first.
 std::span<const Software> all_software();
-const Software& our_software();
-// nullptr when there is no such name.
+const Software& optimus_software();
+// nullptr if the name is unknown.
 const Software* find_software(std::string_view name);
 
 }  // namespace optimus

@@ -14,12 +14,12 @@ bool is_jsonl(const Path& path) { return path.extension() == ".jsonl" || path.ex
 
 bool looks_binary(const Path& path) {
   const Outcome<MappedFile> file = MappedFile::open(path);
-  if (!file) return false;  // the error is reported when the file is read
+  if (!file) return false;  // reading the file reports the error
   const auto head = file->bytes().first(std::min<std::size_t>(file->bytes().size(), 8192));
   return std::find(head.begin(), head.end(), std::byte{0}) != head.end();
 }
 
-// Ours or Megatron's, finished or under way: not text, even where no byte is zero.
+// Finished or partial token files are not text, even if they contain no zero byte.
 bool is_token_file(const Path& path) {
   const std::string name = path.filename().string();
   return path.extension() == ".idx" || path.extension() == ".bin" ||
@@ -28,10 +28,10 @@ bool is_token_file(const Path& path) {
 
 bool is_hidden(const Path& path) { return path.filename().string().starts_with('.'); }
 
-// The text files below a folder, in the order of their names, so that the result does not depend on the disk.
+// The text files below a folder, sorted by name, so that the result does not depend on the file system.
 std::vector<Path> files_below(const Path& folder, EventSink& events) {
   std::vector<Path> files;
-  std::error_code error, unknown;  // a link that leads nowhere is neither a folder nor a file
+  std::error_code error, unknown;  // a dangling link is neither a folder nor a file
   for (std::filesystem::recursive_directory_iterator at(folder, error), end; !error && at != end;
        at.increment(error)) {
     if (is_hidden(at->path())) {
@@ -45,9 +45,9 @@ std::vector<Path> files_below(const Path& folder, EventSink& events) {
   const std::size_t num_found = files.size();
   std::erase_if(files, looks_binary);
   if (files.size() < num_found)
-    events.report(Warning{fmt::format("{}: {} of {} files are not text and were left out", folder.string(),
+    events.report(Warning{fmt::format("{}: {} of {} files are not text and were skipped", folder.string(),
                                       num_found - files.size(), num_found)});
-  if (files.empty()) throw UserError("{}: the folder holds no text file", folder.string());
+  if (files.empty()) throw UserError("{}: the folder contains no text file", folder.string());
   return files;
 }
 
@@ -61,21 +61,22 @@ std::string text_of(const RawDocument& document, const std::string& text_key) {
   try {
     line = parse_json(bytes, document.source);
   } catch (const UserError& error) {
-    // The parser counted lines from this line's start: put the line of the file in place of its "line 1".
+    // The parser counts lines from the start of this line: replace its "line 1" by the line number in the
+    // file.
     std::string what = error.what();
     const std::string first = document.source + ": line 1";
     throw UserError("{}{}", place, what.starts_with(first) ? what.substr(first.size()) : ": " + what);
   }
-  if (!line.is_object()) throw UserError("{}: an object with key {} is expected", place, in_quotes(text_key));
+  if (!line.is_object()) throw UserError("{}: expected an object with key {}", place, in_quotes(text_key));
   const auto text = line.find(text_key);
   if (text == line.end()) {
     std::vector<std::string> keys;
     for (const auto& [key, value] : line.items()) keys.push_back(key);
-    throw UserError("{}: no key {} (found {}); name the right one with --text-key", place,
+    throw UserError("{}: no key {} (found {}); set --text-key to the key of the text", place,
                     in_quotes(text_key), in_quotes(join(keys, ", "), 100));
   }
   if (!text->is_string())
-    throw UserError("{}: {} must be a text, found {}", place, text_key, in_quotes(text->dump()));
+    throw UserError("{}: {} must be a string, found {}", place, text_key, in_quotes(text->dump()));
   return text->get<std::string>();
 }
 

@@ -11,12 +11,12 @@ namespace optimus {
 void declare(OptionTable& table, FilterOptions& options) {
   table.add("min-tokens", options.min_tokens, "N",
             "drop documents with fewer tokens than this (large corpora use 128)");
-  table.add("dedup", options.dedup, "drop documents whose text was seen before");
+  table.add("dedup", options.dedup, "drop duplicate documents");
   table.add("exclude", options.exclude, "FILE",
-            "drop documents found in these held-out texts (text, jsonl or folder)");
-  table.add(
-      "exclude-words", options.exclude_words, "N",
-      "a document is found in a held-out text when they share N words in a row (0: only whole documents)");
+            "drop documents that occur in these held-out texts (text, jsonl or folder)");
+  table.add("exclude-words", options.exclude_words, "N",
+            "a document occurs in a held-out text if they share N consecutive words (0: only if the "
+            "documents are equal)");
 }
 
 Fingerprint fingerprint(std::string_view text) {
@@ -39,8 +39,8 @@ std::vector<std::string_view> words_of(std::string_view text) {
   return words;
 }
 
-// The words' own hashes are combined, so that a window costs num_words additions whatever the white space
-// between.
+// Hashes of words are combined, so that each window hashes only num_words numbers and the white space does
+// not matter.
 Fingerprint combine(std::span<const std::uint64_t> hashes) {
   const XXH128_hash_t hash = XXH3_128bits(hashes.data(), hashes.size_bytes());
   return {hash.high64, hash.low64};
@@ -63,7 +63,7 @@ HeldOut::HeldOut(const std::vector<Path>& inputs, const std::string& text_key, s
     while (const auto document = reader.next()) has_words |= add(text_of(*document, text_key));
     if (!has_words)
       events.report(
-          Warning{fmt::format("--exclude: {} holds no words, nothing is excluded by it", input.string())});
+          Warning{fmt::format("--exclude: {} contains no words, so it excludes nothing", input.string())});
   }
 }
 

@@ -1,4 +1,4 @@
-// The filters of large-corpus training: documents too short, seen before, or part of a held-out set.
+// Document filters for large corpora: too short, duplicate, or contained in a held-out set.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct FilterOptions {
 };
 void declare(OptionTable& table, FilterOptions& options);
 
-// 128 bits, so that two of 10^12 different documents collide with a chance of about 10^-15.
+// 128 bits, so that the probability of a collision among 10^12 different documents is about 10^-15.
 struct Fingerprint {
   std::uint64_t high = 0, low = 0;
   bool operator==(const Fingerprint&) const = default;
@@ -32,9 +32,9 @@ using FingerprintSet = std::unordered_set<Fingerprint, FingerprintHash>;
 
 Fingerprint fingerprint(std::string_view text);
 
-// Texts that must not be trained on. A document is found in the set when, runs of white space taken as one
-// space, it equals a held-out document, or shares `num_words` consecutive words with one (0: only equality
-// counts). An input without words is warned about: it is rarely what was meant.
+// Texts that must not be used for training. A document matches if it equals a held-out document, or if it
+// shares `num_words` consecutive words with one (0: only equality counts). Runs of white space count as one
+// space. An input without words causes a warning, because it is probably a mistake.
 class HeldOut {
  public:
   HeldOut() = default;
@@ -44,7 +44,7 @@ class HeldOut {
   bool is_empty() const { return documents_.empty(); }
 
  private:
-  bool add(std::string_view text);  // false when it has no words
+  bool add(std::string_view text);  // returns false if the text has no words
 
   std::int64_t num_words_ = 0;
   FingerprintSet documents_, windows_;

@@ -1,5 +1,5 @@
-// llm.c's token shards: 256 int32 of header (magic, version, count), then uint16 (GPT-2) or uint32 (Llama 3)
-// tokens.
+// llm.c's token shards: a header of 256 int32 values (magic, version, count), then tokens as uint16 (GPT-2)
+// or uint32 (Llama 3).
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -29,14 +29,14 @@ std::int32_t header_word(const MappedFile& file, std::size_t index) {
 const ShardKind& check_shard(const MappedFile& file, const std::string& name) {
   const std::int64_t size = std::ssize(file.bytes());
   if (size < kHeaderBytes)
-    throw UserError("{}: {} bytes long, a token shard has at least {}", name, size, kHeaderBytes);
+    throw UserError("{}: the file has {} bytes, a token shard has at least {}", name, size, kHeaderBytes);
   for (const ShardKind& kind : kShardKinds) {
     if (header_word(file, 0) != kind.magic) continue;
     if (header_word(file, 1) != kind.version)
       throw UserError("{}: byte 4: version {}, expected {}", name, header_word(file, 1), kind.version);
     const std::int64_t tokens = header_word(file, 2);
     if (tokens < 0 || size != kHeaderBytes + tokens * kind.width)
-      throw UserError("{}: byte 8: {} tokens announced, but the file has room for {}", name, tokens,
+      throw UserError("{}: byte 8: the header specifies {} tokens, but the file contains {}", name, tokens,
                       (size - kHeaderBytes) / kind.width);
     return kind;
   }
@@ -51,12 +51,12 @@ class LlmcTokenSet final : public TokenSet {
       shards_.push_back(value_or_throw(MappedFile::open(path)));
       const ShardKind& kind = check_shard(shards_.back(), path.string());
       if (kind_ != nullptr && kind_ != &kind)
-        throw UserError("{}: holds {} tokens, the shards before it {}", path.string(), kind.dtype,
-                        kind_->dtype);
+        throw UserError("{}: the token type is {}, but the preceding shards have {}", path.string(),
+                        kind.dtype, kind_->dtype);
       kind_ = &kind;
       starts_.push_back(starts_.back() + header_word(shards_.back(), 2));
     }
-    if (kind_ == nullptr) throw UserError("no token shard was given");
+    if (kind_ == nullptr) throw UserError("no token shards were specified");
   }
 
   std::int64_t num_tokens() const override { return starts_.back(); }
@@ -87,7 +87,8 @@ class LlmcTokenSet final : public TokenSet {
     return static_cast<TokenId>(value);
   }
 
-  // Document bounds are not in the files: found by one pass over the tokens, when somebody first asks.
+  // The files do not contain document boundaries. They are found by one pass over the tokens at the first
+  // access.
   const std::vector<std::int64_t>& documents() const {
     std::call_once(documents_found_, [this] {
       documents_.push_back(0);

@@ -12,7 +12,8 @@ void mask_tokens(RandomKey key, const MaskingOptions& options, Sample& sample) {
   };
   const RandomKey choose = key.with("choose"), act = key.with("act"), replace = key.with("replace");
   std::vector<std::size_t> chosen;
-  std::size_t smallest = sample.inputs.size();  // the position that comes nearest to being chosen
+  // the position with the smallest draw, chosen if no other one is
+  std::size_t smallest = sample.inputs.size();
   double smallest_draw = 2;
   for (std::size_t i = 0; i < sample.inputs.size(); ++i) {
     if (is_special(sample.inputs[i])) continue;
@@ -30,8 +31,8 @@ void mask_tokens(RandomKey key, const MaskingOptions& options, Sample& sample) {
       sample.inputs[i] = options.mask_token;
     } else if (draw < 0.9) {
       TokenId random = sample.inputs[i];
-      // A special token drawn by chance is drawn again; a vocabulary of special tokens only leaves the input
-      // as it is.
+      // A special token is drawn again. If the vocabulary contains only special tokens, the input remains
+      // unchanged.
       for (std::uint64_t attempt = 0; attempt < 64; ++attempt) {
         random = static_cast<TokenId>(
             random_below(replace.with(i), attempt, static_cast<std::uint64_t>(options.vocab_size)));

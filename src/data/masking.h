@@ -1,4 +1,5 @@
-// Masked-LM masking (BERT), keyed by the sample, so that it does not depend on who prepares the batch.
+// Masked-LM masking (BERT). The masks are keyed by the sample, so they do not depend on which worker prepares
+// the batch.
 #pragma once
 
 #include "base/random.h"
@@ -6,8 +7,8 @@
 
 namespace optimus {
 
-// Chooses positions of sample.inputs, replaces them as MaskingOptions says, and makes exactly those count as
-// targets. At least one position is chosen where any may be.
+// Chooses positions of sample.inputs, replaces them according to MaskingOptions, and makes exactly these
+// positions count as targets. Chooses at least one position if the sample has any non-special token.
 void mask_tokens(RandomKey key, const MaskingOptions& options, Sample& sample);
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// Megatron-LM's .bin/.idx, both ways. Little-endian, read by mmap; every size is checked before it is used.
+// Reads and writes Megatron-LM's .bin/.idx files. The format is little-endian and is read by mmap; every size
+// is checked before it is used.
 #include "data/megatron_file.h"
 
 #include <algorithm>
@@ -43,7 +44,7 @@ std::string_view text(TokenType type) {
 
 namespace {
 
-std::int64_t width_of(TokenType type) {
+std::int64_t bytes_per_token(TokenType type) {
   switch (type) {
     case TokenType::uint8:
     case TokenType::int8:
@@ -72,7 +73,7 @@ void widen(const std::byte* from, std::span<TokenId> out) {
     Stored stored;
     std::memcpy(&stored, from, sizeof(Stored));
     from += sizeof(Stored);
-    // What no token id can be becomes -1, which every vocabulary check refuses.
+    // A value outside the range of TokenId becomes -1, which every vocabulary check rejects.
     token = std::in_range<TokenId>(stored) ? static_cast<TokenId>(stored) : -1;
   }
 }
@@ -82,7 +83,7 @@ struct IndexHeader {
   std::int64_t num_sequences, num_bounds;
 };
 
-// "X.idx: byte 18: …" for everything that is wrong with the index.
+// Reads the index. Errors have the form "X.idx: byte 18: …".
 class MegatronIndex {
  public:
   MegatronIndex(const MappedFile& file, std::string name) : bytes_(file.bytes()), name_(std::move(name)) {}
@@ -90,22 +91,24 @@ class MegatronIndex {
   IndexHeader header() const {
     const auto size = static_cast<std::int64_t>(bytes_.size());
     if (size < kMegatronHeaderBytes)
-      throw UserError("{}: {} bytes long, a token index has at least {}", name_, size, kMegatronHeaderBytes);
+      throw UserError("{}: {} bytes long, but a token index has at least {}", name_, size,
+                      kMegatronHeaderBytes);
     if (std::memcmp(bytes_.data(), kMegatronMagic.data(), kMegatronMagic.size()) != 0)
       throw UserError("{}: byte 0: not a token index, it must begin with MMIDIDX", name_);
     if (const auto version = load<std::uint64_t>(bytes_, 9); version != kMegatronVersion)
-      throw UserError("{}: byte 9: version {}, only version 1 is known", name_, version);
+      throw UserError("{}: byte 9: version {} is not supported, only version 1", name_, version);
     const auto code = load<std::uint8_t>(bytes_, 17);
     if (code < 1 || code > 8 || code == 6 || code == 7)
-      throw UserError("{}: byte 17: element type {}, tokens have 1, 2, 3, 4, 5 or 8", name_, code);
+      throw UserError("{}: byte 17: element type {}; valid types of tokens are 1, 2, 3, 4, 5 and 8", name_,
+                      code);
     const auto sequences = load<std::uint64_t>(bytes_, 18), bounds = load<std::uint64_t>(bytes_, 26);
-    // Compared by division first, so that a lying count cannot overflow the product.
-    const auto room = static_cast<std::uint64_t>(size - kMegatronHeaderBytes);
-    if (sequences > room / 12 || bounds > room / 8 || 12 * sequences + 8 * bounds > room)
+    // Checked by division first, so that a wrong count cannot overflow the product.
+    const auto available = static_cast<std::uint64_t>(size - kMegatronHeaderBytes);
+    if (sequences > available / 12 || bounds > available / 8 || 12 * sequences + 8 * bounds > available)
       throw UserError("{}: byte 18: {} sequences and {} document bounds do not fit into {} bytes", name_,
                       sequences, bounds, size);
-    // Multimodal sets append one byte a sequence.
-    const std::uint64_t rest = room - 12 * sequences - 8 * bounds;
+    // Multimodal datasets append one byte per sequence.
+    const std::uint64_t rest = available - 12 * sequences - 8 * bounds;
     if (rest != 0 && rest != sequences)
       throw UserError("{}: {} bytes too long for {} sequences and {} document bounds", name_, rest, sequences,
                       bounds);
@@ -129,7 +132,7 @@ class MegatronIndex {
   std::string name_;
 };
 
-// Sequences in the order of the index; several of them may form one document.
+// Sequences are in the order of the index; several of them may form one document.
 class MegatronTokenSet final : public TokenSet {
  public:
   explicit MegatronTokenSet(const Path& prefix) {
@@ -153,14 +156,15 @@ class MegatronTokenSet final : public TokenSet {
   std::string dtype() const override { return std::string(text(type_)); }
 
   void read(std::int64_t start, std::span<TokenId> out) const override {
-    if (is_contiguous_) return read_stored(start * width_of(type_), out);
+    if (is_contiguous_) return read_stored(start * bytes_per_token(type_), out);
     auto sequence =
         static_cast<std::size_t>(std::upper_bound(starts_.begin(), starts_.end(), start) - starts_.begin()) -
         1;
     while (!out.empty()) {
       const std::int64_t here = std::min<std::int64_t>(starts_[sequence + 1] - start, std::ssize(out));
       const std::int64_t within = start - starts_[sequence];
-      read_stored(offsets_[sequence] + within * width_of(type_), out.first(static_cast<std::size_t>(here)));
+      read_stored(offsets_[sequence] + within * bytes_per_token(type_),
+                  out.first(static_cast<std::size_t>(here)));
       out = out.subspan(static_cast<std::size_t>(here));
       start += here, ++sequence;
     }
@@ -168,7 +172,7 @@ class MegatronTokenSet final : public TokenSet {
 
  private:
   void read_sequences(const MegatronIndex& index, const IndexHeader& header, const std::string& bin_name) {
-    const std::int64_t width = width_of(header.type), bin_size = std::ssize(bin_.bytes());
+    const std::int64_t width = bytes_per_token(header.type), bin_size = std::ssize(bin_.bytes());
     starts_.reserve(static_cast<std::size_t>(header.num_sequences) + 1);
     starts_.push_back(0);
     for (std::int64_t s = 0; s < header.num_sequences; ++s) {
@@ -195,7 +199,7 @@ class MegatronTokenSet final : public TokenSet {
       previous = bound;
     }
     if (header.num_bounds == 0)
-      document_starts_ = starts_;  // old files: each sequence is a document
+      document_starts_ = starts_;  // files in the old format: each sequence is a document
     else if (previous != header.num_sequences)
       throw UserError("{}: the last document bound is {}, expected the {} sequences of the file",
                       index.name(), previous, header.num_sequences);
@@ -222,8 +226,8 @@ class MegatronTokenSet final : public TokenSet {
   MappedFile bin_;
   TokenType type_ = TokenType::uint16;
   bool is_contiguous_ = true;
-  std::vector<std::int64_t> starts_;   // of each sequence in the stream, and the end
-  std::vector<std::int64_t> offsets_;  // of each sequence in the file, unless contiguous
+  std::vector<std::int64_t> starts_;   // stream position of each sequence, and the end of the stream
+  std::vector<std::int64_t> offsets_;  // file offset of each sequence; empty if contiguous
   std::vector<std::int64_t> document_starts_;
 };
 
@@ -242,15 +246,15 @@ Outcome<MegatronWriter> MegatronWriter::create(FileSystem& files, const Path& pr
 
 Outcome<void> MegatronWriter::add(std::span<const TokenId> tokens) {
   if (tokens.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
-    return failure("{}: a document of {} tokens, the format holds at most {}; split it", prefix_.string(),
-                   tokens.size(), std::numeric_limits<std::int32_t>::max());
+    return failure("{}: a document has {} tokens, but the format supports at most {}; split the document",
+                   prefix_.string(), tokens.size(), std::numeric_limits<std::int32_t>::max());
   lengths_.push_back(static_cast<std::int32_t>(tokens.size()));
   num_tokens_ += std::ssize(tokens);
   if (type_ == TokenType::int32) return bin_.write(std::as_bytes(tokens));
   buffer_.resize(2 * tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const auto narrow = static_cast<std::uint16_t>(tokens[i]);
-    std::memcpy(buffer_.data() + 2 * i, &narrow, 2);
+    const auto stored_token = static_cast<std::uint16_t>(tokens[i]);
+    std::memcpy(buffer_.data() + 2 * i, &stored_token, 2);
   }
   return bin_.write(buffer_);
 }
@@ -266,7 +270,8 @@ Outcome<void> MegatronWriter::finish() {
   put(static_cast<std::uint64_t>(lengths_.size() + 1));
   for (const std::int32_t length : lengths_) put(length);
   std::int64_t offset = 0;
-  for (const std::int32_t length : lengths_) put(std::exchange(offset, offset + length * width_of(type_)));
+  for (const std::int32_t length : lengths_)
+    put(std::exchange(offset, offset + length * bytes_per_token(type_)));
   for (std::int64_t bound = 0; bound <= std::ssize(lengths_); ++bound) put(bound);
 
   const Path index_path = with_extension(prefix_, ".idx");

@@ -1,5 +1,5 @@
-// Writer of Megatron-LM's token files. The reader is open_megatron() in data/token_set.h; the bytes are
-// described in docs/formats.md, and the constants of both sides stand here.
+// Writer of Megatron-LM's token files, and the constants of the format. The reader is open_megatron() in
+// data/token_set.h; docs/formats.md describes the format.
 #pragma once
 
 #include <array>
@@ -14,19 +14,20 @@ inline constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
 inline constexpr std::uint64_t kMegatronVersion = 1;
 inline constexpr std::int64_t kMegatronHeaderBytes = 34;
 
-// The element types that a token file may have, with Megatron's codes.
+// The element types of token files, with Megatron's codes.
 enum class TokenType : std::uint8_t { uint8 = 1, int8 = 2, int16 = 3, int32 = 4, int64 = 5, uint16 = 8 };
 
-// Megatron's own rule: uint16 below 65,500 tokens of vocabulary, else int32.
+// Megatron's rule: uint16 if the vocabulary has fewer than 65,500 tokens, otherwise int32.
 TokenType token_type_for(std::int64_t vocab_size);
 std::string_view text(TokenType type);  // "uint16"
 
-// Writes PREFIX.bin while documents come and PREFIX.idx at finish(). Nothing appears under those names before
-// finish(), and an old pair is replaced whole: the old index is removed first, the new one comes last.
+// Writes PREFIX.bin while documents are added, and PREFIX.idx at finish(). Neither name exists before
+// finish(). An existing pair is replaced safely: the old index is removed first, and the new index is written
+// last.
 class MegatronWriter {
  public:
   static Outcome<MegatronWriter> create(FileSystem& files, const Path& prefix, TokenType type);
-  // One document, one sequence. Tokens must fit the type.
+  // Adds one document as one sequence. The tokens must fit the type.
   Outcome<void> add(std::span<const TokenId> tokens);
   Outcome<void> finish();
 
@@ -46,7 +47,7 @@ class MegatronWriter {
   std::string buffer_;
 };
 
-// PREFIX with an extension put behind it, whatever dots it has itself.
+// PREFIX with an extension appended, even if PREFIX contains dots.
 Path with_extension(const Path& prefix, std::string_view extension);
 
 }  // namespace optimus

@@ -9,18 +9,18 @@
 namespace optimus {
 namespace {
 
-bool is_there(const Path& path) {
+bool path_exists(const Path& path) {
   std::error_code error;
   return std::filesystem::exists(path, error);
 }
 
-// "corpus", "corpus.bin" and "corpus.idx" all mean the prefix "corpus", if there is an index.
+// "corpus", "corpus.bin" and "corpus.idx" all refer to the prefix "corpus" if an index exists.
 std::optional<Path> megatron_prefix(const Path& path) {
-  if (is_there(with_extension(path, ".idx"))) return path;
+  if (path_exists(with_extension(path, ".idx"))) return path;
   if (path.extension() != ".bin" && path.extension() != ".idx") return std::nullopt;
   Path prefix = path;
   prefix.replace_extension();
-  return is_there(with_extension(prefix, ".idx")) ? std::optional(prefix) : std::nullopt;
+  return path_exists(with_extension(prefix, ".idx")) ? std::optional(prefix) : std::nullopt;
 }
 
 std::vector<Path> llmc_shards(const Path& path) {
@@ -43,8 +43,8 @@ std::shared_ptr<const TokenSet> open_data(const std::string& name, const Tokeniz
   if (const auto prefix = megatron_prefix(name)) return open_megatron(*prefix);
   if (const auto shards = llmc_shards(name); !shards.empty()) return open_llmc(shards);
   if (Path(name).extension() == ".bin")
-    throw UserError("{}: neither an llm.c shard nor beside a .idx file of Megatron's token files", name);
-  if (!is_there(name))
+    throw UserError("{}: neither an llm.c shard nor part of a Megatron .bin/.idx pair", name);
+  if (!path_exists(name))
     throw UserError(
         "{} does not exist; expected a text file, a jsonl file, a folder, or the prefix of token files "
         "(NAME.bin, NAME.idx)",
@@ -57,7 +57,7 @@ std::shared_ptr<const TokenSet> open_data(const std::string& name, const Tokeniz
     starts.push_back(std::ssize(tokens));
     tokens.insert(tokens.end(), document.begin(), document.end());
   });
-  if (tokens.empty()) throw UserError("{} holds no text", name);
+  if (tokens.empty()) throw UserError("{} contains no text", name);
   return tokens_in_memory(std::move(tokens), std::move(starts));
 }
 

@@ -1,4 +1,4 @@
-// From what a user writes after --data to tokens: a token-file prefix, llm.c shards, text, jsonl or a folder.
+// Opens the value of --data: the prefix of token files, llm.c shards, text, jsonl or a folder.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,12 @@
 
 namespace optimus {
 
-// A prefix of .bin/.idx (or the name of either file) and llm.c shards are mapped; anything else is read as
-// text and tokenized in memory, which needs the tokenizer. Throws UserError.
+// A prefix of .bin/.idx files (or the name of either file) and llm.c shards are memory-mapped; anything else
+// is read as text and tokenized in memory with the tokenizer. Throws UserError.
 std::shared_ptr<const TokenSet> open_data(const std::string& name, const Tokenizer& tokenizer,
                                           EventSink& events);
 
-// Whether the name is of token files, so that the tokenizer plays no part.
+// Whether the name refers to token files, which do not need the tokenizer.
 bool is_tokenized(const std::string& name);
 
 }  // namespace optimus

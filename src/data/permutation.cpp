@@ -1,5 +1,6 @@
-// A balanced Feistel network over the smallest even number of bits that holds n; values outside [0, n) are
-// sent through again until they fall inside (at most 4 tries on average, since the domain is at most 4 n).
+// A balanced Feistel network over the smallest even number of bits that covers n. Values outside [0, n) pass
+// through the network again until they are inside (at most 4 passes on average, because the domain has at
+// most 4 n values).
 #include "data/permutation.h"
 
 #include <bit>
@@ -12,7 +13,7 @@ constexpr int kRounds = 6;
 }
 
 Permutation::Permutation(RandomKey key, std::int64_t n) : key_(key), n_(static_cast<std::uint64_t>(n)) {
-  ensure(n >= 1, "a permutation of {} items", n);
+  ensure(n >= 1, "a permutation needs at least one item, got {}", n);
   const auto bits = static_cast<int>(std::bit_width(n_ - 1));
   half_bits_ = bits < 2 ? 1 : (bits + 1) / 2;
 }
@@ -24,7 +25,7 @@ std::uint64_t Permutation::round_function(int round, std::uint64_t half) const {
 
 std::int64_t Permutation::operator()(std::int64_t position) const {
   std::uint64_t value = static_cast<std::uint64_t>(position);
-  ensure(value < n_, "position {} of {}", position, n_);
+  ensure(value < n_, "position {} is outside the {} items", position, n_);
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
   do {
     std::uint64_t left = value >> half_bits_, right = value & mask;
@@ -39,7 +40,7 @@ std::int64_t Permutation::operator()(std::int64_t position) const {
 
 std::int64_t Permutation::inverse(std::int64_t item) const {
   std::uint64_t value = static_cast<std::uint64_t>(item);
-  ensure(value < n_, "item {} of {}", item, n_);
+  ensure(value < n_, "item {} is outside the {} items", item, n_);
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
   do {
     std::uint64_t left = value >> half_bits_, right = value & mask;

@@ -1,7 +1,7 @@
-// A keyed shuffle of [0, n) that needs no memory: position -> item and back, each in constant time.
+// A keyed permutation of [0, n) without memory: position -> item and back, each in constant time.
 //
-// Whoever knows the key can say which sample stands at any place of an epoch without having shuffled
-// anything, so workers need no shared index and a resumed run needs no replay.
+// The key determines which sample is at any position of an epoch without an actual shuffle. Workers therefore
+// need no shared index, and a resumed run needs no replay.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// See prepare.h. One thread finds documents and writes tokens; the others parse, filter and tokenize.
+// Implements prepare.h. One thread locates documents and writes tokens; the others parse, filter and
+// tokenize.
 #include "data/prepare.h"
 
 #include <chrono>
@@ -17,13 +18,14 @@ enum class Verdict { keep, empty, too_short, held_out };
 
 struct TokenizedDocument {
   Verdict verdict = Verdict::keep;
-  Fingerprint print;
+  Fingerprint text_fingerprint;
   std::vector<TokenId> tokens;
 };
 
 using Batch = std::vector<RawDocument>;
 
-// Enough work for a thread to be worth the hand-over, little enough to keep all threads busy to the end.
+// A batch is large enough to amortize the synchronization and small enough to keep all threads busy until the
+// end.
 std::optional<Batch> next_batch(DocumentReader& reader) {
   constexpr std::size_t kBytes = 256 * 1024, kDocuments = 1024;
   Batch batch;
@@ -42,7 +44,7 @@ TokenizedDocument tokenize(const RawDocument& raw, const PrepareOptions& options
   const std::string text = text_of(raw, options.text_key);
   if (text.empty()) return {Verdict::empty, {}, {}};
   if (held_out.contains(text)) return {Verdict::held_out, {}, {}};
-  if (options.filters.dedup) result.print = fingerprint(text);
+  if (options.filters.dedup) result.text_fingerprint = fingerprint(text);
   tokenizer.encode(text, result.tokens);
   if (result.tokens.empty()) return {Verdict::empty, {}, {}};
   if (std::ssize(result.tokens) < options.filters.min_tokens) return {Verdict::too_short, {}, {}};
@@ -67,7 +69,7 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
                                         : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   FingerprintSet seen;
 
-  const auto account = [&](TokenizedDocument document) {
+  const auto add_document = [&](TokenizedDocument document) {
     ++summary.documents_read;
     switch (document.verdict) {
       case Verdict::empty:
@@ -82,7 +84,7 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
       case Verdict::keep:
         break;
     }
-    if (options.filters.dedup && !seen.insert(document.print).second)
+    if (options.filters.dedup && !seen.insert(document.text_fingerprint).second)
       return void(++summary.dropped_duplicate);
     ++summary.documents_kept;
     summary.tokens += std::ssize(document.tokens);
@@ -98,7 +100,7 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
         return results;
       },
       [&](Results results) {
-        for (TokenizedDocument& document : results) account(std::move(document));
+        for (TokenizedDocument& document : results) add_document(std::move(document));
         events.report(Progress{"tokenizing", reader.bytes_read(), reader.total_bytes(), "bytes"});
       });
   summary.bytes_read = reader.bytes_read();
@@ -109,8 +111,9 @@ PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer
 PrepareSummary prepare_token_files(const PrepareOptions& options, const Tokenizer& tokenizer,
                                    const Path& prefix, FileSystem& files, EventSink& events) {
   if (!prefix.has_filename())
-    throw UserError("--out: {0} is a folder; give a prefix, such as {0}tokens", prefix.string());
-  // Created with the first document, when the inputs have been listed: an output inside an input folder is not read.
+    throw UserError("--out: {0} is a folder; specify a prefix, such as {0}tokens", prefix.string());
+  // Created with the first document, after the inputs have been listed, so that an output inside an input
+  // folder is not read.
   std::optional<MegatronWriter> writer;
   const TokenType type = token_type_for(tokenizer.vocab_size());
   const PrepareSummary summary =
@@ -119,9 +122,11 @@ PrepareSummary prepare_token_files(const PrepareOptions& options, const Tokenize
         value_or_throw(writer->add(tokens));
       });
   if (summary.documents_kept == 0)
-    throw UserError("no document is left to write: {} read, {} empty, {} short, {} seen before, {} held out",
-                    summary.documents_read, summary.dropped_empty, summary.dropped_short,
-                    summary.dropped_duplicate, summary.dropped_held_out);
+    throw UserError(
+        "all documents were dropped, nothing was written: {} read, {} empty, {} too short, {} duplicates, {} "
+        "held out",
+        summary.documents_read, summary.dropped_empty, summary.dropped_short, summary.dropped_duplicate,
+        summary.dropped_held_out);
   value_or_throw(writer->finish());
   return summary;
 }
@@ -143,13 +148,13 @@ OrderedJson to_json(const PrepareSummary& summary) {
 std::string text(const PrepareSummary& s) {
   const double megabytes = static_cast<double>(s.bytes_read) / 1e6;
   std::string result = fmt::format(
-      "documents  {} of {} kept\ntokens     {} ({:.2f} bytes a token)\nread       {} in {}, {:.1f} MB/s on "
+      "documents  {} of {} kept\ntokens     {} ({:.2f} bytes per token)\nread       {} in {}, {:.1f} MB/s on "
       "{} threads\n",
       with_commas(s.documents_kept), with_commas(s.documents_read), with_commas(s.tokens),
       s.tokens == 0 ? 0.0 : static_cast<double>(s.bytes_read) / static_cast<double>(s.tokens),
       text(Bytes(s.bytes_read)), text(Seconds(s.seconds)), megabytes / std::max(s.seconds, 1e-9), s.threads);
   if (s.documents_kept < s.documents_read)
-    result += fmt::format("dropped    {} empty, {} short, {} seen before, {} held out\n",
+    result += fmt::format("dropped    {} empty, {} too short, {} duplicates, {} held out\n",
                           with_commas(s.dropped_empty), with_commas(s.dropped_short),
                           with_commas(s.dropped_duplicate), with_commas(s.dropped_held_out));
   return result;

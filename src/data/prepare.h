@@ -1,7 +1,7 @@
-// Raw text to token files, on several threads, in one pass: read, filter, tokenize, write.
+// Converts raw text to token files in one pass on several threads: read, filter, tokenize, write.
 //
 // The result does not depend on the number of threads: documents are written in the order of the input, and
-// of equal documents the first is kept. Nothing appears under the output's name unless everything went well.
+// of duplicate documents the first one is kept. No output file appears unless the whole conversion succeeds.
 #pragma once
 
 #include <functional>
@@ -17,13 +17,13 @@ struct PrepareOptions {
   std::vector<std::string> inputs;
   std::string text_key = "text";
   FilterOptions filters;
-  int threads = 0;  // 0: as many as there are cores
+  int threads = 0;  // 0: one per core
 };
 
 struct PrepareSummary {
   std::int64_t documents_read = 0, documents_kept = 0;
   std::int64_t dropped_empty = 0, dropped_short = 0, dropped_duplicate = 0, dropped_held_out = 0;
-  std::int64_t tokens = 0;  // with the end-of-document tokens
+  std::int64_t tokens = 0;  // including end-of-document tokens
   std::int64_t bytes_read = 0;
   int threads = 0;
   double seconds = 0;
@@ -32,12 +32,12 @@ struct PrepareSummary {
 OrderedJson to_json(const PrepareSummary& summary);
 std::string text(const PrepareSummary& summary);
 
-// Calls `take` with the tokens of each kept document, in order, on the calling thread. The end-of-document
-// token is appended where the tokenizer has one. Throws UserError for bad input.
+// Calls `take` with the tokens of each kept document, in order, on the calling thread. Appends the
+// end-of-document token if the tokenizer has one. Throws UserError for invalid input.
 PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer& tokenizer,
                                   EventSink& events, const std::function<void(std::vector<TokenId>)>& take);
 
-// tokenize_documents into PREFIX.bin and PREFIX.idx.
+// Like tokenize_documents, but writes the tokens to PREFIX.bin and PREFIX.idx.
 PrepareSummary prepare_token_files(const PrepareOptions& options, const Tokenizer& tokenizer,
                                    const Path& prefix, FileSystem& files, EventSink& events);
 

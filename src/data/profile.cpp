@@ -106,13 +106,14 @@ std::string text(const DatasetProfile& p) {
   result += fmt::format("lengths    mean {:.1f}, median {}, p90 {}, p99 {}, {} to {}\n", p.mean,
                         with_commas(p.median), with_commas(p.p90), with_commas(p.p99),
                         with_commas(p.shortest), with_commas(p.longest));
-  result += fmt::format("packing    at {} tokens a sequence, part of positions that carry a token:\n",
+  result += fmt::format("packing    at {} tokens per sequence, fraction of positions that contain a token:\n",
                         p.sequence_length);
-  result += fmt::format("           stream    {:5.1f} %  ({} samples an epoch, {:.2f} documents in each)\n",
-                        100 * p.stream_efficiency, with_commas(p.stream_samples), p.documents_per_sample);
-  result += fmt::format(
-      "           document  {:5.1f} %  ({} samples; {:.1f} % with lengths padded to powers of two)\n",
-      100 * p.padded_efficiency, with_commas(p.document_samples), 100 * p.bucketed_efficiency);
+  result +=
+      fmt::format("           stream    {:5.1f} %  ({} samples per epoch, {:.2f} documents per sample)\n",
+                  100 * p.stream_efficiency, with_commas(p.stream_samples), p.documents_per_sample);
+  result +=
+      fmt::format("           document  {:5.1f} %  ({} samples; {:.1f} % if padded to powers of two)\n",
+                  100 * p.padded_efficiency, with_commas(p.document_samples), 100 * p.bucketed_efficiency);
   return result;
 }
 

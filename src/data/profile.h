@@ -1,4 +1,4 @@
-// DatasetProfile: what the data are, as far as planning and training care.
+// DatasetProfile: the properties of a dataset that are relevant for planning and training.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,23 @@ struct DatasetProfile {
   std::string name;
   std::string dtype;
   std::int64_t documents = 0, tokens = 0;
-  TokenId largest_token = -1;  // so the vocabulary must have at least one more
-  // Lengths of documents, in tokens.
+  TokenId largest_token = -1;  // the vocabulary must have at least one more token than this id
+  // Lengths of the documents in tokens.
   std::int64_t shortest = 0, longest = 0, median = 0, p90 = 0, p99 = 0;
   double mean = 0;
 
-  // For one sequence length: how many samples an epoch has and which part of their positions carries a token.
+  // For one sequence length: the number of samples per epoch and the fraction of their positions that contain
+  // a token.
   std::int64_t sequence_length = 0;
   std::int64_t stream_samples = 0;
   double stream_efficiency = 0;
   std::int64_t document_samples = 0;
-  double padded_efficiency = 0;    // each document by itself, padded to the sequence length
-  double bucketed_efficiency = 0;  // each document by itself, padded to the next power of two
+  double padded_efficiency = 0;    // each document separately, padded to the sequence length
+  double bucketed_efficiency = 0;  // each document separately, padded to the next power of two
   double documents_per_sample = 0;
 };
 
-// One pass over lengths and tokens.
+// Makes one pass over lengths and tokens.
 DatasetProfile profile_data(const TokenSet& tokens, std::int64_t sequence_length, std::string name);
 OrderedJson to_json(const DatasetProfile& profile);
 std::string text(const DatasetProfile& profile);

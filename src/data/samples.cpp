@@ -1,4 +1,4 @@
-// See samples.h. Masked-LM masking is in masking.cpp.
+// Implements samples.h. Masked-LM masking is in masking.cpp.
 #include "data/samples.h"
 
 #include <algorithm>
@@ -14,20 +14,23 @@ namespace optimus {
 void declare(OptionTable& table, SampleOptions& options) {
   table.add_choice<Packing>("packing", options.packing,
                             {{"stream", Packing::stream}, {"document", Packing::document}},
-                            "cut the stream of documents every --seq tokens, or each document by itself");
-  table.add_choice<DocumentMask>(
-      "document-mask", options.mask, {{"across", DocumentMask::across}, {"within", DocumentMask::within}},
-      "attention sees all documents of a window, or only its own (positions restart)");
+                            "stream: concatenate the documents and split every --seq tokens; document: split "
+                            "each document separately");
+  table.add_choice<DocumentMask>("document-mask", options.mask,
+                                 {{"across", DocumentMask::across}, {"within", DocumentMask::within}},
+                                 "across: attention spans all documents of a window; within: only its own "
+                                 "document, and positions restart");
 }
 
 Split split_for_validation(std::shared_ptr<const TokenSet> tokens, double fraction) {
   if (!(fraction >= 0 && fraction < 1))
-    throw UserError("the validation part must be from 0 to below 1, found {}", fraction);
+    throw UserError("the validation fraction must be at least 0 and below 1, found {}", fraction);
   const std::int64_t end = tokens->num_tokens();
   const auto wanted = static_cast<std::int64_t>(std::llround(static_cast<double>(end) * fraction));
   std::int64_t cut = end - wanted;
   if (wanted > 0 && cut > 0 && cut < end) {
-    // The next document's start, unless that would take more than half of the validation part away.
+    // Moves the boundary to the start of the next document, unless that removes more than half of the
+    // validation part.
     const std::int64_t next = tokens->document_start(tokens->document_of(cut - 1) + 1);
     if (next < end && next - cut <= wanted / 2) cut = next;
   }
@@ -39,12 +42,12 @@ Windows::Windows(StreamRange range, Packing packing, std::int64_t sequence_lengt
       packing_(packing),
       sequence_length_(sequence_length),
       overlap_(next_token ? 1 : 0) {
-  if (sequence_length < 1 || sequence_length > kLongestSequence)
-    throw UserError("--seq: {} is not a length from 1 to {}", sequence_length, kLongestSequence);
+  if (sequence_length < 1 || sequence_length > kMaxSequenceLength)
+    throw UserError("--seq: {} is not a length from 1 to {}", sequence_length, kMaxSequenceLength);
   const std::int64_t length = range_.end - range_.begin;
   if (length <= overlap_)
-    throw UserError("the data holds {} tokens, a sample needs at least {}", std::max<std::int64_t>(length, 0),
-                    overlap_ + 1);
+    throw UserError("the data contains {} tokens, but a sample needs at least {}",
+                    std::max<std::int64_t>(length, 0), overlap_ + 1);
   if (packing == Packing::stream) return;
   first_document_ = range_.tokens->document_of(range_.begin);
   const std::int64_t last_document = range_.tokens->document_of(range_.end - 1);
@@ -56,7 +59,7 @@ Windows::Windows(StreamRange range, Packing packing, std::int64_t sequence_lengt
                              std::max<std::int64_t>(0, (inputs + sequence_length - 1) / sequence_length));
   }
   if (size() == 0)
-    throw UserError("no document has the {} tokens that a sample needs at least", overlap_ + 1);
+    throw UserError("every document is shorter than the {} tokens that a sample needs", overlap_ + 1);
 }
 
 std::int64_t Windows::size() const {
@@ -65,7 +68,7 @@ std::int64_t Windows::size() const {
 }
 
 Span Windows::operator[](std::int64_t window) const {
-  ensure(window >= 0 && window < size(), "window {} of {}", window, size());
+  ensure(window >= 0 && window < size(), "window {} is outside the {} windows", window, size());
   std::int64_t begin = range_.begin, end = range_.end;
   if (packing_ == Packing::document) {
     const auto after = std::upper_bound(window_counts_.begin(), window_counts_.end(), window);
@@ -81,13 +84,13 @@ Span Windows::operator[](std::int64_t window) const {
 Samples::Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64_t vocab_size,
                  std::optional<MaskingOptions> masking)
     : options_(options), vocab_size_(vocab_size), masking_(std::move(masking)) {
-  if (parts.empty()) throw UserError("no data was given");
+  if (parts.empty()) throw UserError("no data was specified");
   for (const BlendPart& part : parts) {
     if (!(part.weight > 0) || !std::isfinite(part.weight))
       throw UserError("the weight of a data set in a blend must be above 0, found {}", part.weight);
     windows_.emplace_back(part.range, options.packing, options.sequence_length, !masking_.has_value());
   }
-  // A part's share is of what is left for it and the parts behind it.
+  // The share of a part is relative to the total weight of this part and all later ones.
   std::vector<double> rest(parts.size() + 1);
   for (std::size_t i = parts.size(); i > 0; --i) rest[i - 1] = rest[i] + parts[i - 1].weight;
   for (std::size_t i = 0; i < parts.size(); ++i)
@@ -95,10 +98,10 @@ Samples::Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64
   shares_.back() = std::uint64_t{1} << 63;
 }
 
-// Part 0 gets floor((n + 1) w) - floor(n w) of sample n; what it does not get is numbered anew and dealt to
-// the others in the same way. So after n samples every part has had its share up to rounding, and no table is
-// needed.
-Samples::Dealt Samples::deal(std::int64_t n) const {
+// Part 0 receives floor((n + 1) w) - floor(n w) of sample n. The remaining samples are renumbered and
+// assigned to the other parts in the same way. After n samples every part has received its share up to
+// rounding, without any table.
+Samples::SampleSource Samples::source_of(std::int64_t n) const {
   __extension__ using Wide = unsigned __int128;
   std::size_t part = 0;
   auto index = static_cast<std::uint64_t>(n);
@@ -117,19 +120,19 @@ std::int64_t Samples::epoch_size() const {
   return total;
 }
 
-Span Samples::window_of(const Dealt& dealt) const {
-  const Windows& windows = windows_[dealt.part];
-  const std::int64_t epoch = dealt.index / windows.size(), place = dealt.index % windows.size();
-  const RandomKey key = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("epoch").with(dealt.part);
+Span Samples::window_of(const SampleSource& source) const {
+  const Windows& windows = windows_[source.part];
+  const std::int64_t epoch = source.index / windows.size(), place = source.index % windows.size();
+  const RandomKey key = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("epoch").with(source.part);
   const Permutation shuffle(key.with(static_cast<std::uint64_t>(epoch)), windows.size());
   return windows[shuffle(place)];
 }
 
 std::vector<std::int64_t> Samples::lengths(std::int64_t n) const {
-  const Dealt dealt = deal(n);
-  const Span window = window_of(dealt);
+  const SampleSource source = source_of(n);
+  const Span window = window_of(source);
   if (options_.mask == DocumentMask::across) return {window.size()};
-  const TokenSet& tokens = *windows_[dealt.part].range().tokens;
+  const TokenSet& tokens = *windows_[source.part].range().tokens;
   std::vector<std::int64_t> result;
   std::int64_t begin = window.begin;
   for (std::int64_t document = tokens.document_of(begin); begin < window.end; ++document) {
@@ -141,8 +144,8 @@ std::vector<std::int64_t> Samples::lengths(std::int64_t n) const {
 }
 
 Sample Samples::read(std::int64_t n) const {
-  const Dealt dealt = deal(n);
-  Sample sample = cut(dealt.part, window_of(dealt));
+  const SampleSource source = source_of(n);
+  Sample sample = cut(source.part, window_of(source));
   if (masking_) {
     const RandomKey mask_key = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("mask");
     mask_tokens(mask_key.with(static_cast<std::uint64_t>(n)), *masking_, sample);
@@ -158,8 +161,8 @@ Sample Samples::cut(std::size_t part, Span window) const {
   for (std::size_t i = 0; i < tokens.size(); ++i)
     if (tokens[i] < 0 || tokens[i] >= vocab_size_)
       throw UserError(
-          "the data holds token {} at position {}, but the model's vocabulary has {}; was it prepared with "
-          "another tokenizer?",
+          "the data contains token {} at position {}, but the model's vocabulary has only {} tokens; was the "
+          "data prepared with another tokenizer?",
           tokens[i], window.begin + static_cast<std::int64_t>(i), vocab_size_);
 
   Sample sample;
@@ -190,7 +193,7 @@ Sample Samples::cut(std::size_t part, Span window) const {
 std::vector<std::pair<double, std::string>> parse_blend(const std::vector<std::string>& words) {
   if (words.size() == 1) return {{1.0, words[0]}};
   if (words.size() % 2 != 0)
-    throw UserError("--data: a blend is pairs of weight and name (0.7 a 0.3 b), found {} words",
+    throw UserError("--data: a blend consists of pairs of weight and name (0.7 a 0.3 b), found {} words",
                     words.size());
   std::vector<std::pair<double, std::string>> parts;
   for (std::size_t i = 0; i < words.size(); i += 2) {

@@ -1,14 +1,14 @@
-// Samples: what one training sequence is, for any global sample number, in constant time.
+// Samples: random access to training sequences by global sample number, in constant time.
 //
 //   samples.read(n)  ->  inputs, targets, positions, document numbers of global sample n
 //
-// Nothing depends on who asks: step t of a run with batch B trains on samples t * B … (t + 1) * B - 1,
-// whoever computes which of them, and a resumed run needs only the next number. An epoch is a keyed
-// permutation of the set's windows; a blend deals sample numbers to its sets by their weights. Two ways to
-// cut a set into windows (see Packing).
+// The result does not depend on the worker: step t of a run with batch size B trains on samples t * B … (t +
+// 1) * B - 1, regardless of which worker computes which sample, and a resumed run needs only the next number.
+// An epoch is a keyed permutation of the windows of a token set; a blend assigns sample numbers to its token
+// sets by their weights. There are two ways to split a token set into windows (see Packing).
 //
-// Positions whose target does not count (padding, across documents, not masked) have target kNoTarget: losses
-// are sums over counted targets.
+// Positions whose target does not count (padding, across documents, not masked) have the target kNoTarget:
+// losses are sums over counted targets.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,17 @@
 namespace optimus {
 
 inline constexpr TokenId kNoTarget = -1;
-inline constexpr std::int64_t kLongestSequence = 1'000'000'000'000;
+inline constexpr std::int64_t kMaxSequenceLength = 1'000'000'000'000;
 
 enum class Packing {
-  stream,  // documents back to back, cut every `sequence_length` tokens, as Megatron does; the last window of
-           // an epoch may be shorter, so no token is lost and none is repeated
-  document,  // each document by itself, long ones in several windows: sequences of varying length
+  // concatenated documents, split every `sequence_length` tokens as in Megatron; the last window of an epoch
+  // may be shorter, so no token is lost or repeated
+  stream,
+  document,  // each document separately, long ones in several windows: sequences of varying length
 };
 
-// What attention may see across document bounds inside a window, and whether positions restart there.
+// Whether attention crosses document boundaries inside a window (across), or stays within a document and
+// positions restart there (within).
 enum class DocumentMask { across, within };
 
 struct SampleOptions {
@@ -41,25 +43,26 @@ struct SampleOptions {
   DocumentMask mask = DocumentMask::across;
   std::int64_t seed = 0;
 };
-// The options that a user sets beside --seq and --seed.
+// Declares the options other than --seq and --seed.
 void declare(OptionTable& table, SampleOptions& options);
 
-// For masked-LM training instead of next-token prediction.
+// Settings of masked-LM training, which replaces next-token prediction.
 struct MaskingOptions {
   TokenId mask_token = 0;
   std::int64_t vocab_size = 0;
-  std::vector<TokenId> special_tokens;  // never chosen, never put in
-  double chosen = 0.15;  // of the positions; of these 80 % become the mask, 10 % a random token
+  std::vector<TokenId> special_tokens;  // never masked, never used as a random replacement
+  // fraction of the positions; 80 % of these become the mask token, 10 % a random token
+  double chosen = 0.15;
 };
 
 struct Sample {
   std::vector<TokenId> inputs, targets;
   std::vector<std::int32_t> positions;
-  std::vector<std::int32_t> documents;  // 0, 1, … inside the sample, in order
+  std::vector<std::int32_t> documents;  // 0, 1, … within the sample, in order
   std::int64_t num_counted = 0;         // targets that are not kNoTarget
 };
 
-// A part of a token set: the stream positions [begin, end), for instance without the validation part.
+// A range [begin, end) of stream positions of a token set, for instance without the validation part.
 struct StreamRange {
   std::shared_ptr<const TokenSet> tokens;  // shared by the training and the validation range of one file
   std::int64_t begin = 0, end = 0;
@@ -68,17 +71,17 @@ struct StreamRange {
 struct Split {
   StreamRange training, validation;
 };
-// The last `fraction` of the tokens for validation, cut at a document's start where one is near. Fraction 0:
-// none.
+// Assigns the last `fraction` of the tokens to validation. The boundary is moved to the start of a document
+// if one is near. Fraction 0: no validation part.
 Split split_for_validation(std::shared_ptr<const TokenSet> tokens, double fraction);
 
-// The windows of one range, in order: window w of an epoch, no shuffling.
+// The windows of one range in order, without shuffling.
 class Windows {
  public:
-  // next_token: inputs and targets shifted by one. Throws UserError when the range holds no window.
+  // next_token: targets are the inputs shifted by one. Throws a UserError if the range contains no window.
   Windows(StreamRange range, Packing packing, std::int64_t sequence_length, bool next_token);
   std::int64_t size() const;
-  // Stream positions of the inputs of window w. With next_token each has one token more behind it, the last
+  // Stream positions of the inputs of a window. With next_token, one more token follows them: the last
   // target.
   Span operator[](std::int64_t window) const;
   const StreamRange& range() const { return range_; }
@@ -87,9 +90,9 @@ class Windows {
   StreamRange range_;
   Packing packing_;
   std::int64_t sequence_length_;
-  std::int64_t overlap_;  // 1 with next_token: a window's last target is the next one's first input
+  std::int64_t overlap_;  // 1 with next_token: the last target of a window is the first input of the next one
   std::int64_t first_document_ = 0;
-  std::vector<std::int64_t> window_counts_;  // document packing: windows before each document
+  std::vector<std::int64_t> window_counts_;  // document packing: number of windows before each document
 };
 
 struct BlendPart {
@@ -99,41 +102,42 @@ struct BlendPart {
 
 class Samples {
  public:
-  // One part or several. With masking, the masked-LM task; else next-token prediction. `vocab_size`: a token
-  // outside is refused with the place where it stands. Throws UserError.
+  // `parts` has one or more elements. With `masking` the task is masked LM, otherwise next-token prediction.
+  // `vocab_size`: a token outside the vocabulary causes an error that reports its position. Throws UserError.
   Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64_t vocab_size,
           std::optional<MaskingOptions> masking = std::nullopt);
 
-  // Global sample n >= 0. Thread-safe. Throws UserError when the data holds a token outside the vocabulary.
+  // Reads global sample n >= 0. Thread-safe. Throws a UserError if the data contains a token outside the
+  // vocabulary.
   Sample read(std::int64_t n) const;
-  // How long the pieces of sample n are that attention sees as wholes, in order; no token is read.
+  // The lengths of the segments of sample n within which attention operates, in order. Reads no tokens.
   std::vector<std::int64_t> lengths(std::int64_t n) const;
-  // Whether these are the same for all samples, but for the last of an epoch.
-  bool are_alike() const {
+  // Whether the result of lengths() is the same for all samples, except the last of an epoch.
+  bool have_equal_lengths() const {
     return options_.packing == Packing::stream && options_.mask == DocumentMask::across;
   }
-  // Windows of all parts together: samples until each has been seen about once.
+  // Total number of windows of all parts: the number of samples until each window has been used about once.
   std::int64_t epoch_size() const;
-  // Which part global sample n comes from, and its number among that part's samples.
-  struct Dealt {
+  // The part that global sample n comes from, and the index of the sample within that part.
+  struct SampleSource {
     std::size_t part;
     std::int64_t index;
   };
-  Dealt deal(std::int64_t n) const;
+  SampleSource source_of(std::int64_t n) const;
 
  private:
-  // Of the stream of its part.
-  Span window_of(const Dealt& dealt) const;
+  // A range of positions in the stream of the part.
+  Span window_of(const SampleSource& source) const;
   Sample cut(std::size_t part, Span window) const;
 
   SampleOptions options_;
   std::int64_t vocab_size_;
   std::optional<MaskingOptions> masking_;
   std::vector<Windows> windows_;
-  std::vector<std::uint64_t> shares_;  // of part i among parts i, i + 1, …, in units of 2^-63
+  std::vector<std::uint64_t> shares_;  // share of part i among the parts i, i + 1, …, in units of 2^-63
 };
 
-// "0.7 PREFIX 0.3 PREFIX" or "PREFIX": Megatron's --data-path notation, as (weight, name).
+// Parses Megatron's --data-path notation, "0.7 PREFIX 0.3 PREFIX" or "PREFIX", into pairs of weight and name.
 std::vector<std::pair<double, std::string>> parse_blend(const std::vector<std::string>& words);
 
 }  // namespace optimus

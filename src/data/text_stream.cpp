@@ -8,8 +8,9 @@ namespace optimus {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-// A character has at most four bytes and a token at least one; more tokens than that are no character.
-constexpr std::size_t kMostWaiting = 8;
+// A character has at most four bytes and a token at least one. A longer sequence of tokens is not the start
+// of a character.
+constexpr std::size_t kMaxPendingTokens = 8;
 
 bool is_control(CodePoint point) {
   return (point < 0x20 && point != '\n' && point != '\t') || (point >= 0x7F && point < 0xA0);
@@ -37,8 +38,8 @@ std::string TextStream::take(bool is_last) {
   const auto end_shown = ids_.begin() + static_cast<std::ptrdiff_t>(num_shown_);
   const std::string before = repair_utf8(tokenizer_.decode({ids_.begin(), end_shown}, true));
   const std::string all = repair_utf8(tokenizer_.decode(ids_, true));
-  const bool may_go_on = ends_with(all, kReplacement) && ids_.size() - num_shown_ < kMostWaiting;
-  if (all.size() <= before.size() || (may_go_on && !is_last)) return "";
+  const bool may_continue = ends_with(all, kReplacement) && ids_.size() - num_shown_ < kMaxPendingTokens;
+  if (all.size() <= before.size() || (may_continue && !is_last)) return "";
   ids_.erase(ids_.begin(), end_shown);
   num_shown_ = ids_.size();
   return printable(std::string_view(all).substr(before.size()));

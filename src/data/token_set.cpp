@@ -1,4 +1,5 @@
-// What all token sets share, and the one in memory. Files: megatron_file.cpp, llmc_file.cpp.
+// The functions that all token sets share, and the in-memory token set. The file formats are in
+// megatron_file.cpp and llmc_file.cpp.
 #include "data/token_set.h"
 
 #include <algorithm>
@@ -6,8 +7,9 @@
 namespace optimus {
 
 std::int64_t TokenSet::document_of(std::int64_t position) const {
-  ensure(position >= 0 && position < num_tokens(), "position {} of {}", position, num_tokens());
-  // The last document that starts at or before the position: empty ones before it start there too.
+  ensure(position >= 0 && position < num_tokens(), "position {} is outside the {} tokens", position,
+         num_tokens());
+  // The last document that starts at or before the position: empty documents before it have the same start.
   std::int64_t low = 0, high = num_documents();
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
@@ -22,7 +24,7 @@ class MemoryTokenSet final : public TokenSet {
  public:
   MemoryTokenSet(std::vector<TokenId> tokens, std::vector<std::int64_t> starts)
       : tokens_(std::move(tokens)), starts_(std::move(starts)) {
-    ensure(std::is_sorted(starts_.begin(), starts_.end()), "document starts go back");
+    ensure(std::is_sorted(starts_.begin(), starts_.end()), "the document starts are not in ascending order");
     starts_.push_back(static_cast<std::int64_t>(tokens_.size()));
     ensure(starts_.front() == 0, "the first document starts at {}", starts_.front());
   }

@@ -1,9 +1,9 @@
-// TokenSet: documents of tokens, read only, seen as one stream (documents back to back, in file order).
+// TokenSet: a read-only set of tokenized documents, accessible as one stream (concatenated documents in file
+// order).
 //
-// Three kinds: Megatron's .bin/.idx pair and llm.c's shards, both read by mmap, and tokens in memory. All
-// functions are const and may be called from many threads. Opening checks everything that could make a later
-// read go wrong, so reads do not fail. Read next: data/samples.h (how training samples are cut from the
-// stream).
+// There are three kinds: Megatron's .bin/.idx pair and llm.c's shards, both memory-mapped, and tokens in
+// memory. All functions are const and thread-safe. Opening validates everything that a later read depends on,
+// so reads do not fail. Read next: data/samples.h (how training samples are taken from the stream).
 #pragma once
 
 #include <cstdint>
@@ -23,26 +23,26 @@ class TokenSet {
 
   virtual std::int64_t num_documents() const = 0;
   virtual std::int64_t num_tokens() const = 0;
-  // Where document d begins in the stream; d == num_documents() gives num_tokens().
+  // The stream position at which document d begins; num_tokens() for d == num_documents().
   virtual std::int64_t document_start(std::int64_t document) const = 0;
-  // The tokens [start, start + out.size()) of the stream.
+  // Reads the tokens [start, start + out.size()) of the stream.
   virtual void read(std::int64_t start, std::span<TokenId> out) const = 0;
-  virtual std::string dtype() const = 0;  // of the stored tokens: "uint16", "int32", …
+  virtual std::string dtype() const = 0;  // type of the stored tokens: "uint16", "int32", …
 
-  // The document that holds stream position `position`; empty documents hold none.
+  // The document that contains stream position `position`; it is never an empty document.
   std::int64_t document_of(std::int64_t position) const;
 };
 
-// PREFIX.bin and PREFIX.idx as Megatron-LM writes them (docs/formats.md). Throws UserError.
+// Opens PREFIX.bin and PREFIX.idx in Megatron-LM's format (docs/formats.md). Throws UserError.
 std::unique_ptr<TokenSet> open_megatron(const Path& prefix);
 
-// llm.c shards (one .bin with a 1 KiB header each), as one stream. A document begins at each end-of-text
-// token, as llm.c's writers put it. Throws UserError.
+// Opens llm.c shards (.bin files with a header of 1 KiB each) as one stream. A document begins at each
+// end-of-text token, as in the files that llm.c's tools write. Throws UserError.
 std::unique_ptr<TokenSet> open_llmc(const std::vector<Path>& shards);
-// Whether the file begins with llm.c's magic number.
+// Whether the file starts with llm.c's magic number.
 bool is_llmc_shard(const Path& path);
 
-// documents[i] is the start of document i; the first is 0.
+// document_starts[i] is the start of document i; the first one is 0.
 std::unique_ptr<TokenSet> tokens_in_memory(std::vector<TokenId> tokens,
                                            std::vector<std::int64_t> document_starts);
 

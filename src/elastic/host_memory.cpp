@@ -1,4 +1,4 @@
-// See host_memory.h.
+// Implements host_memory.h.
 #include "elastic/host_memory.h"
 
 #include <sys/stat.h>
@@ -26,17 +26,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostStoringRanks = 1 << 20;
-constexpr const char* kBrought = "memory";    // in the run's folder
-constexpr const char* kSmallFiles = "files";  // in a step's
-constexpr const char* kWriters = "writers";   // likewise: how many
+constexpr int kMaxStoringRanks = 1 << 20;
+constexpr const char* kExportFolder = "memory";  // in the run's folder
+constexpr const char* kSmallFiles = "files";     // in a step's folder
+constexpr const char* kWriters = "writers";      // likewise: the number of writers
 
 std::optional<std::int64_t> step_of(const Path& path) {
   const auto folder = parse_step_folder(path);
   return folder && folder->is_temporary ? std::optional(folder->step) : std::nullopt;
 }
 
-// Folders in it, in any order; none when it cannot be read.
+// Entries of a folder, in any order; empty if it cannot be read.
 std::vector<Path> entries_of(const Path& folder) {
   std::vector<Path> result;
   std::error_code error;
@@ -50,40 +50,40 @@ void remove_inside(const Path& folder) {
   for (const Path& entry : entries_of(folder)) fs::remove_all(entry, error);
 }
 
-// The same file from several hosts is the same bytes; under its name only when it is whole.
-void bring_file(const Path& from, const Path& to) {
+// The same file of several hosts has the same bytes. It gets its name only when it is complete.
+void export_file(const Path& from, const Path& to) {
   std::error_code error;
   if (fs::exists(to, error) || from.filename().string().find(".tmp-") != std::string::npos) return;
-  const Path partial = to.string() + "." + make_token() + ".part";
+  const Path partial = to.string() + "." + generate_token() + ".part";
   if (fs::copy_file(from, partial, error)) fs::rename(partial, to, error);
   if (error) fs::remove(partial, error);
 }
 
-void bring_step(const Path& from, const Path& to) {
+void export_step(const Path& from, const Path& to) {
   std::error_code error;
   fs::create_directories(to / kSmallFiles, error);
-  // Lists of shards behind the shards: a rank's part counts when its list is there.
+  // Copy the shard lists after the shards: a rank's part counts once its list exists.
   std::vector<Path> all = entries_of(from);
   std::sort(all.begin(), all.end(), [](const Path& a, const Path& b) {
     return std::pair(a.extension() == ".json", a) < std::pair(b.extension() == ".json", b);
   });
   for (const Path& file : all)
-    if (fs::is_regular_file(file, error)) bring_file(file, to / file.filename());
+    if (fs::is_regular_file(file, error)) export_file(file, to / file.filename());
   for (const Path& file : entries_of(from / kSmallFiles))
-    bring_file(file, to / kSmallFiles / file.filename());
+    export_file(file, to / kSmallFiles / file.filename());
 }
 
 Outcome<int> num_writers_of(const Path& step_folder) {
-  const Outcome<std::string> said = read_file(step_folder / kWriters, Bytes(64));
-  if (!said) return tl::unexpected(said.error());
+  const Outcome<std::string> stored = read_file(step_folder / kWriters, Bytes(64));
+  if (!stored) return tl::unexpected(stored.error());
   int count = 0;
-  const auto [end, error] = std::from_chars(said->data(), said->data() + said->size(), count);
-  if (error != std::errc() || end != said->data() + said->size() || count < 1 || count > kMostStoringRanks)
+  const auto [end, error] = std::from_chars(stored->data(), stored->data() + stored->size(), count);
+  if (error != std::errc() || end != stored->data() + stored->size() || count < 1 || count > kMaxStoringRanks)
     return failure("{}: not a number of writers", (step_folder / kWriters).string());
   return count;
 }
 
-Outcome<void> commit_brought(FileSystem& files, const Path& run, std::int64_t step, const Path& from) {
+Outcome<void> commit_exported(FileSystem& files, const Path& run, std::int64_t step, const Path& from) {
   const Outcome<int> num_writers = num_writers_of(from);
   if (!num_writers) return tl::unexpected(num_writers.error());
   CommitOptions options{.num_writers = *num_writers, .files = {}};
@@ -94,7 +94,8 @@ Outcome<void> commit_brought(FileSystem& files, const Path& run, std::int64_t st
     options.files.push_back({file.filename().string(), std::move(*content)});
   }
   std::error_code error;
-  if (!fs::exists(from / kSmallFiles / kTrainingStateFile, error)) return failure("no host has all of it");
+  if (!fs::exists(from / kSmallFiles / kTrainingStateFile, error))
+    return failure("no host has all files of the step");
   const Outcome<Path> folder = begin_checkpoint(files, run, step);
   if (!folder) return tl::unexpected(folder.error());
   for (const Path& file : entries_of(from))
@@ -116,14 +117,14 @@ std::vector<int> storing_ranks(const Plan& plan) {
   return ranks;
 }
 
-HostMemory HostMemory::of_ranks(const std::vector<int>& some) const {
+HostMemory HostMemory::for_ranks(const std::vector<int>& some) const {
   HostMemory result{folder, {}, some};
   for (const int rank : some) result.host_of.push_back(host_of.at(static_cast<std::size_t>(rank)));
   return result;
 }
 
-HostMemory HostMemory::of_seats(const std::vector<int>& seats) const {
-  HostMemory result = of_ranks(seats);
+HostMemory HostMemory::for_workers(const std::vector<int>& worker_ids) const {
+  HostMemory result = for_ranks(worker_ids);
   result.ranks.clear();
   return result;
 }
@@ -142,31 +143,32 @@ Path HostMemory::step_folder(int writer, std::int64_t step) const {
          fmt::format("step-{}.tmp-part", step);
 }
 
-// The writers of a host by turns to those of the next.
-std::optional<int> HostMemory::keeper_of(int writer) const {
+// The writers of a host are assigned round-robin to those of the next host.
+std::optional<int> HostMemory::copy_holder_of(int writer) const {
   const int host = host_of.at(static_cast<std::size_t>(writer));
   const auto place = std::count(host_of.begin(), host_of.begin() + writer, host);
-  std::vector<int> keepers;
-  for (int step = 1; step < num_hosts() && keepers.empty(); ++step)
+  std::vector<int> copy_holders;
+  for (int step = 1; step < num_hosts() && copy_holders.empty(); ++step)
     for (int other = 0; other < num_writers(); ++other)
-      if (host_of[static_cast<std::size_t>(other)] == (host + step) % num_hosts()) keepers.push_back(other);
-  if (keepers.empty()) return std::nullopt;
-  return keepers.at(static_cast<std::size_t>(place) % keepers.size());
+      if (host_of[static_cast<std::size_t>(other)] == (host + step) % num_hosts())
+        copy_holders.push_back(other);
+  if (copy_holders.empty()) return std::nullopt;
+  return copy_holders.at(static_cast<std::size_t>(place) % copy_holders.size());
 }
 
 std::vector<int> HostMemory::copied_by(int writer) const {
   std::vector<int> result;
   for (int other = 0; other < num_writers(); ++other)
-    if (keeper_of(other) == writer) result.push_back(other);
+    if (copy_holder_of(other) == writer) result.push_back(other);
   return result;
 }
 
-Bytes HostMemory::kept_on(int host, Bytes state) const {
+Bytes HostMemory::bytes_on_host(int host, Bytes state) const {
   int kept = 0;
   for (int writer = 0; writer < num_writers(); ++writer) {
-    const auto keeper = keeper_of(writer);
+    const auto copy_holder = copy_holder_of(writer);
     kept += host_of[static_cast<std::size_t>(writer)] == host;
-    kept += keeper && host_of[static_cast<std::size_t>(*keeper)] == host;
+    kept += copy_holder && host_of[static_cast<std::size_t>(*copy_holder)] == host;
   }
   return Bytes(static_cast<std::int64_t>(static_cast<double>(state.value) * kept / num_writers()));
 }
@@ -183,8 +185,8 @@ void write_list(FileSystem& files, const Path& run, const HostMemory& memory) {
 
 HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& base,
                                 std::vector<int> host_of) {
-  HostMemory memory{fs::absolute(base) / (std::string(kMemoryName) + make_token()), std::move(host_of)};
-  // What is left of the run on hosts lies there, and is removed with the new.
+  HostMemory memory{fs::absolute(base) / (std::string(kMemoryName) + generate_token()), std::move(host_of)};
+  // Reuse the previous folder: what is left of the run on hosts is then removed with the new one.
   if (const auto before = find_host_memory(run); before && before->folder.parent_path() == fs::absolute(base))
     memory.folder = before->folder;
   write_list(files, run, memory);
@@ -207,26 +209,26 @@ std::optional<HostMemory> find_host_memory(const Path& run) {
       !starts_with(memory.folder.filename().string(), kMemoryName))
     return std::nullopt;
   for (const JsonView& host : hosts->elements())
-    memory.host_of.push_back(static_cast<int>(host.integer(0, kMostStoringRanks)));
-  // Every host has a rank, or there is nobody to keep copies.
-  std::vector<bool> is_there(memory.host_of.size());
+    memory.host_of.push_back(static_cast<int>(host.integer(0, kMaxStoringRanks)));
+  // Every host number must have a rank; otherwise no rank could store copies there.
+  std::vector<bool> is_present(memory.host_of.size());
   for (const int host : memory.host_of) {
-    if (host >= static_cast<int>(is_there.size())) hosts->refuse("a number for each rank's host, from 0 on");
-    is_there[static_cast<std::size_t>(host)] = true;
+    if (host >= static_cast<int>(is_present.size())) hosts->refuse("host numbers that count from 0");
+    is_present[static_cast<std::size_t>(host)] = true;
   }
   for (int host = 0; host < memory.num_hosts(); ++host)
-    if (!is_there[static_cast<std::size_t>(host)]) hosts->refuse("a rank on every host");
+    if (!is_present[static_cast<std::size_t>(host)]) hosts->refuse("a rank on every host");
   if (memory.host_of.empty()) hosts->refuse("a host for each rank");
   return memory;
 }
 
 void make_memory_folder(const HostMemory& memory) {
-  // One that somebody else has made is found out below.
+  // A folder that another user has created is detected below.
   if (::mkdir(memory.folder.c_str(), 0700) != 0 && errno != EEXIST)
-    throw UserError("--memory-folder {}: no folder can be made there: {}",
+    throw UserError("--memory-folder {}: cannot create a folder there: {}",
                     memory.folder.parent_path().string(), std::strerror(errno));
   if (!is_own_folder(memory.folder))
-    throw UserError("{} is not a folder of this user alone: give another --memory-folder",
+    throw UserError("{} is not a folder that only this user can access: choose another --memory-folder",
                     memory.folder.string());
 }
 
@@ -234,12 +236,12 @@ void open_host_memory(const HostMemory& memory, int rank, Bytes kept) {
   make_memory_folder(memory);
   if (!memory.is_first_of_host(rank)) return;
   remove_inside(memory.folder);
-  refuse_too_small(memory.folder.parent_path(), {kept});
+  check_space(memory.folder.parent_path(), {kept});
 }
 
-void remove_brought(const Path& run) {
+void remove_exported(const Path& run) {
   std::error_code error;
-  fs::remove_all(run / kBrought, error);
+  fs::remove_all(run / kExportFolder, error);
 }
 
 void remove_steps(const HostMemory& memory) {
@@ -272,30 +274,30 @@ void remove_host_memory(const Path& run, bool with_list) {
   std::error_code error;
   try {
     if (const auto memory = find_host_memory(run)) remove_host_memory(*memory);
-  } catch (const UserError&) {  // nobody can tell where it is
+  } catch (const UserError&) {  // the location is unknown
   }
   if (with_list) fs::remove(run / kMemoryFile, error);
 }
 
-void bring_host_memory(const Path& run) {
+void export_host_memory(const Path& run) {
   const auto memory = find_host_memory(run);
   if (!memory || !is_own_folder(memory->folder)) return;
-  const std::optional<CheckpointEntry> in_files = newest_whole(run);
+  const std::optional<CheckpointEntry> in_files = newest_complete(run);
   for (const Path& host : entries_of(memory->folder))
     for (const Path& folder : entries_of(host))
       if (const auto step = step_of(folder); step && (!in_files || in_files->step < *step))
-        bring_step(folder, run / kBrought / folder.filename());
+        export_step(folder, run / kExportFolder / folder.filename());
 }
 
-std::optional<std::int64_t> take_host_memory(FileSystem& files, const Path& run) {
+std::optional<std::int64_t> commit_host_memory(FileSystem& files, const Path& run) {
   const auto memory = find_host_memory(run);
   std::map<std::int64_t, Path> steps;
-  for (const Path& folder : entries_of(run / kBrought))
+  for (const Path& folder : entries_of(run / kExportFolder))
     if (const auto step = step_of(folder)) steps[*step] = folder;
   std::optional<std::int64_t> taken;
   for (auto step = steps.rbegin(); step != steps.rend() && memory && !taken; ++step)
-    if (commit_brought(files, run, step->first, step->second)) taken = step->first;
-  remove_brought(run);
+    if (commit_exported(files, run, step->first, step->second)) taken = step->first;
+  remove_exported(run);
   return taken;
 }
 

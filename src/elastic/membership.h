@@ -1,4 +1,4 @@
-// Who takes part in a run, until somebody is lost, comes or leaves.
+// The members of a run between two membership changes (a loss, a join or a departure).
 #pragma once
 
 #include <algorithm>
@@ -6,16 +6,17 @@
 
 namespace optimus {
 
-// Rank r is whoever has seat seats[r], a number that a process or thread of the run keeps for life. Numbers of generations rise.
+// Rank r is the worker with id seats[r]; a process or thread keeps its worker id for life. Generations
+// increase.
 struct Membership {
   int generation = 0;
-  std::vector<int> seats;
+  std::vector<int> worker_ids;
 };
 
-// -1: it is not there.
-inline int rank_of(const Membership& membership, int seat) {
-  const auto found = std::find(membership.seats.begin(), membership.seats.end(), seat);
-  return found == membership.seats.end() ? -1 : static_cast<int>(found - membership.seats.begin());
+// Returns -1 if the worker is not a member.
+inline int rank_of(const Membership& membership, int worker_id) {
+  const auto found = std::find(membership.worker_ids.begin(), membership.worker_ids.end(), worker_id);
+  return found == membership.worker_ids.end() ? -1 : static_cast<int>(found - membership.worker_ids.begin());
 }
 
 }  // namespace optimus

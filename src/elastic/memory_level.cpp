@@ -1,4 +1,4 @@
-// See memory_level.h.
+// Implements memory_level.h.
 #include "elastic/memory_level.h"
 
 #include <stdlib.h>
@@ -27,26 +27,27 @@ bool is_own_folder(const Path& folder) {
          (facts.st_mode & 077) == 0;
 }
 
-void refuse_too_small(const Path& base, const MemoryNeed& need) {
-  struct statvfs room {};
-  if (::statvfs(base.c_str(), &room) != 0)
+void check_space(const Path& base, const MemoryRequirement& requirement) {
+  struct statvfs space {};
+  if (::statvfs(base.c_str(), &space) != 0)
     throw UserError("--memory-folder {}: {}", base.string(), std::strerror(errno));
-  const Bytes free(static_cast<std::int64_t>(room.f_bavail * room.f_frsize));
-  // A tenth more: what is around the tensors.
-  const Bytes needed(2 * need.state.value + need.state.value / 10);
+  const Bytes free(static_cast<std::int64_t>(space.f_bavail * space.f_frsize));
+  // One tenth extra for metadata around the tensors.
+  const Bytes needed(2 * requirement.state.value + requirement.state.value / 10);
   if (needed > free)
     throw UserError(
-        "--memory-every: two copies of the state are {}, {} has {} free; leave it away, or give "
+        "--memory-every: two copies of the state need {}, {} has {} free; remove the option, or choose "
         "another --memory-folder",
         text(needed), base.string(), text(free));
 }
 
-Path make_memory_level(FileSystem& files, const Path& run, const Path& base, const MemoryNeed& need) {
-  refuse_too_small(base, need);
+Path make_memory_level(FileSystem& files, const Path& run, const Path& base,
+                       const MemoryRequirement& requirement) {
+  check_space(base, requirement);
   if (const std::optional<Path> folder = find_memory_level(run)) return *folder;
   std::string name = (std::filesystem::absolute(base) / (std::string(kMemoryName) + "XXXXXX")).string();
   if (::mkdtemp(name.data()) == nullptr)
-    throw UserError("--memory-folder {}: no folder can be made there: {}", base.string(),
+    throw UserError("--memory-folder {}: cannot create a folder there: {}", base.string(),
                     std::strerror(errno));
   const Json document = {{"run", memory_owner(run)}, {"folder", name}};
   const Outcome<void> written = write_atomically(files, run / kMemoryFile, document.dump(2) + "\n");
@@ -77,7 +78,7 @@ Outcome<void> remove_memory_level(FileSystem& files, const Path& run) {
       for (const Path& rest : {*folder / kCheckpointsFolder, *folder})
         if (Outcome<void> done = files.remove(rest); !done) return done;
     }
-    // On other hosts there may be more, which the list names.
+    // Other hosts may have more of it, which the record in the run's folder names.
     if (find_host_memory(run)) {
       remove_host_memory(run, false);
       return {};

@@ -1,10 +1,11 @@
-// The first level of checkpoints: in shared memory of the host (a tmpfs folder), written often because it is quick, of use when the
-// processes of a run die and the host lives. Files in the run's folder are the second (checkpoint/save.h); both are checkpoints of the
-// same form, and a resume takes the newest.
+// The first checkpoint level: in shared memory of the host (a tmpfs folder). It is fast and therefore written
+// often, and it survives if the processes of a run die and the host does not. Files in the run's folder are
+// the second level (checkpoint/save.h); both have the same format, and a resume takes the newest.
 //
-// It lies in BASE/optimus-XXXXXX, which RUN/memory.json names: a folder of a random name that only its owner may enter, since others can
-// write to BASE. A run that was moved or copied has none: two runs must not share one. It is removed when the run ends well, and by
-// `optimus checkpoint clear RUN`. Of workers that the command itself has started; those of launchers have host_memory.h. Pure.
+// The folder is BASE/optimus-XXXXXX, recorded in RUN/memory.json: a random name and access for its owner
+// only, since other users can write to BASE. A run that was moved or copied has none: two runs must not share
+// one. It is removed when the run ends successfully, and by `optimus checkpoint clear RUN`. Used for workers
+// that the command itself started; host_memory.h is for those of launchers. Pure.
 #pragma once
 
 #include <optional>
@@ -14,23 +15,27 @@
 
 namespace optimus {
 
-struct MemoryNeed {
-  Bytes state;  // of one checkpoint; two must have room, the newest and the one that is being written
+struct MemoryRequirement {
+  Bytes state;  // of one checkpoint; two must fit, the newest and the one that is being written
 };
-// The folder of the run: the one that there is, or a new one. Throws UserError when `base` is not there or has too little room.
-Path make_memory_level(FileSystem& files, const Path& run, const Path& base, const MemoryNeed& need);
-// Nothing when the run has none, or it is gone (the host was started anew), or belongs to another folder.
+// Returns the run's folder, existing or new. Throws UserError if `base` does not exist or has too little
+// space.
+Path make_memory_level(FileSystem& files, const Path& run, const Path& base,
+                       const MemoryRequirement& requirement);
+// nullopt if the run has none, if it no longer exists (the host was restarted), or if it belongs to another
+// run folder.
 std::optional<Path> find_memory_level(const Path& run);
-// With everything in it. That something cannot be removed is told.
+// Removes the folder with its content. Fails if something cannot be removed.
 Outcome<void> remove_memory_level(FileSystem& files, const Path& run);
 
-// What this and host_memory.h share: the list in the run's folder, how folders are called, and whose they are.
+// Shared with host_memory.h: the record in the run's folder, the names of folders, and their ownership.
 inline constexpr const char* kMemoryFile = "memory.json";
 inline constexpr std::string_view kMemoryName = "optimus-";
 std::string memory_owner(const Path& run);
-// This user's alone: in a folder that everybody may write to, somebody else may have made one of that name.
+// Whether only this user has access: in a world-writable folder another user may have created one of that
+// name.
 bool is_own_folder(const Path& folder);
-// Throws UserError unless two steps have room.
-void refuse_too_small(const Path& base, const MemoryNeed& need);
+// Throws UserError unless two steps fit.
+void check_space(const Path& base, const MemoryRequirement& requirement);
 
 }  // namespace optimus

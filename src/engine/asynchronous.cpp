@@ -16,22 +16,23 @@
 namespace optimus {
 namespace {
 
-StagePosition position_of(const Plan& plan, const Seat& seat) {
-  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(seat.pipeline)];
-  const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat.stage)];
-  return {seat.stage, static_cast<int>(pipeline.stages.size()),
+StagePosition position_of(const Plan& plan, const PlanLocation& location) {
+  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(location.pipeline)];
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
+  return {location.stage, static_cast<int>(pipeline.stages.size()),
           static_cast<int>(pipeline.microbatches.size()), static_cast<int>(stage.chunks.size())};
 }
 
-// The first instruction of each backward that may read weights: messages stand early in the list, before older updates.
-std::vector<int> begins_of_backwards(const Program& program, const Order& order) {
+// [instruction]: the micro-batch whose backward begins there, -1 for all others. This is the first
+// instruction of a backward that may read weights; messages appear early in the list, before older updates.
+std::vector<int> backward_starts(const Program& program, const Order& order) {
   std::vector<int> result(program.instructions.size(), -1);
   std::vector<bool> is_seen(order.size());
   for (std::size_t i = 0; i < result.size(); ++i) {
     const Instruction& at = program.instructions[i];
-    const bool is_of_block =
+    const bool belongs_to_block =
         at.lane == Lane::compute || (at.lane == Lane::tensor && at.serves != Op::receive);
-    if (at.slot < 0 || !is_of_block) continue;
+    if (at.slot < 0 || !belongs_to_block) continue;
     const auto slot = static_cast<std::size_t>(at.slot);
     if (order[slot].work != Work::backward || is_seen[slot]) continue;
     is_seen[slot] = true, result[i] = at.microbatch;
@@ -56,29 +57,29 @@ std::vector<int> delays(Schedule schedule, const StagePosition& at) {
 
 WeightVersions::WeightVersions(const Plan& plan, const Program& program, const Parameters& parameters)
     : schedule_(plan.schedule), parameters_(parameters) {
-  const StagePosition position = position_of(plan, program.seat);
+  const StagePosition position = position_of(plan, program.location);
   delays_ = delays(schedule_, position);
   longest_delay_ = *std::max_element(delays_.begin(), delays_.end());
   if (longest_delay_ == 0) return;
-  is_wanted_.resize(delays_.size());
+  is_version_needed_.resize(delays_.size());
   for (std::size_t m = 0; m < delays_.size(); ++m)
-    if (delays_[m] > 0) is_wanted_[m - static_cast<std::size_t>(delays_[m])] = true;
-  begins_ = begins_of_backwards(program, order_of(schedule_, position));
-  const int num_kept = schedule_ == Schedule::pipedream ? longest_delay_ : 1;
+    if (delays_[m] > 0) is_version_needed_[m - static_cast<std::size_t>(delays_[m])] = true;
+  backward_starts_ = backward_starts(program, order_of(schedule_, position));
+  const int num_saved = schedule_ == Schedule::pipedream ? longest_delay_ : 1;
   const auto num_blocks = static_cast<std::size_t>(parameters.num_blocks());
-  kept_.resize(num_blocks), velocities_.resize(num_blocks), is_moving_.resize(num_blocks);
+  saved_weights_.resize(num_blocks), velocities_.resize(num_blocks), has_new_update_.resize(num_blocks);
   for (int block = 0; block < parameters.num_blocks(); ++block) {
     const BlockState& state = parameters.block(block);
-    if (!state.gradients.defined()) continue;  // of another stage; or nothing is trained
+    if (!state.gradients.defined()) continue;  // belongs to another stage, or nothing is trained
     blocks_.push_back(block);
     const auto at = static_cast<std::size_t>(block);
-    for (int i = 0; i < num_kept; ++i) kept_[at].push_back(at::empty_like(state.weights));
+    for (int i = 0; i < num_saved; ++i) saved_weights_[at].push_back(at::empty_like(state.weights));
     if (schedule_ == Schedule::pipemare)
       velocities_[at] = at::zeros({state.weights.numel()}, state.gradients.options());
   }
 }
 
-// Versions under way are as many as the longest delay, one behind the other.
+// There are as many live versions as the longest delay, and their buffers are reused in turn.
 int WeightVersions::version_of(int microbatch) const {
   const int delay = delays_[static_cast<std::size_t>(microbatch)];
   if (delay == 0) return -1;
@@ -86,43 +87,46 @@ int WeightVersions::version_of(int microbatch) const {
 }
 
 at::Tensor WeightVersions::weights(int block, int version) const {
-  const std::vector<at::Tensor>& kept = kept_[static_cast<std::size_t>(block)];
-  return kept.empty() ? at::Tensor() : kept[static_cast<std::size_t>(version)];
+  const std::vector<at::Tensor>& saved = saved_weights_[static_cast<std::size_t>(block)];
+  return saved.empty() ? at::Tensor() : saved[static_cast<std::size_t>(version)];
 }
 
 void WeightVersions::before(std::size_t instruction) {
-  if (schedule_ != Schedule::pipemare || begins_.empty() || begins_[instruction] < 0) return;
-  follow_velocity();
-  correct(delays_[static_cast<std::size_t>(begins_[instruction])]);
+  if (schedule_ != Schedule::pipemare || backward_starts_.empty() || backward_starts_[instruction] < 0)
+    return;
+  update_velocity();
+  correct(delays_[static_cast<std::size_t>(backward_starts_[instruction])]);
 }
 
-// The update behind micro-batch k makes version k + 1 of version k.
+// The update after micro-batch k turns version k into version k + 1.
 void WeightVersions::before_update(int block, int microbatch, bool changes) {
   const auto at = static_cast<std::size_t>(block);
-  if (longest_delay_ == 0 || kept_[at].empty()) return;
+  if (longest_delay_ == 0 || saved_weights_[at].empty()) return;
   const at::Tensor& newest = parameters_.block(block).weights;
   if (schedule_ == Schedule::pipedream) {
-    if (is_wanted_[static_cast<std::size_t>(microbatch)])
-      kept_[at][static_cast<std::size_t>(microbatch % longest_delay_)].copy_(newest);
+    if (is_version_needed_[static_cast<std::size_t>(microbatch)])
+      saved_weights_[at][static_cast<std::size_t>(microbatch % longest_delay_)].copy_(newest);
   } else if (changes) {
-    kept_[at].front().copy_(newest);
-    is_moving_[at] = true;
+    saved_weights_[at].front().copy_(newest);
+    has_new_update_[at] = true;
   }
 }
 
 void WeightVersions::end_step() {
-  if (schedule_ == Schedule::pipemare && longest_delay_ > 0) follow_velocity();
+  if (schedule_ == Schedule::pipemare && longest_delay_ > 0) update_velocity();
 }
 
-// The copy holds what the weights were before their last update. Neighbours in a 16-bit type have an exact difference.
-void WeightVersions::follow_velocity() {
+// The copy contains the weights before their last update. The difference of nearby values in a 16-bit type is
+// exact.
+void WeightVersions::update_velocity() {
   const double left = std::pow(options_.decay, 1.0 / longest_delay_);
   for (const int block : blocks_) {
     const auto at = static_cast<std::size_t>(block);
-    if (!is_moving_[at]) continue;
-    is_moving_[at] = false;
+    if (!has_new_update_[at]) continue;
+    has_new_update_[at] = false;
     if (options_.decay > 0)
-      velocities_[at].mul_(left).sub_(kept_[at].front().sub_(parameters_.block(block).weights), 1 - left);
+      velocities_[at].mul_(left).sub_(saved_weights_[at].front().sub_(parameters_.block(block).weights),
+                                      1 - left);
   }
 }
 
@@ -130,7 +134,7 @@ void WeightVersions::correct(int delay) {
   if (delay == 0) return;
   for (const int block : blocks_) {
     const auto at = static_cast<std::size_t>(block);
-    at::Tensor& corrected = kept_[at].front();
+    at::Tensor& corrected = saved_weights_[at].front();
     const at::Tensor& newest = parameters_.block(block).weights;
     if (options_.decay > 0)
       at::sub_out(corrected, newest, velocities_[at], delay);
@@ -143,23 +147,23 @@ Bytes WeightVersions::bytes() const {
   std::size_t sum = 0;
   for (const int block : blocks_) {
     const auto at = static_cast<std::size_t>(block);
-    for (const at::Tensor& kept : kept_[at]) sum += kept.nbytes();
+    for (const at::Tensor& saved : saved_weights_[at]) sum += saved.nbytes();
     if (velocities_[at].defined()) sum += velocities_[at].nbytes();
   }
   return Bytes(static_cast<std::int64_t>(sum));
 }
 
-MicrobatchUpdates::MicrobatchUpdates(const Plan& plan, const Seat& seat, at::Device device)
+MicrobatchUpdates::MicrobatchUpdates(const Plan& plan, const PlanLocation& location, at::Device device)
     : device_(device), is_rescheduled_(plan.schedule == Schedule::pipemare) {
-  const std::vector<int> all = delays(plan.schedule, position_of(plan, seat));
+  const std::vector<int> all = delays(plan.schedule, position_of(plan, location));
   num_microbatches_ = std::ssize(all);
   delay_ = 1 + *std::max_element(all.begin(), all.end());
 }
 
 void MicrobatchUpdates::begin(const std::vector<std::int64_t>& counted, const UpdateOptions& options,
                               std::int64_t num_updates) {
-  ensure(std::ssize(counted) == num_microbatches_, "counts of {} micro-batches of {}", counted.size(),
-         num_microbatches_);
+  ensure(std::ssize(counted) == num_microbatches_, "target counts of {} micro-batches, expected {}",
+         counted.size(), num_microbatches_);
   const auto num = std::ssize(counted);
   numbers_.assign(counted.size(), {});
   count_ = 0;
@@ -171,7 +175,7 @@ void MicrobatchUpdates::begin(const std::vector<std::int64_t>& counted, const Up
     double rate = options.learning_rate;
     if (const std::int64_t all = options.pipemare.num_rescheduled; is_rescheduled_ && before < all)
       rate /= std::pow(delay_, 1 - static_cast<double>(before) / static_cast<double>(all));
-    numbers_[static_cast<std::size_t>(m)] = numbers_behind_gate(
+    numbers_[static_cast<std::size_t>(m)] = step_scalars_after_gate(
         device_, rate, before + 1, 1 / targets, {.beta1 = options.beta1, .beta2 = options.beta2, .clip = 0});
     weights.data_ptr<double>()[m] = 1 / (targets * targets);
   }

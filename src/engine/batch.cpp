@@ -10,10 +10,10 @@
 namespace optimus {
 namespace {
 
-// The device's positions of a sample, of all that the plan's length has room for.
+// Appends the device's positions of a sample, padded to the plan's sequence length.
 void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, std::int64_t number) {
   const std::int64_t row = std::ssize(microbatch.samples), used = std::ssize(sample.inputs);
-  ensure(used >= 1 && used <= length, "a sample of {} tokens in sequences of {}", used, length);
+  ensure(used >= 1 && used <= length, "a sample has {} tokens, the sequence length is {}", used, length);
   microbatch.samples.push_back(number);
   const std::vector<Span> all = {{0, length}};
   for (const Span& span : microbatch.context.empty() ? all : microbatch.context)
@@ -23,7 +23,7 @@ void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, s
       microbatch.targets.push_back(i < used ? sample.targets[at] : kNoTarget);
       microbatch.positions.push_back(i < used ? sample.positions[at] : 0);
     }
-  // Documents that must not see each other are where positions begin anew; otherwise the sample is one segment.
+  // If documents are separate, positions restart at each document; otherwise the sample is one segment.
   std::int64_t begin = 0;
   for (std::int64_t i = 1; i <= used; ++i)
     if (i == used || sample.positions[static_cast<std::size_t>(i)] == 0) {
@@ -44,7 +44,7 @@ void count(const Microbatch& microbatch, const Sample& sample, Batch& batch) {
 
 double square(std::int64_t length) { return static_cast<double>(length) * static_cast<double>(length); }
 
-// Documents that must not see each other are where positions begin anew.
+// If documents are separate, positions restart at each document.
 double squares_of(const Sample& sample) {
   double result = 0;
   std::int64_t begin = 0;
@@ -59,7 +59,7 @@ std::int64_t num_targets(const Sample& sample) {
                        [](TokenId target) { return target != kNoTarget; });
 }
 
-// When every sequence is one whole segment, none needs to be named.
+// Clears the segments if each sequence is one whole segment.
 void drop_trivial_segments(Microbatch& microbatch, std::int64_t length) {
   if (microbatch.segments.size() != microbatch.samples.size()) return;
   for (const AttentionSegment& segment : microbatch.segments)
@@ -67,7 +67,7 @@ void drop_trivial_segments(Microbatch& microbatch, std::int64_t length) {
   microbatch.segments.clear();
 }
 
-bool is_split_alike(const LayerStrategy& a, const LayerStrategy& b) { return a.tp == b.tp && a.cp == b.cp; }
+bool has_same_split(const LayerStrategy& a, const LayerStrategy& b) { return a.tp == b.tp && a.cp == b.cp; }
 
 }  // namespace
 
@@ -82,7 +82,7 @@ std::vector<Side> splits_of(const Stage& stage) {
   for (const Chunk& chunk : stage.chunks)
     for (const BlockRun& run : chunk.runs)
       if (std::none_of(result.begin(), result.end(),
-                       [&](const Side& side) { return is_split_alike(side.strategy, run.strategy); }))
+                       [&](const Side& side) { return has_same_split(side.strategy, run.strategy); }))
         result.push_back({static_cast<int>(stage.devices.size()), run.strategy});
   return result;
 }
@@ -92,23 +92,24 @@ int split_of(const Stage& stage, int block) {
   const std::vector<Side> splits = splits_of(stage);
   return static_cast<int>(
       std::find_if(splits.begin(), splits.end(),
-                   [&](const Side& side) { return is_split_alike(side.strategy, strategy); }) -
+                   [&](const Side& side) { return has_same_split(side.strategy, strategy); }) -
       splits.begin());
 }
 
 namespace {
 
-// The samples of a step, and who gets which.
-struct Dealt {
-  std::vector<double> squares;       // [sample]: of the lengths that attention sees
-  std::vector<std::int64_t> sample;  // [place]
+// The samples of a step in the order in which micro-batches take them.
+struct SampleAssignment {
+  std::vector<double> squares;       // [sample]: sum of the squared segment lengths
+  std::vector<std::int64_t> sample;  // [place]: the sample assigned to it
 };
 
-Dealt dealt(const Plan& plan, std::vector<double> squares, Dealing dealing) {
-  ensure(std::ssize(squares) == plan.batch, "{} samples for a batch of {}", squares.size(), plan.batch);
-  Dealt result{std::move(squares), {}};
-  if (dealing == Dealing::by_cost) {
-    result.sample = deal_by_cost(plan, result.squares);
+SampleAssignment assignment(const Plan& plan, std::vector<double> squares, SampleOrder dealing) {
+  ensure(std::ssize(squares) == plan.batch, "{} samples, but the batch size is {}", squares.size(),
+         plan.batch);
+  SampleAssignment result{std::move(squares), {}};
+  if (dealing == SampleOrder::by_cost) {
+    result.sample = assign_samples_by_cost(plan, result.squares);
   } else {
     result.sample.resize(result.squares.size());
     std::iota(result.sample.begin(), result.sample.end(), 0);
@@ -116,20 +117,20 @@ Dealt dealt(const Plan& plan, std::vector<double> squares, Dealing dealing) {
   return result;
 }
 
-// read(i): sample number i of the step.
+// read(i): returns sample i of the step.
 template <typename Read>
-Batch deal_out(const Plan& plan, std::int64_t step, std::int64_t first_sample, int device, const Dealt& dealt,
-               Read read) {
-  const double usual = std::accumulate(dealt.squares.begin(), dealt.squares.end(), 0.0) /
-                       static_cast<double>(dealt.squares.size());
+Batch build_batch(const Plan& plan, std::int64_t step, std::int64_t first_sample, int device,
+                  const SampleAssignment& assignment, Read read) {
+  const double average = std::accumulate(assignment.squares.begin(), assignment.squares.end(), 0.0) /
+                         static_cast<double>(assignment.squares.size());
   Batch batch;
   batch.step = step, batch.sequence_length = plan.sequence_length;
-  const Seat seat = seat_of(plan, device);
-  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(seat.pipeline)];
-  const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat.stage)];
+  const PlanLocation location = location_of(plan, device);
+  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(location.pipeline)];
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
   const int counted = split_of(stage, stage.chunks.back().end() - 1);
   if (is_asynchronous(plan.schedule)) {
-    std::int64_t next = num_sequences_before(plan, seat.pipeline);
+    std::int64_t next = num_sequences_before(plan, location.pipeline);
     for (const int size : pipeline.microbatches) {
       std::int64_t& sum = batch.counted.emplace_back();
       for (const std::int64_t end = next + size; next < end; ++next) sum += num_targets(read(next));
@@ -137,20 +138,21 @@ Batch deal_out(const Plan& plan, std::int64_t step, std::int64_t first_sample, i
   }
   int number = 0;
   for (const Side& split : splits_of(stage)) {
-    std::int64_t before = num_sequences_before(plan, seat.pipeline);
+    std::int64_t before = num_sequences_before(plan, location.pipeline);
     for (const int size : pipeline.microbatches) {
       Microbatch& microbatch = batch.microbatches.emplace_back();
-      const ActivationShare own = share_of(split, seat.index, size, plan.sequence_length, false);
+      const ActivationShare own = share_of(split, location.index, size, plan.sequence_length, false);
       if (split.strategy.cp > 1) microbatch.context = own.positions;
-      const double part = split.strategy.cp > 1 ? 1.0 / split.strategy.cp : 1;  // of each sequence
+      // the device's share of each sequence
+      const double part = split.strategy.cp > 1 ? 1.0 / split.strategy.cp : 1;
       for (std::int64_t place = before + own.samples.begin; place < before + own.samples.end; ++place) {
-        const std::int64_t i = dealt.sample[static_cast<std::size_t>(place)];
+        const std::int64_t i = assignment.sample[static_cast<std::size_t>(place)];
         const Sample& sample = read(i);
         append(microbatch, sample, plan.sequence_length, first_sample + i);
         if (number != counted) continue;
         count(microbatch, sample, batch);
-        batch.squares += part * dealt.squares[static_cast<std::size_t>(i)],
-            batch.usual_squares += part * usual;
+        batch.squares += part * assignment.squares[static_cast<std::size_t>(i)],
+            batch.expected_squares += part * average;
       }
       drop_trivial_segments(microbatch, plan.sequence_length);
       before += size;
@@ -170,19 +172,20 @@ std::int64_t num_sequences_before(const Plan& plan, int pipeline) {
 }
 
 Batch make_batch(const std::vector<Sample>& samples, const Plan& plan, std::int64_t step,
-                 std::int64_t first_sample, int device, Dealing dealing) {
+                 std::int64_t first_sample, int device, SampleOrder dealing) {
   std::vector<double> squares;
   for (const Sample& sample : samples) squares.push_back(squares_of(sample));
-  return deal_out(plan, step, first_sample, device, dealt(plan, std::move(squares), dealing),
-                  [&](std::int64_t i) -> const Sample& { return samples.at(static_cast<std::size_t>(i)); });
+  return build_batch(
+      plan, step, first_sample, device, assignment(plan, std::move(squares), dealing),
+      [&](std::int64_t i) -> const Sample& { return samples.at(static_cast<std::size_t>(i)); });
 }
 
 namespace {
 
-// In a phase of shorter sequences their first tokens count.
+// With a sequence length shorter than the samples', only their first tokens count.
 std::vector<double> squares_of(const Samples& samples, const Plan& plan, std::int64_t first_sample) {
   std::vector<double> result(static_cast<std::size_t>(plan.batch), square(plan.sequence_length));
-  if (samples.are_alike()) return result;
+  if (samples.have_equal_lengths()) return result;
   for (std::size_t i = 0; i < result.size(); ++i) {
     result[i] = 0;
     std::int64_t left = plan.sequence_length;
@@ -194,8 +197,8 @@ std::vector<double> squares_of(const Samples& samples, const Plan& plan, std::in
   return result;
 }
 
-// In a phase of shorter sequences: their first tokens.
-Sample first_tokens(Sample sample, std::int64_t most) {
+// Truncates a sample to at most `most` tokens, in phases with shorter sequences.
+Sample truncate_sample(Sample sample, std::int64_t most) {
   if (std::ssize(sample.inputs) <= most) return sample;
   const auto length = static_cast<std::size_t>(most);
   sample.inputs.resize(length), sample.targets.resize(length);
@@ -207,16 +210,16 @@ Sample first_tokens(Sample sample, std::int64_t most) {
 }  // namespace
 
 Batch read_batch(const Samples& samples, const Plan& plan, std::int64_t step, std::int64_t first_sample,
-                 int device, Dealing dealing) {
-  std::map<std::int64_t, Sample> known;  // blocks that split differently share most of what they read
-  return deal_out(plan, step, first_sample, device,
-                  dealt(plan, squares_of(samples, plan, first_sample), dealing),
-                  [&](std::int64_t i) -> const Sample& {
-                    const auto [at, is_new] = known.try_emplace(i);
-                    if (is_new)
-                      at->second = first_tokens(samples.read(first_sample + i), plan.sequence_length);
-                    return at->second;
-                  });
+                 int device, SampleOrder dealing) {
+  std::map<std::int64_t, Sample> known;  // cache: blocks that split differently read mostly the same samples
+  return build_batch(plan, step, first_sample, device,
+                     assignment(plan, squares_of(samples, plan, first_sample), dealing),
+                     [&](std::int64_t i) -> const Sample& {
+                       const auto [at, is_new] = known.try_emplace(i);
+                       if (is_new)
+                         at->second = truncate_sample(samples.read(first_sample + i), plan.sequence_length);
+                       return at->second;
+                     });
 }
 
 }  // namespace optimus

@@ -5,12 +5,13 @@
 
 namespace optimus {
 
-SlabTensors::SlabTensors(const Slab& slab, const at::Tensor& memory, ElementTypes types) {
-  for (const Place& place : slab.places) {
+ActivationTensors::ActivationTensors(const ActivationBuffer& activation_buffer, const at::Tensor& memory,
+                                     ElementTypes types) {
+  for (const Place& place : activation_buffer.places) {
     at::ScalarType type = types.element;
-    if (place.type == KeptType::fp32) type = types.wide;
-    if (place.type == KeptType::index) type = at::kLong;
-    if (place.type == KeptType::byte) type = at::kByte;
+    if (place.type == SavedType::fp32) type = types.wide;
+    if (place.type == SavedType::index) type = at::kLong;
+    if (place.type == SavedType::byte) type = at::kByte;
     const auto width = static_cast<std::int64_t>(at::elementSize(type));
     const std::int64_t span =
         place.rows == 0 ? 0 : ((place.rows - 1) * place.row_stride + place.columns) * width;
@@ -20,21 +21,21 @@ SlabTensors::SlabTensors(const Slab& slab, const at::Tensor& memory, ElementType
   }
 }
 
-const at::Tensor* SlabTensors::find(std::string_view name) const {
+const at::Tensor* ActivationTensors::find(std::string_view name) const {
   for (const auto& [own, tensor] : tensors_)
     if (own == name) return &tensor;
   return nullptr;
 }
 
 at::Tensor Pass::operator[](std::string_view name) const {
-  for (const SlabTensors* slab : slabs)
-    if (const at::Tensor* tensor = slab->find(name)) return *tensor;
-  ensure(false, "no tensor {} in this pass", name);
+  for (const ActivationTensors* activation_buffer : activation_buffers)
+    if (const at::Tensor* tensor = activation_buffer->find(name)) return *tensor;
+  ensure(false, "this pass has no tensor named {}", name);
   return {};
 }
 
 Exchange Block::begin_exchange(const Instruction& collective, const Pass&) {
-  ensure(false, "{} around a block that cannot be cut", text(collective.op));
+  ensure(false, "{} requested for a block that cannot be split", text(collective.op));
   return {};
 }
 void Block::end_exchange(const Instruction&, const Pass&) {}

@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// Tensors that one product fills or reads: q | k | v and gate | up, weights and biases.
+// Tensors that one GEMM reads or writes jointly: q | k | v and gate | up, weights and biases.
 const std::vector<std::vector<const char*>>& fused_names() {
   static const std::vector<std::vector<const char*>> all = {{"attention.q", "attention.k", "attention.v"},
                                                             {"mlp.gate", "mlp.up"}};
@@ -58,8 +58,9 @@ Plan without_shards(Plan plan) {
   return plan;
 }
 
-// Rows of a part that no lower tensor part of the same group holds, when this belongs to the group's first copy; else none.
-// Key/value heads are held by several parts; what is not cut by all.
+// The rows of a part that this device counts: those that no lower tensor part of the same group stores, if
+// the device belongs to the group's first copy; otherwise empty. Key/value heads may be stored by several
+// parts, and tensors that are not cut by all.
 Span counted_rows(const Layout& layout, const LogicalTensor& tensor, int index, int device) {
   const Placement& placement = layout.placements[static_cast<std::size_t>(index)].front();
   const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
@@ -82,13 +83,13 @@ bool BlockShape::is_sharded(StateKind kind) const {
   return num_shards > 1 && zero >= (kind == StateKind::optimizer ? 1 : kind == StateKind::gradients ? 2 : 3);
 }
 
-Span BlockShape::own_rows(const HeldTensor& tensor) const {
+Span BlockShape::own_rows(const LocalTensor& tensor) const {
   return num_shards == 1 ? Span{0, tensor.rows} : shard_span(tensor.rows, num_shards, shard);
 }
 
 namespace {
 
-// A tied embedding belongs to the first block, or to the head in a stage that has no first block.
+// A tied embedding belongs to the first block, or to the head in a stage without the first block.
 Layout with_own_copies(Layout layout, const std::vector<LogicalTensor>& tensors, const Stage& stage,
                        int head) {
   if (stage.chunks.front().first() == 0) return layout;
@@ -102,9 +103,9 @@ Layout with_own_copies(Layout layout, const std::vector<LogicalTensor>& tensors,
 std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, int device) {
   const std::vector<LogicalTensor> tensors = logical_tensors(model);
   const StorageSpec spec = storage_spec(tensors, model, plan.precision);
-  const Seat seat = seat_of(plan, device);
-  const Stage& stage =
-      plan.pipelines[static_cast<std::size_t>(seat.pipeline)].stages[static_cast<std::size_t>(seat.stage)];
+  const PlanLocation location = location_of(plan, device);
+  const Stage& stage = plan.pipelines[static_cast<std::size_t>(location.pipeline)]
+                           .stages[static_cast<std::size_t>(location.stage)];
   const auto own = [&](Layout layout) {
     return with_own_copies(std::move(layout), tensors, stage, plan.num_blocks - 1);
   };
@@ -112,7 +113,8 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
   const Layout shard_layout = own(layout_of(plan, model, StateKind::optimizer));
   const Storage whole = build_storage(whole_layout, RankIndex(whole_layout), Rank{device}, spec);
   const Storage sharded = build_storage(shard_layout, RankIndex(shard_layout), Rank{device}, spec);
-  ensure(whole.entries.size() == sharded.entries.size(), "{} tensors in {} shards", whole.entries.size(),
+  ensure(whole.entries.size() == sharded.entries.size(),
+         "{} tensors in whole storage, but {} in sharded storage", whole.entries.size(),
          sharded.entries.size());
   std::vector<BlockShape> shapes(static_cast<std::size_t>(num_blocks(model)));
   for (std::size_t e = 0; e < whole.entries.size(); ++e) {
@@ -123,46 +125,49 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
     const LayerStrategy& strategy = strategy_of(stage, block);
     shape.zero = strategy.zero;
     shape.num_shards = shards_of(stage, strategy, StateKind::optimizer);
-    shape.shard = seat.index / strategy.tp % shape.num_shards;
-    HeldTensor held{.tensor = part.tensor, .name = tensor.name, .box = part.box, .offset = part.offset};
-    held.rows = part.box[0].size(), held.row = part.row_stride;
-    held.shard_offset = shard.offset, held.shard_rows = (held.rows + shape.num_shards - 1) / shape.num_shards;
-    held.counted = counted_rows(shard_layout, tensor, part.tensor, device);
-    held.has_weight_decay = tensor.has_weight_decay, held.is_for_heads = tensor.is_for_heads;
-    shape.tensors.push_back(std::move(held));
+    shape.shard = location.index / strategy.tp % shape.num_shards;
+    LocalTensor local_tensor{
+        .tensor = part.tensor, .name = tensor.name, .box = part.box, .offset = part.offset};
+    local_tensor.rows = part.box[0].size(), local_tensor.row = part.row_stride;
+    local_tensor.shard_offset = shard.offset,
+    local_tensor.shard_rows = (local_tensor.rows + shape.num_shards - 1) / shape.num_shards;
+    local_tensor.counted = counted_rows(shard_layout, tensor, part.tensor, device);
+    local_tensor.has_weight_decay = tensor.has_weight_decay, local_tensor.is_per_head = tensor.is_per_head;
+    shape.tensors.push_back(std::move(local_tensor));
     shape.whole_elements = whole.buffers[static_cast<std::size_t>(part.buffer)].num_elements;
     shape.shard_elements = sharded.buffers[static_cast<std::size_t>(shard.buffer)].num_elements;
   }
   for (BlockShape& shape : shapes)
     std::sort(shape.tensors.begin(), shape.tensors.end(),
-              [](const HeldTensor& a, const HeldTensor& b) { return a.offset < b.offset; });
+              [](const LocalTensor& a, const LocalTensor& b) { return a.offset < b.offset; });
   return shapes;
 }
 
-// All members of a shard group have the same offsets.
+// All members of a shard group have the same offsets, so the shape of another member differs only in its
+// shard index.
 std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, int device) {
   std::vector<BlockShape> shapes = block_shapes(plan, model, device);
   for (BlockShape& shape : shapes) {
-    if (plan.buddy == 0 || shape.zero == 0) {
+    if (plan.copy_distance == 0 || shape.zero == 0) {
       shape = {};
       continue;
     }
-    const int others = shape.num_shards - plan.buddy % shape.num_shards;
+    const int others = shape.num_shards - plan.copy_distance % shape.num_shards;
     shape.shard = (shape.shard + others) % shape.num_shards;
   }
   return shapes;
 }
 
-std::vector<StateRun> update_runs(const BlockShape& shape) {
-  std::vector<StateRun> runs;
-  bool ended = false;  // the last run, with its tensor: behind it is padding
-  for (const HeldTensor& tensor : shape.tensors) {
+std::vector<StateRange> update_ranges(const BlockShape& shape) {
+  std::vector<StateRange> runs;
+  bool ended = false;  // the last run reaches the end of its tensor, so only padding follows
+  for (const LocalTensor& tensor : shape.tensors) {
     const Span rows = shape.own_rows(tensor);
     if (rows.size() == 0) continue;
-    const StateRun run{tensor.shard_offset, tensor.offset + rows.begin * tensor.row, rows.size() * tensor.row,
-                       tensor.has_weight_decay};
-    // Padding between two tensors is zero and stays zero: where both orders have the same gap, one run goes over it. Rows of other
-    // shards are no padding.
+    const StateRange run{tensor.shard_offset, tensor.offset + rows.begin * tensor.row,
+                         rows.size() * tensor.row, tensor.has_weight_decay};
+    // Padding between two tensors is always zero: if both orders have the same gap, one run includes it. Rows
+    // of other shards are not padding.
     if (!runs.empty() && ended && rows.begin == 0 && runs.back().has_weight_decay == run.has_weight_decay &&
         run.shard - runs.back().shard == run.whole - runs.back().whole)
       runs.back().length = run.shard + run.length - runs.back().shard;
@@ -173,36 +178,36 @@ std::vector<StateRun> update_runs(const BlockShape& shape) {
   return runs;
 }
 
-std::vector<StateRun> counted_runs(const BlockShape& shape) {
-  std::vector<StateRun> runs;
-  bool goes_on = false;  // nothing but padding since the last run
-  for (const HeldTensor& tensor : shape.tensors) {
+std::vector<StateRange> counted_ranges(const BlockShape& shape) {
+  std::vector<StateRange> runs;
+  bool only_padding_since = false;  // only padding since the last run
+  for (const LocalTensor& tensor : shape.tensors) {
     const Span own = shape.own_rows(tensor);
     if (own.size() == 0) continue;
     const Span rows{std::max(own.begin, tensor.counted.begin), std::min(own.end, tensor.counted.end)};
     if (rows.begin >= rows.end) {
-      goes_on = false;
+      only_padding_since = false;
       continue;
     }
-    const StateRun run{tensor.shard_offset + (rows.begin - own.begin) * tensor.row,
-                       tensor.offset + rows.begin * tensor.row, rows.size() * tensor.row};
-    if (goes_on && rows.begin == own.begin)
+    const StateRange run{tensor.shard_offset + (rows.begin - own.begin) * tensor.row,
+                         tensor.offset + rows.begin * tensor.row, rows.size() * tensor.row};
+    if (only_padding_since && rows.begin == own.begin)
       runs.back().length = run.shard + run.length - runs.back().shard;
     else
       runs.push_back(run);
-    goes_on = rows.end == own.end;
+    only_padding_since = rows.end == own.end;
   }
   return runs;
 }
 
 namespace {
 
-// Calls copy(whole piece, shards piece) for pieces [members, elements] that together are all of a tensor: the members with
-// full shards at once, then the one with what is left.
+// Calls copy(whole piece, shards piece) for pieces [members, elements] that together cover a tensor: first
+// all members with full shards, then the member with the remainder.
 template <typename Copy>
 void for_each_piece(const BlockShape& shape, const at::Tensor& whole, const at::Tensor& shards, Copy copy) {
   const at::Tensor by_member = shards.view({shape.num_shards, shape.shard_elements});
-  for (const HeldTensor& tensor : shape.tensors) {
+  for (const LocalTensor& tensor : shape.tensors) {
     if (tensor.rows == 0 || tensor.row == 0) continue;
     const std::int64_t piece = tensor.shard_rows * tensor.row, full = tensor.rows / tensor.shard_rows,
                        rest = (tensor.rows - full * tensor.shard_rows) * tensor.row;
@@ -219,8 +224,8 @@ void for_each_piece(const BlockShape& shape, const at::Tensor& whole, const at::
 
 void to_shards(const BlockShape& shape, const at::Tensor& whole, at::Tensor& shards) {
   std::int64_t used = 0;
-  for (const HeldTensor& tensor : shape.tensors) used += tensor.rows * tensor.row;
-  if (used < shards.numel()) shards.zero_();  // padding must not become a part of any sum
+  for (const LocalTensor& tensor : shape.tensors) used += tensor.rows * tensor.row;
+  if (used < shards.numel()) shards.zero_();  // padding must not contribute to sums
   for_each_piece(shape, whole, shards, [](const at::Tensor& part, at::Tensor to) { to.copy_(part); });
 }
 

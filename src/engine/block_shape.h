@@ -1,12 +1,13 @@
-// How the state of one block lies on one device: which part of each tensor it holds (tensor parallelism), and which rows of that
-// part are its shard (ZeRO). Whole buffers hold the parts; sharded ones the shards, padded so that all members of a shard group
-// have the same offsets. Gathers and reductions go through buffers in which the members' shards lie one behind the other:
+// Layout of the state of one block on one device: which part of each tensor is on the device (tensor
+// parallelism), and which rows of that part are its shard (ZeRO). Whole buffers contain the parts. Sharded
+// buffers contain the shards, padded so that all members of a shard group have the same offsets. Gathers and
+// reductions use buffers in which the members' shards are concatenated:
 //
 //   whole          | q rows 0:8        | k rows 0:4 | norm |              num_shards 2
 //   shard 0        | q 0:4 | k 0:2 | norm 0:1 |
 //   exchange       | q 0:4 | k 0:2 | norm 0:1 | q 4:8 | k 2:4 | norm 1:2 |
 //
-// Pure values, and the copies between the two orders. Read next: parameters.h.
+// Plain values, and the copies between the two orders. Read next: parameters.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,45 +21,47 @@
 namespace optimus {
 
 // One tensor of a block on this device.
-struct HeldTensor {
+struct LocalTensor {
   int tensor = 0;  // index into logical_tensors(model)
   std::string name;
   Box box;                                        // the tensor-parallel part
   std::int64_t offset = 0;                        // of the part in whole buffers
-  std::int64_t rows = 0, row = 0;                 // of the part: how many, and elements of one
-  std::int64_t shard_offset = 0, shard_rows = 0;  // in sharded buffers; rows with padding
-  Span counted{};  // rows of the part that this device counts where every element of the model counts once
+  std::int64_t rows = 0, row = 0;                 // of the part: number of rows, and elements per row
+  std::int64_t shard_offset = 0, shard_rows = 0;  // in sharded buffers; rows including padding
+  // Rows of the part that this device counts in sums where every element of the model counts exactly once.
+  Span counted{};
   bool has_weight_decay = false;
-  bool is_for_heads = false;
-  bool operator==(const HeldTensor&) const = default;
+  bool is_per_head = false;
+  bool operator==(const LocalTensor&) const = default;
 };
 
 struct BlockShape {
-  std::vector<HeldTensor> tensors;
+  std::vector<LocalTensor> tensors;
   std::int64_t whole_elements = 0, shard_elements = 0;
   int zero = 0, num_shards = 1, shard = 0;
   bool is_sharded(StateKind kind) const;
   std::int64_t elements(StateKind kind) const { return is_sharded(kind) ? shard_elements : whole_elements; }
-  // The rows of the part that are this device's shard; all, when nothing is sharded.
-  Span own_rows(const HeldTensor& tensor) const;
+  // The rows of the part that are this device's shard; all rows if nothing is sharded.
+  Span own_rows(const LocalTensor& tensor) const;
 };
 
-// [block], for every block of the model; those that the device does not hold are empty.
+// [block], for every block of the model; empty for blocks that are not on the device.
 std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, int device);
-// Of the shards whose updates it repeats (Plan::buddy), as they lie on the devices that they belong to; empty where there are none.
+// [block]: shapes of the shards whose updates this device repeats (Plan::buddy), as on the devices that own
+// them; empty if there are none.
 std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, int device);
 
-// A contiguous piece of own state: where it lies in sharded and in whole buffers.
-struct StateRun {
+// A contiguous range of the device's own state, with its offsets in sharded and in whole buffers.
+struct StateRange {
   std::int64_t shard = 0, whole = 0, length = 0;
   bool has_weight_decay = false;
 };
-// What this device updates, as few pieces as there can be.
-std::vector<StateRun> update_runs(const BlockShape& shape);
-// What it counts of the gradient's norm, in sharded buffers.
-std::vector<StateRun> counted_runs(const BlockShape& shape);
+// The state that this device updates, in as few ranges as possible.
+std::vector<StateRange> update_ranges(const BlockShape& shape);
+// The state that this device counts in the gradient norm, by offsets in sharded buffers.
+std::vector<StateRange> counted_ranges(const BlockShape& shape);
 
-// Between a whole buffer and one with the members' shards one behind the other, [num_shards * shard_elements].
+// Converts between a whole buffer and the concatenated shards of all members, [num_shards * shard_elements].
 void to_shards(const BlockShape& shape, const at::Tensor& whole, at::Tensor& shards);
 void from_shards(const BlockShape& shape, const at::Tensor& shards, at::Tensor& whole);
 

@@ -25,7 +25,7 @@ void KeyValueCache::attend(int layer, const at::Tensor& q, const at::Tensor& k, 
                            at::Tensor& out) {
   const std::int64_t count = q.size(0), end = length_ + count, group = model_.heads / model_.kv_heads;
   at::Tensor keys = keys_[static_cast<std::size_t>(layer)], values = values_[static_cast<std::size_t>(layer)];
-  ensure(end <= keys.size(0), "{} tokens in a cache of {}", end, keys.size(0));
+  ensure(end <= keys.size(0), "{} tokens exceed the cache capacity of {}", end, keys.size(0));
   keys.narrow(0, length_, count).copy_(k);
   values.narrow(0, length_, count).copy_(v);
   keys = keys.narrow(0, 0, end).transpose(0, 1),

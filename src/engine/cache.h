@@ -1,4 +1,4 @@
-// Keys and values of the tokens that one sequence has had so far, so that generation computes each token once.
+// Keys and values of all previous tokens of one sequence, so that generation computes each token once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,8 @@ namespace optimus {
 class KeyValueCache {
  public:
   KeyValueCache(const ModelSpec& model, std::int64_t max_length, ElementTypes types, at::Device device);
-  // Appends k, v [new tokens, kv_heads, head_dim] of one layer and lets q [new tokens, heads, head_dim] attend to all that is
-  // there up to its own position. Every layer gets the same tokens; advance() ends them.
+  // Appends k, v [new tokens, kv_heads, head_dim] of one layer. q [new tokens, heads, head_dim] attends to
+  // all cached positions up to its own. Call it with the same tokens for every layer, then call advance().
   void attend(int layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, at::Tensor& out);
   void advance(std::int64_t num_tokens) { length_ += num_tokens; }
   std::int64_t length() const { return length_; }

@@ -10,11 +10,11 @@
 namespace optimus {
 namespace {
 
-const Stage& stage_with(const Pipeline& pipeline, int block) {
+const Stage& stage_containing(const Pipeline& pipeline, int block) {
   for (const Stage& stage : pipeline.stages)
     for (const Chunk& chunk : stage.chunks)
       if (block >= chunk.first() && block < chunk.end()) return stage;
-  ensure(false, "no stage has block {}", block);
+  ensure(false, "no stage contains block {}", block);
   return pipeline.stages.front();
 }
 
@@ -22,7 +22,7 @@ Side side_of(const Stage& stage, int block) {
   return {static_cast<int>(stage.devices.size()), strategy_of(stage, block)};
 }
 
-// The rows of `share` in which its tokens inside the boxes lie.
+// The rows of `share` that contain its tokens inside the boxes.
 std::vector<Span> rows_of(const ActivationShare& share, const std::vector<Box>& boxes) {
   std::int64_t length = 0;
   for (const Span& span : share.positions) length += span.size();
@@ -77,11 +77,11 @@ void unpack(const at::Tensor& message, const MessagePart& part, const at::Tensor
   for_each_piece(activation, part, message, [](at::Tensor to, const at::Tensor& from) { to.copy_(from); });
 }
 
-// Both parts have the same tokens; their rows may lie in different pieces.
+// Both parts have the same tokens, but their rows may be divided into different pieces.
 void copy_part(const at::Tensor& from, const MessagePart& from_part, const at::Tensor& to,
                const MessagePart& to_part) {
   auto source = from_part.rows.begin();
-  std::int64_t used = 0;  // of the source's piece
+  std::int64_t used = 0;  // rows of the source's piece
   for (const Span& rows : to_part.rows)
     for (std::int64_t done = 0; done < rows.size();) {
       const std::int64_t count = std::min(rows.size() - done, source->size() - used);
@@ -106,7 +106,7 @@ std::string what(const Instruction& at) {
 
 }  // namespace
 
-// Both ends of a crossing, seen from one of its instructions.
+// Both ends of a crossing, relative to one of its instructions.
 struct Crossings::Sides {
   Side from, to;
   const Stage& other;  // the stage at the other end
@@ -118,8 +118,8 @@ Crossings::Crossings(const Plan& plan, const ModelSpec& model, const Program& pr
     : plan_(plan),
       model_(model),
       program_(program),
-      pipeline_(plan.pipelines[static_cast<std::size_t>(program.seat.pipeline)]),
-      stage_(pipeline_.stages[static_cast<std::size_t>(program.seat.stage)]),
+      pipeline_(plan.pipelines[static_cast<std::size_t>(program.location.pipeline)]),
+      stage_(pipeline_.stages[static_cast<std::size_t>(program.location.stage)]),
       memory_(memory),
       type_(type),
       comm_(comm),
@@ -131,30 +131,31 @@ Crossings::Crossings(const Plan& plan, const ModelSpec& model, const Program& pr
   find_arrivals();
 }
 
-// at.block is the own end: the receiving one, or the sending one.
-Crossings::Sides Crossings::sides_of(const Instruction& at, bool is_to) const {
-  const int step = at.is_backward == is_to ? 1 : -1, other_block = at.block + step;
-  const Stage& other = stage_with(pipeline_, other_block);
+// at.block is the local end: the receiving block if is_receiver, otherwise the sending one.
+Crossings::Sides Crossings::sides_of(const Instruction& at, bool is_receiver) const {
+  const int step = at.is_backward == is_receiver ? 1 : -1, other_block = at.block + step;
+  const Stage& other = stage_containing(pipeline_, other_block);
   const Side own = side_of(stage_, at.block), far = side_of(other, other_block);
-  return {is_to ? far : own, is_to ? own : far, other, output_width(model_, std::min(at.block, other_block))};
+  return {is_receiver ? far : own, is_receiver ? own : far, other,
+          output_width(model_, std::min(at.block, other_block))};
 }
 
 MessagePart Crossings::part_of(const Instruction& message) const {
-  const bool is_to = message.op == Op::receive;
-  const Sides sides = sides_of(message, is_to);
+  const bool is_receiver = message.op == Op::receive;
+  const Sides sides = sides_of(message, is_receiver);
   const int count = sequences(message.microbatch);
-  for (const Route& route : (is_to ? routes_in : routes_out)(sides.from, sides.to, program_.seat.index, count,
-                                                             plan_.sequence_length, sides.width)) {
+  for (const Route& route : (is_receiver ? routes_in : routes_out)(
+           sides.from, sides.to, program_.location.index, count, plan_.sequence_length, sides.width)) {
     if (sides.other.devices[static_cast<std::size_t>(route.peer)] != message.peer) continue;
-    const ActivationShare share =
-        share_of(is_to ? sides.to : sides.from, program_.seat.index, count, plan_.sequence_length, true);
+    const ActivationShare share = share_of(is_receiver ? sides.to : sides.from, program_.location.index,
+                                           count, plan_.sequence_length, true);
     return {rows_of(share, route.boxes), route.boxes.front()[2]};
   }
   ensure(false, "no route between devices {} and {}", program_.device, message.peer);
   return {};
 }
 
-// Who reads what was received; and inside a stage, what stays on the device.
+// Finds the instructions that read received data, and inside a stage also data that stays on the device.
 void Crossings::find_arrivals() {
   std::map<int, std::size_t> receives;  // by buffer
   for (const auto& [index, part] : parts_)
@@ -169,17 +170,18 @@ void Crossings::find_arrivals() {
       Arrival arrival{.buffer = use.buffer, .kind = buffer.kind};
       if (buffer.kind == BufferKind::message) {
         arrival.to = parts_.at(receives.at(use.buffer));
-      } else if (buffer.kind == BufferKind::leaving) {
+      } else if (buffer.kind == BufferKind::outgoing) {
         Instruction to = at, from = at;
         from.block = buffer.block;
         to.op = Op::receive, from.op = Op::send, to.peer = from.peer = program_.device;
         to.is_backward = from.is_backward = buffer.block > at.block;
         const std::vector<Route> routes =
-            routes_in(side_of(stage_, from.block), side_of(stage_, to.block), program_.seat.index,
+            routes_in(side_of(stage_, from.block), side_of(stage_, to.block), program_.location.index,
                       sequences(at.microbatch), plan_.sequence_length,
                       output_width(model_, std::min(from.block, to.block)));
-        const bool stays = std::any_of(routes.begin(), routes.end(),
-                                       [&](const Route& route) { return route.peer == program_.seat.index; });
+        const bool stays = std::any_of(routes.begin(), routes.end(), [&](const Route& route) {
+          return route.peer == program_.location.index;
+        });
         if (!stays) continue;
         arrival.from = part_of(from), arrival.to = part_of(to);
       } else if (buffer.kind != BufferKind::joined) {
@@ -190,11 +192,12 @@ void Crossings::find_arrivals() {
   }
 }
 
-at::Tensor Crossings::leaving(int buffer) const {
+at::Tensor Crossings::outgoing(int buffer) const {
   const Buffer& at = program_.buffers[static_cast<std::size_t>(buffer)];
   const Side side = side_of(stage_, at.block);
   const std::int64_t tokens =
-      share_of(side, program_.seat.index, sequences(at.microbatch), plan_.sequence_length, true).num_tokens();
+      share_of(side, program_.location.index, sequences(at.microbatch), plan_.sequence_length, true)
+          .num_tokens();
   const at::Tensor flat = memory_[static_cast<std::size_t>(buffer)].view(type_);
   return tokens == 0 ? flat.view({0, 1}) : flat.view({tokens, -1});
 }
@@ -206,7 +209,7 @@ std::unique_ptr<Pending> Crossings::begin_send(std::size_t index) const {
     if (use.is_write)
       message = memory_[static_cast<std::size_t>(use.buffer)].view(type_);
     else
-      activation = leaving(use.buffer);
+      activation = outgoing(use.buffer);
   if (!message.defined()) return comm_->send(at.peer, activation, tag_of(at), what(at));
   const MessagePart& part = parts_.at(index);
   pack(activation, part, message.view({num_rows(part), part.columns.size()}));
@@ -222,7 +225,7 @@ std::unique_ptr<Pending> Crossings::begin_receive(std::size_t index) const {
 // The slice of the features that this tensor part sends and receives.
 Span Crossings::own_columns(int block, std::int64_t width) const {
   const int tp = strategy_of(stage_, block).tp;
-  return split_evenly(width, tp)[static_cast<std::size_t>(program_.seat.index % tp)];
+  return split_evenly(width, tp)[static_cast<std::size_t>(program_.location.index % tp)];
 }
 
 std::unique_ptr<Pending> Crossings::begin_join(std::size_t index) const {
@@ -233,16 +236,16 @@ std::unique_ptr<Pending> Crossings::begin_join(std::size_t index) const {
   for (const Use& use : program_.uses(at))
     if (use.is_write)
       joined = memory_[static_cast<std::size_t>(use.buffer)].view(type_).view({tp, -1, slice});
-  const at::Tensor own = joined.select(0, program_.seat.index % tp);
+  const at::Tensor own = joined.select(0, program_.location.index % tp);
   const Span columns = own_columns(at.block, width);
   for (const Arrival& arrival : arrivals_[index]) {
     MessagePart to = arrival.to;
     to.columns = {to.columns.begin - columns.begin, to.columns.end - columns.begin};
-    const at::Tensor from = arrival.kind == BufferKind::leaving
-                                ? leaving(arrival.buffer)
+    const at::Tensor from = arrival.kind == BufferKind::outgoing
+                                ? outgoing(arrival.buffer)
                                 : memory_[static_cast<std::size_t>(arrival.buffer)].view(type_).view(
                                       {num_rows(to), to.columns.size()});
-    if (arrival.kind == BufferKind::leaving)
+    if (arrival.kind == BufferKind::outgoing)
       copy_part(from, arrival.from, own, to);
     else
       unpack(from, to, own);
@@ -250,11 +253,11 @@ std::unique_ptr<Pending> Crossings::begin_join(std::size_t index) const {
   return comm_->all_gather(program_.groups[static_cast<std::size_t>(at.group)], own, joined, what(at));
 }
 
-void Crossings::arrive(std::size_t index, at::Tensor to) const {
+void Crossings::unpack_arrivals(std::size_t index, at::Tensor to) const {
   for (const Arrival& arrival : arrivals_[index]) {
     const at::Tensor bytes = memory_[static_cast<std::size_t>(arrival.buffer)];
-    if (arrival.kind == BufferKind::leaving) {
-      copy_part(leaving(arrival.buffer), arrival.from, to, arrival.to);
+    if (arrival.kind == BufferKind::outgoing) {
+      copy_part(outgoing(arrival.buffer), arrival.from, to, arrival.to);
     } else if (arrival.kind == BufferKind::message) {
       unpack(bytes.view(type_).view({num_rows(arrival.to), arrival.to.columns.size()}), arrival.to, to);
     } else {

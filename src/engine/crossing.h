@@ -1,12 +1,13 @@
-// Activations on their way between blocks that are on other devices or split differently: what a message carries, packing it
-// before it is sent and putting it where the block expects its input (or the gradient of its output).
+// Transfers of activations between blocks that are on different devices or split differently: the contents of
+// each message, packing before it is sent, and unpacking to where the block expects its input (or the
+// gradient of its output).
 //
 //   sender      leaving [tokens, width] -> message (some rows and columns of it) -> …
-//   receiver    … -> message -> the block's tensor; where tensor parts receive a slice of the features each, first into
-//               joined [parts, tokens, slice], which they gather
+//   receiver    … -> message -> the block's tensor; if tensor parts receive a slice of the features each,
+//               first into joined [parts, tokens, slice], which they gather
 //
-// A message holds its tokens in the order of samples and positions, which is the order of rows on every device. Which
-// messages there are stands in the program (schedule/compile.cpp). One thread calls.
+// A message contains its tokens in the order of samples and positions, which is the order of rows on every
+// device. The program (schedule/compile.cpp) specifies which messages exist. One thread calls.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,30 +30,33 @@ struct MessagePart {
 
 class Crossings {
  public:
-  // memory: [buffer], bytes, of the kinds leaving, message and joined. All must outlive this.
+  // memory: [buffer], bytes, of the buffers of kinds leaving, message and joined. All arguments must outlive
+  // this object.
   Crossings(const Plan& plan, const ModelSpec& model, const Program& program,
             const std::vector<at::Tensor>& memory, at::ScalarType type, Comm* comm);
 
-  // What a block writes into for others to come: [tokens, width].
-  at::Tensor leaving(int buffer) const;
+  // The tensor into which a block writes its output for other devices: [tokens, width].
+  at::Tensor outgoing(int buffer) const;
 
   std::unique_ptr<Pending> begin_send(std::size_t index) const;
   std::unique_ptr<Pending> begin_receive(std::size_t index) const;
-  // The collective of tensor parts that serves a receive.
+  // The collective over tensor parts that completes a receive.
   std::unique_ptr<Pending> begin_join(std::size_t index) const;
-  // What arrived for an instruction, into the tensor that it reads; nothing for most.
+  // Copies the data that arrived for an instruction into the tensor that the instruction reads. Most
+  // instructions have no arrivals.
   bool has_arrivals(std::size_t index) const { return !arrivals_[index].empty(); }
-  void arrive(std::size_t index, at::Tensor to) const;
+  void unpack_arrivals(std::size_t index, at::Tensor to) const;
 
  private:
-  // Something that arrives: a message, what stays on the device, or what parts have joined.
+  // One source of an instruction's input: a message, data that stays on the device, or data gathered from
+  // tensor parts.
   struct Arrival {
     int buffer = -1;
     BufferKind kind = BufferKind::message;
-    MessagePart from{}, to{};  // from: of what stays
+    MessagePart from{}, to{};  // from: only for data that stays on the device
   };
   struct Sides;
-  Sides sides_of(const Instruction& at, bool is_to) const;
+  Sides sides_of(const Instruction& at, bool is_receiver) const;
   MessagePart part_of(const Instruction& message) const;
   void find_arrivals();
   Span own_columns(int block, std::int64_t width) const;

@@ -8,6 +8,7 @@
 #include <sched.h>
 
 #include "base/error.h"
+#include "cluster/standard.h"
 
 namespace optimus {
 
@@ -53,7 +54,7 @@ ElementTypes types_of(Precision precision) {
     case Precision::fp32:
       return {at::kFloat, at::kFloat};
     case Precision::bf16:
-    case Precision::fp8:  // what is between products
+    case Precision::fp8:  // fp8: the type of everything outside GEMMs
       return {at::kBFloat16, at::kFloat};
     case Precision::fp16:
       return {at::kHalf, at::kFloat};
@@ -73,9 +74,9 @@ int set_num_threads(int count) {
 }
 
 std::string type_name(at::Device device) {
-  const std::string maker = device_name(device);
-  if (const std::optional<DeviceType> type = find_type_in(maker)) return type->name;
-  return maker.empty() ? "cpu" : maker;
+  const std::string vendor_name = device_name(device);
+  if (const std::optional<DeviceType> type = find_type_by_vendor_name(vendor_name)) return type->name;
+  return vendor_name.empty() ? "cpu" : vendor_name;
 }
 
 at::Device choose_device(const std::string& name) {

@@ -1,4 +1,4 @@
-// Where an engine computes and in which element types.
+// Devices and element types that an engine uses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,30 +9,32 @@
 
 namespace optimus {
 
-// "cpu", "cuda", "cuda:1". Throws UserError when this build or machine has no such device.
+// Parses "cpu", "cuda" or "cuda:1". Throws UserError if this build or machine has no such device.
 at::Device parse_device(const std::string& name);
 bool has_cuda();
 int num_cuda_devices();
-// As its maker calls it: "NVIDIA H200"; empty for a processor.
+// Name given by the vendor: "NVIDIA H200"; empty for a CPU.
 std::string device_name(at::Device device);
 
-// The types of one precision: of weights and activations, and of what is summed and updated (gradients, masters, moments,
-// statistics).
+// The element types of one precision: `element` for weights and activations, `wide` for sums and updated
+// state (gradients, masters, moments, statistics).
 struct ElementTypes {
   at::ScalarType element = at::kFloat, wide = at::kFloat;
 };
 ElementTypes types_of(Precision precision);
 
-// That this process may run on.
+// Number of CPU cores that this process may use.
 int num_cores();
-// Threads that kernels on the processor use; 0: as many as there are cores for this process. Returns what was set.
+// Sets the number of threads for CPU kernels; 0: the number of cores available to this process. Returns the
+// number set.
 int set_num_threads(int count);
 
-// As hardware profiles call it: cpu, h200; a maker's own name where we know no other.
+// Name used in hardware profiles: cpu, h200; the vendor's name for unknown devices.
 std::string type_name(at::Device device);
-at::Device choose_device(const std::string& name);  // empty: CUDA where there is one
+at::Device choose_device(const std::string& name);  // empty: CUDA if available
 
-// Where ranks compute: on the device of that name; where that is just "cuda", on one after the other. Empty: as choose_device says.
+// The device of each rank: the named device; for plain "cuda", the GPUs in round-robin order. Empty: as in
+// choose_device.
 std::vector<std::string> devices_of_ranks(const std::string& device, int num_ranks);
 
 }  // namespace optimus

@@ -1,5 +1,6 @@
-// The first block: token, position and type tables, BERT's norm, dropout. It has no input gradient. Under tensor parallelism each
-// device has some rows of the token table; the first part adds the other tables, and the sum over the parts is the embedding.
+// The first block: token, position and type tables, BERT's norm, dropout. It has no input gradient. Under
+// tensor parallelism each device has some rows of the token table; the first part adds the other tables, and
+// the sum over the parts is the embedding.
 #include <ATen/TensorOperators.h>
 
 #include "base/error.h"
@@ -10,16 +11,16 @@ namespace {
 
 class EmbeddingBlock final : public Block {
  public:
-  EmbeddingBlock(const Tools& tools, const TensorPart& part) : tools_(tools), part_(part) {}
+  EmbeddingBlock(const BlockServices& services, const TensorPart& part) : services_(services), part_(part) {}
 
   void forward(Part, const Pass& pass) override {
     const BlockViews& tables = *pass.weights;
     at::Tensor sum = part_.is_sequence_parallel ? pass["embedding.whole"] : sum_of(pass);
     const at::Tensor none;
     const bool has_others = part_.is_first();
-    tools_.kernels.embedding(own_ids(pass), pass.microbatch->positions, tables[kWords].weight,
-                             has_others ? tables[kPositions].weight : none,
-                             has_others ? tables[kTypes].weight : none, sum);
+    services_.kernels.embedding(own_ids(pass), pass.microbatch->positions, tables[kWords].weight,
+                                has_others ? tables[kPositions].weight : none,
+                                has_others ? tables[kTypes].weight : none, sum);
     if (part_.is_alone()) finish(pass);
   }
 
@@ -33,8 +34,8 @@ class EmbeddingBlock final : public Block {
       begin_backward(pass);
       positions = tables[kPositions].gradient, types = tables[kTypes].gradient;
     }
-    tools_.kernels.embedding_backward(gradient, own_ids(pass), pass.microbatch->positions, words, positions,
-                                      types);
+    services_.kernels.embedding_backward(gradient, own_ids(pass), pass.microbatch->positions, words,
+                                         positions, types);
   }
 
   Exchange begin_exchange(const Instruction& collective, const Pass& pass) override {
@@ -49,8 +50,8 @@ class EmbeddingBlock final : public Block {
                types = (*pass.weights)[kTypes].gradient;
     const auto own = [&](const at::Tensor& all) { return all.narrow(0, slice.begin, slice.size()); };
     if (positions.defined() || types.defined())
-      tools_.kernels.embedding_backward(gradient, own(pass.microbatch->ids), own(pass.microbatch->positions),
-                                        none, positions, types);
+      services_.kernels.embedding_backward(gradient, own(pass.microbatch->ids),
+                                           own(pass.microbatch->positions), none, positions, types);
     return {Exchange::Kind::gather, padded_to(gradient, rows),
             padded_to(pass["embedding.whole.gradient"], rows * part_.tp)};
   }
@@ -68,28 +69,29 @@ class EmbeddingBlock final : public Block {
     return has_norm(pass) ? pass["embedding.norm.input"] : *pass.next;
   }
 
-  // From the sum of tables to the stream, of all tokens or the own slice.
+  // Computes the residual stream from the sum of tables, for all tokens or the own slice.
   void finish(const Pass& pass) {
     at::Tensor y = *pass.next;
     if (has_norm(pass)) {
       at::Tensor statistics = pass["embedding.norm.statistics"];
-      tools_.kernels.norm(norm_options(), sum_of(pass), (*pass.weights)[kNorm].weight,
-                          (*pass.weights)[kNormBias].weight, y, statistics);
+      services_.kernels.norm(norm_options(), sum_of(pass), (*pass.weights)[kNorm].weight,
+                             (*pass.weights)[kNormBias].weight, y, statistics);
     }
-    if (const DropoutSite dropout = site(pass); dropout.rate > 0) tools_.kernels.add(y, {}, {}, dropout, y);
+    if (const DropoutSite dropout = site(pass); dropout.rate > 0)
+      services_.kernels.add(y, {}, {}, dropout, y);
   }
   void begin_backward(const Pass& pass) {
     at::Tensor gradient = pass["output.gradient"];
     if (const DropoutSite dropout = site(pass); dropout.rate > 0)
-      tools_.kernels.dropout_backward(gradient, dropout, gradient);
+      services_.kernels.dropout_backward(gradient, dropout, gradient);
     if (!has_norm(pass)) return;
     WeightView norm = (*pass.weights)[kNorm], bias = (*pass.weights)[kNormBias];
-    tools_.kernels.norm_backward(norm_options(), gradient, pass["embedding.norm.input"], norm.weight,
-                                 pass["embedding.norm.statistics"], {}, gradient, norm.gradient,
-                                 bias.gradient);
+    services_.kernels.norm_backward(norm_options(), gradient, pass["embedding.norm.input"], norm.weight,
+                                    pass["embedding.norm.statistics"], {}, gradient, norm.gradient,
+                                    bias.gradient);
   }
 
-  // Row numbers in the own part of the token table; -1 where another part has the token.
+  // Row indices into the own part of the token table; -1 if another part has the token.
   at::Tensor own_ids(const Pass& pass) const {
     const at::Tensor& ids = pass.microbatch->ids;
     if (part_.is_alone()) return ids;
@@ -97,19 +99,19 @@ class EmbeddingBlock final : public Block {
         .masked_fill_(ids.lt(part_.vocab.begin).logical_or(ids.ge(part_.vocab.end)), -1);
   }
   DropoutSite site(const Pass& pass) const {
-    return dropout_site(pass, tools_.model.embedding_dropout, -1, "embedding",
+    return dropout_site(pass, services_.model.embedding_dropout, -1, "embedding",
                         part_.slice(pass.microbatch->num_rows()).begin);
   }
-  NormOptions norm_options() const { return {tools_.model.norm, tools_.model.norm_eps}; }
+  NormOptions norm_options() const { return {services_.model.norm, services_.model.norm_eps}; }
 
-  const Tools& tools_;
+  const BlockServices& services_;
   const TensorPart part_;
 };
 
 }  // namespace
 
-std::unique_ptr<Block> make_embedding_block(const Tools& tools, const TensorPart& part) {
-  return std::make_unique<EmbeddingBlock>(tools, part);
+std::unique_ptr<Block> make_embedding_block(const BlockServices& services, const TensorPart& part) {
+  return std::make_unique<EmbeddingBlock>(services, part);
 }
 
 }  // namespace optimus

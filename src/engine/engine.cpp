@@ -1,4 +1,4 @@
-// See engine.h. Here a step runs; engine_setup.cpp makes what it runs with, update.cpp updates a block.
+// Implements engine.h: runs a step. engine_setup.cpp constructs the engine, update.cpp updates a block.
 #include "engine/engine.h"
 
 #include <ATen/TensorOperators.h>
@@ -14,34 +14,36 @@
 
 #include "base/error.h"
 #include "engine/cache.h"
-#include "engine/ring_pass.h"
+#include "engine/layer_ring_attention.h"
 
 namespace optimus {
 
 void LossScale::update(bool is_finite) {
-  constexpr std::int64_t kGoodSteps = 1000;
+  constexpr std::int64_t kGrowthInterval = 1000;
   if (!is_finite) {
-    value = std::max(1.0, value / 2), num_good = 0;
-  } else if (++num_good == kGoodSteps) {
-    value = std::min(0x1p24, value * 2), num_good = 0;
+    value = std::max(1.0, value / 2), num_good_steps = 0;
+  } else if (++num_good_steps == kGrowthInterval) {
+    value = std::min(0x1p24, value * 2), num_good_steps = 0;
   }
 }
 
 CommOutcome<StepReport> Engine::train_step(const Batch& batch, const UpdateOptions& options) {
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   const bool is_async = is_asynchronous(plan_.schedule);
   if (is_async && options.clip > 0)
     throw UserError(
-        "clip {}: schedule {} updates stages at different times and knows no norm of them all, use 0",
+        "clip {}: schedule {} updates stages at different times and has no global gradient norm; use --clip "
+        "0",
         options.clip, text(plan_.schedule));
   load(batch);
   update_ = options;
   if (is_async) updates_.begin(batch.counted, options, num_updates), versions_.set(options.pipemare);
   scale_ = plan_.precision == Precision::fp16 ? loss_scale.value : 1;
   begin_numbers(/*is_training=*/true);
-  progress_ = is_async ? Progress::torn : Progress::between;  // updates at once cannot be told apart
+  progress_ = is_async ? Progress::torn : Progress::between;  // immediate updates cannot be told apart
   if (const CommOutcome<void> done = run_whole_step(batch); !done) {
-    // The host has run ahead of the device: what the gate and the updates worked with there is not known.
+    // The host has run ahead of the device, so the inputs of the gate and the updates on the device are
+    // unknown.
     if (options_.device.is_cuda() && progress_ != Progress::between) progress_ = Progress::torn;
     return tl::unexpected(done.error());
   }
@@ -54,26 +56,26 @@ CommOutcome<void> Engine::run_whole_step(const Batch& batch) {
   CommOutcome<void> done;
   const auto work = [&] { done = run({}); };
   if (can_record(batch))
-    recording_.run({scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip,
-                    fp8_ != nullptr && fp8_->is_narrow() ? 1.0 : 0.0, update_.measures_noise ? 1.0 : 0.0},
-                   work);
+    recording_.run(
+        {scale_, update_.beta1, update_.beta2, update_.epsilon, update_.weight_decay, update_.clip,
+         fp8_ != nullptr && fp8_->uses_fp8() ? 1.0 : 0.0, update_.measures_gradient_noise ? 1.0 : 0.0},
+        work);
   else
     work();
-  return done ? settle() : done;
+  return done ? synchronize() : done;
 }
 
-void Engine::let_go() {
-  under_way_.clear();
-  under_way_.resize(program_.instructions.size());
+void Engine::release() {
+  pending_.clear();
+  pending_.resize(program_.instructions.size());
 }
 
 StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
   const std::int64_t num_maxima = fp8_ == nullptr ? 0 : fp8_->maxima().numel();
   ensure(progress_ == Progress::updating ||
              (progress_ == Progress::at_gate && std::ssize(gate_sums) == kNumSums + num_maxima),
-         "a step cannot be finished at progress {} with {} sums", static_cast<int>(progress_),
-         gate_sums.size());
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
+         "a step cannot be finished in state {} with {} sums", static_cast<int>(progress_), gate_sums.size());
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   if (progress_ == Progress::at_gate) {
     host_numbers_.copy_(numbers_);
     std::copy_n(gate_sums.begin(), static_cast<int>(kNumSums),
@@ -93,8 +95,8 @@ StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
   return report;
 }
 
-// Not with what changes from step to step and reaches kernels as an argument (keys of dropout, segments), nor with autograd or
-// other devices.
+// Steps are not recorded if values that change from step to step are kernel arguments (dropout keys,
+// segments), nor with autograd or several devices.
 bool Engine::can_record(const Batch& batch) const {
   if (!options_.records_steps || !options_.device.is_cuda() || model_.is_custom() ||
       options_.comm != nullptr || instruction_log != nullptr || is_asynchronous(plan_.schedule))
@@ -105,35 +107,37 @@ bool Engine::can_record(const Batch& batch) const {
   return true;
 }
 
-std::string Engine::recording_note() const {
-  if (recording_.is_recorded()) return "steps are replayed from a recording";
+std::string Engine::recording_status() const {
+  if (recording_.is_recorded()) return "steps are replayed from a CUDA graph";
   return recording_.failure().empty() ? "steps are not recorded" : recording_.failure();
 }
 
-// The stage with the loss counts. Tensor parts have seen the same tokens; the first of them counts them.
+// The stage with the loss counts targets and tokens. Tensor parts process the same tokens, so only the first
+// of them counts.
 void Engine::begin_numbers(bool is_training) {
   if (fp8_ != nullptr) fp8_->begin_step(is_training);
   const bool has_loss = stage_.chunks.back().end() == plan_.num_blocks;
-  const bool is_first = has_loss && program_.seat.index % strategy_of(stage_, plan_.num_blocks - 1).tp == 0;
+  const bool is_first =
+      has_loss && program_.location.index % strategy_of(stage_, plan_.num_blocks - 1).tp == 0;
   host_numbers_.zero_();
   auto* numbers = host_numbers_.data_ptr<double>();
-  number(numbers, StepNumber::learning_rate) = update_.learning_rate;
-  number(numbers, StepNumber::loss_scale) = scale_;
-  number(numbers, StepNumber::num_updates) = static_cast<double>(num_updates);
-  number(numbers, StepNumber::num_counted) = is_first ? static_cast<double>(num_counted_) : 0;
-  number(numbers, StepNumber::num_tokens) = is_first ? static_cast<double>(num_tokens_) : 0;
+  number(numbers, StepScalar::learning_rate) = update_.learning_rate;
+  number(numbers, StepScalar::loss_scale) = scale_;
+  number(numbers, StepScalar::num_updates) = static_cast<double>(num_updates);
+  number(numbers, StepScalar::num_counted) = is_first ? static_cast<double>(num_counted_) : 0;
+  number(numbers, StepScalar::num_tokens) = is_first ? static_cast<double>(num_tokens_) : 0;
   numbers_.copy_(host_numbers_, /*non_blocking=*/true);
 }
 
-// Here, and only here, a step waits for the device.
+// The only place where a step waits for the device.
 StepReport Engine::end_step() {
   host_numbers_.copy_(numbers_);
   auto* numbers = host_numbers_.data_ptr<double>();
-  const bool is_finite = number(numbers, StepNumber::is_finite) != 0;
-  num_updates = std::llround(number(numbers, StepNumber::num_updates));
-  const double counted = number(numbers, StepNumber::num_counted);
+  const bool is_finite = number(numbers, StepScalar::is_finite) != 0;
+  num_updates = std::llround(number(numbers, StepScalar::num_updates));
+  const double counted = number(numbers, StepScalar::num_counted);
   last_update_.options = update_;
-  std::copy_n(numbers, kNumStepNumbers, last_update_.numbers.begin());
+  std::copy_n(numbers, kNumStepScalars, last_update_.numbers.begin());
   const double* const sums = &number(numbers, kFirstSum);
   gate_sums_.assign(sums, sums + kNumSums);
   if (fp8_ != nullptr) {
@@ -142,12 +146,12 @@ StepReport Engine::end_step() {
     gate_sums_.insert(gate_sums_.end(), maxima.const_data_ptr<float>(),
                       maxima.const_data_ptr<float>() + maxima.numel());
   }
-  StepReport report{.loss = number(numbers, StepNumber::loss_sum) / std::max(1.0, counted),
-                    .grad_norm = number(numbers, StepNumber::grad_norm),
-                    .num_tokens = std::llround(number(numbers, StepNumber::num_tokens)),
+  StepReport report{.loss = number(numbers, StepScalar::loss_sum) / std::max(1.0, counted),
+                    .grad_norm = number(numbers, StepScalar::grad_norm),
+                    .num_tokens = std::llround(number(numbers, StepScalar::num_tokens)),
                     .num_counted = std::llround(counted),
                     .is_skipped = !is_finite};
-  if (update_.measures_noise && is_finite && !is_asynchronous(plan_.schedule)) see_noise(numbers);
+  if (update_.measures_gradient_noise && is_finite && !is_asynchronous(plan_.schedule)) update_noise(numbers);
   if (plan_.precision == Precision::fp16) {
     report.loss_scale = scale_;
     if (counted > 0) loss_scale.update(is_finite);
@@ -157,9 +161,10 @@ StepReport Engine::end_step() {
 
 void Engine::load(const Batch& batch) {
   ensure(batch.microbatches.size() == microbatches_.size() && batch.sequence_length == plan_.sequence_length,
-         "a batch of {} micro-batches of length {}", batch.microbatches.size(), batch.sequence_length);
+         "a batch of {} micro-batches of length {} does not match the plan", batch.microbatches.size(),
+         batch.sequence_length);
   num_counted_ = batch.num_counted, num_tokens_ = batch.num_tokens;
-  // On the processor the batch's own memory is used, elsewhere a tensor that stays in its place.
+  // On the CPU the batch's own memory is used, on other devices a tensor at a fixed address.
   const auto put = [&](const auto& values, at::ScalarType type, at::Tensor& to) {
     void* data = const_cast<void*>(static_cast<const void*>(values.data()));  // from_blob reads only
     const at::Tensor from = at::from_blob(data, {std::ssize(values)}, type);
@@ -182,24 +187,25 @@ void Engine::load(const Batch& batch) {
   for (Pass& pass : passes_) pass.step = batch.step;
 }
 
-// In the order of the list. What is begun is ended before something waits for it, before the next on its lane, or at the end.
-CommOutcome<void> Engine::run(const Run& how) {
-  how_ = how;
-  if (!how.is_forward_only)
+// In list order. An operation that was started is completed before an instruction that waits for it, before
+// the next one on its lane, or at the end.
+CommOutcome<void> Engine::run(const RunMode& mode) {
+  mode_ = mode;
+  if (!mode.is_forward_only)
     for (at::Tensor& sums : cleared_sums_) sums.zero_();
-  under_way_.resize(program_.instructions.size());
+  pending_.resize(program_.instructions.size());
   last_on_lane_.assign(6, -1);
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
-    // Also before what is left out: buffers are planned to be free from there on.
+    // Also done for skipped instructions: the memory plan assumes that buffers are free from this point on.
     if (CommOutcome<void> done = end_before(i); !done) return done;
-    if (how.is_forward_only && !is_forward_[i]) continue;
+    if (mode.is_forward_only && !is_forward_[i]) continue;
     if (instruction_log != nullptr) instruction_log->begin(i);
-    pace_.begin(i, program_.instructions[i]);
+    time_limits_.begin(i, program_.instructions[i]);
     if (CommOutcome<void> done = execute(i); !done) return done;
-    pace_.end(i, program_.instructions[i]);
-    if (instruction_log != nullptr) instruction_log->executed(i, under_way_[i].get());
+    time_limits_.end(i, program_.instructions[i]);
+    if (instruction_log != nullptr) instruction_log->executed(i, pending_[i].get());
   }
-  for (std::size_t i = 0; i < under_way_.size(); ++i)
+  for (std::size_t i = 0; i < pending_.size(); ++i)
     if (CommOutcome<void> done = end(static_cast<int>(i)); !done) return done;
   return {};
 }
@@ -218,7 +224,7 @@ CommOutcome<void> Engine::execute(std::size_t index) {
   const Instruction& next = program_.instructions[index];
   versions_.before(index);
   for (const int buffer : cleared_[index])
-    if (!how_.is_forward_only) flats_[static_cast<std::size_t>(buffer)].zero_();
+    if (!mode_.is_forward_only) flats_[static_cast<std::size_t>(buffer)].zero_();
   switch (next.op) {
     case Op::load_batch:
       break;  // done before the step begins
@@ -235,48 +241,49 @@ CommOutcome<void> Engine::execute(std::size_t index) {
     case Op::reduce_scatter:
     case Op::all_reduce:
     case Op::ring_exchange:
-      under_way_[index] = begin_exchange(index);
+      pending_[index] = begin_exchange(index);
       break;
     case Op::send:
-      under_way_[index] = crossings_.begin_send(index);
+      pending_[index] = crossings_.begin_send(index);
       break;
     case Op::receive:
-      under_way_[index] = crossings_.begin_receive(index);
+      pending_[index] = crossings_.begin_receive(index);
       break;
     case Op::gather_parameters:
     case Op::reduce_gradients:
     case Op::sync_gradients:
-    case Op::send_buddy:
-    case Op::receive_buddy:
-      under_way_[index] = state_.begin(next, buffers_of(index));
+    case Op::send_copy:
+    case Op::receive_copy:
+      pending_[index] = state_.begin(next, buffers_of(index));
       break;
     case Op::step_gate:
       return is_asynchronous(plan_.schedule) ? end_updates() : pass_gate();
     case Op::optimizer:
-      is_asynchronous(plan_.schedule) ? update_at_once(next) : update_after_gate(index);
+      is_asynchronous(plan_.schedule) ? update_immediately(next) : update_after_gate(index);
       break;
     case Op::dispatch:
     case Op::combine:
-      ensure(false, "{} cannot be executed", text(next.op));
+      ensure(false, "instruction {} is not supported", text(next.op));
   }
   return {};
 }
 
 CommOutcome<void> Engine::end(int index) {
-  if (index < 0 || under_way_[static_cast<std::size_t>(index)] == nullptr) return {};
+  if (index < 0 || pending_[static_cast<std::size_t>(index)] == nullptr) return {};
   const auto at = static_cast<std::size_t>(index);
-  std::unique_ptr<Pending> pending = std::move(under_way_[at]);
+  std::unique_ptr<Pending> pending = std::move(pending_[at]);
   const Instruction& ended = program_.instructions[at];
-  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.patience, text(ended.op))); !done) {
-    done.error().operation += fmt::format(
-        " ({}{}, stage {})", text(ended.op),
-        ended.microbatch < 0 ? "" : fmt::format(", micro-batch {}", ended.microbatch), program_.seat.stage);
+  if (CommOutcome<void> done = pending->wait(Deadline::after(options_.timeout, text(ended.op))); !done) {
+    done.error().operation +=
+        fmt::format(" ({}{}, stage {})", text(ended.op),
+                    ended.microbatch < 0 ? "" : fmt::format(", micro-batch {}", ended.microbatch),
+                    program_.location.stage);
     return done;
   }
-  const bool is_of_state = ended.lane == Lane::gather || ended.lane == Lane::reduce,
-             is_of_block = ended.lane == Lane::tensor && ended.serves != Op::receive;
-  if (is_of_state) state_.end(ended, buffers_of(at));
-  if (is_of_block) blocks_[static_cast<std::size_t>(ended.block)]->end_exchange(ended, pass_of(at));
+  const bool belongs_to_state = ended.lane == Lane::gather || ended.lane == Lane::reduce,
+             belongs_to_block = ended.lane == Lane::tensor && ended.serves != Op::receive;
+  if (belongs_to_state) state_.end(ended, buffers_of(at));
+  if (belongs_to_block) blocks_[static_cast<std::size_t>(ended.block)]->end_exchange(ended, pass_of(at));
   if (instruction_log != nullptr) instruction_log->end(at, std::move(pending));
   return {};
 }
@@ -285,9 +292,9 @@ StateBuffers Engine::buffers_of(std::size_t index) const {
   StateBuffers result;
   for (const Use& use : program_.uses(program_.instructions[index])) {
     const BufferKind kind = program_.buffers[static_cast<std::size_t>(use.buffer)].kind;
-    at::Tensor& buffer = kind == BufferKind::exchange          ? result.room
-                         : kind == BufferKind::buddy_gradients ? result.copied
-                                                               : result.whole;
+    at::Tensor& buffer = kind == BufferKind::exchange         ? result.exchange
+                         : kind == BufferKind::copy_gradients ? result.copied
+                                                              : result.whole;
     buffer = flats_[static_cast<std::size_t>(use.buffer)];
   }
   return result;
@@ -295,18 +302,19 @@ StateBuffers Engine::buffers_of(std::size_t index) const {
 
 Pass Engine::pass_of(std::size_t index) const {
   Pass pass = passes_[index];
-  pass.gradient_scale = how_.is_forward_only ? 0 : scale_;
-  pass.is_training = !how_.is_forward_only;
-  pass.all_logits = how_.all_logits, pass.cache = how_.cache;
+  pass.gradient_scale = mode_.is_forward_only ? 0 : scale_;
+  pass.is_training = !mode_.is_forward_only;
+  pass.all_logits = mode_.all_logits, pass.cache = mode_.cache;
   return pass;
 }
 
-// A device may have no sequence of a small micro-batch; then it has nothing to compute or to exchange inside its tensor group.
+// A device may have no sequence of a small micro-batch. Then it has nothing to compute or to exchange inside
+// its tensor group.
 void Engine::compute(std::size_t index) {
   const Instruction& next = program_.instructions[index];
   const Pass pass = pass_of(index);
   if (pass.microbatch->host->samples.empty()) return;
-  take_arrivals(index, pass);
+  copy_arrivals(index, pass);
   Block& block = *blocks_[static_cast<std::size_t>(next.block)];
   if (next.op == Op::forward || next.op == Op::recompute)
     block.forward(next.part, pass);
@@ -323,12 +331,13 @@ void Engine::compute_paced(std::size_t index) {
   std::this_thread::sleep_until(end);
 }
 
-// What came from blocks elsewhere goes where the block reads it.
-void Engine::take_arrivals(std::size_t index, const Pass& pass) {
+// Copies activations that arrived from other blocks to where the block reads them.
+void Engine::copy_arrivals(std::size_t index, const Pass& pass) {
   if (!crossings_.has_arrivals(index)) return;
   const Instruction& next = program_.instructions[index];
   const Op op = next.lane == Lane::tensor ? next.serves : next.op;
-  crossings_.arrive(index, pass[op == Op::forward ? input_name(model_, next.block) : "output.gradient"]);
+  crossings_.unpack_arrivals(index,
+                             pass[op == Op::forward ? input_name(model_, next.block) : "output.gradient"]);
 }
 
 std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
@@ -336,7 +345,7 @@ std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
   const Pass pass = pass_of(index);
   if (pass.microbatch->host->samples.empty()) return nullptr;
   if (next.serves == Op::receive) return crossings_.begin_join(index);
-  take_arrivals(index, pass);
+  copy_arrivals(index, pass);
   const Exchange exchange = blocks_[static_cast<std::size_t>(next.block)]->begin_exchange(next, pass);
   const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
   const std::string what =
@@ -346,48 +355,49 @@ std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
     case Exchange::Kind::nothing:
       return nullptr;
     case Exchange::Kind::sum:
-      return options_.comm->all_reduce(group, exchange.from, Sum::sum, what);
+      return options_.comm->all_reduce(group, exchange.from, ReduceOp::sum, what);
     case Exchange::Kind::gather:
       return options_.comm->all_gather(group, exchange.from, exchange.to, what);
     case Exchange::Kind::scatter:
       return options_.comm->reduce_scatter(group, exchange.from, exchange.to, what);
     case Exchange::Kind::ring:
-      return pass_on(*options_.comm, group, exchange.passed_on, what);
+      return send_around_ring(*options_.comm, group, exchange.ring_transfers, what);
   }
   return nullptr;
 }
 
-// What every device has seen of the step, added up. Stays on the device.
+// Sums the step scalars over all devices. The result stays on the device.
 CommOutcome<void> Engine::sum_over_devices() {
   if (options_.comm == nullptr) return {};
-  const std::unique_ptr<Pending> sum = options_.comm->all_reduce(
-      world_, numbers_.narrow(0, static_cast<int>(kFirstSum), kNumSums), Sum::sum, "loss and gradient norm");
-  return sum->wait(Deadline::after(options_.patience, "step_gate"));
+  const std::unique_ptr<Pending> sum =
+      options_.comm->all_reduce(world_, numbers_.narrow(0, static_cast<int>(kFirstSum), kNumSums),
+                                ReduceOp::sum, "loss and gradient norm");
+  return sum->wait(Deadline::after(options_.timeout, "step_gate"));
 }
 
-// What products in 8 bits were given, on any device.
-CommOutcome<void> Engine::agree_on_maxima() {
+// Reduces the maxima of fp8 operands over all devices.
+CommOutcome<void> Engine::reduce_maxima() {
   if (options_.comm == nullptr || fp8_ == nullptr) return {};
   const std::unique_ptr<Pending> largest =
-      options_.comm->all_reduce(world_, fp8_->maxima(), Sum::maximum, "maxima of 8-bit products");
-  return largest->wait(Deadline::after(options_.patience, "step_gate"));
+      options_.comm->all_reduce(world_, fp8_->maxima(), ReduceOp::maximum, "maxima of fp8 operands");
+  return largest->wait(Deadline::after(options_.timeout, "step_gate"));
 }
 
-// Nothing that was computed counts before all that came from others has ended well.
-CommOutcome<void> Engine::settle() {
+// A step counts only after all of its communication has completed successfully.
+CommOutcome<void> Engine::synchronize() {
   if (options_.comm == nullptr) return {};
-  return options_.comm->settle(Deadline::after(options_.patience, "the end of a step"));
+  return options_.comm->synchronize(Deadline::after(options_.timeout, "end of step"));
 }
 
-// Each element of the model's gradient is counted on one device. What comes of it stays on the device.
+// Each element of the model's gradient is counted on exactly one device. The result stays on the device.
 CommOutcome<void> Engine::pass_gate() {
   for (int block = 0; block < parameters_.num_blocks(); ++block)
-    for (const StateRun& run : parameters_.counted(block))
+    for (const StateRange& run : parameters_.counted(block))
       kernels_->add_square_sum(parameters_.block(block).gradients.narrow(0, run.shard, run.length),
                                square_sum_);
-  if (update_.measures_noise) add_moment_sum();
+  if (update_.measures_gradient_noise) add_moment_sum();
   progress_ = Progress::at_gate;
-  if (CommOutcome<void> done = agree_on_maxima(); !done) return done;
+  if (CommOutcome<void> done = reduce_maxima(); !done) return done;
   if (CommOutcome<void> done = sum_over_devices(); !done) return done;
   kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
   if (before_updates) before_updates();
@@ -395,7 +405,7 @@ CommOutcome<void> Engine::pass_gate() {
   return {};
 }
 
-// What throws in the middle of a block leaves nothing that could be saved.
+// An exception in the middle of a block leaves a state that cannot be saved.
 void Engine::update_after_gate(std::size_t index) {
   progress_ = Progress::torn;
   update_block(program_.instructions[index].block, numbers_);
@@ -403,78 +413,79 @@ void Engine::update_after_gate(std::size_t index) {
   progress_ = Progress::updating, next_update_ = index + 1;
 }
 
-// Behind all updates: what the step is reported with.
+// Computes the values of the step report after all updates.
 CommOutcome<void> Engine::end_updates() {
   versions_.end_step();
   square_sum_.copy_(updates_.all_squares());
   if (CommOutcome<void> done = sum_over_devices(); !done) return done;
-  const auto at = [&](StepNumber which) { return numbers_.select(0, static_cast<int>(which)); };
+  const auto at = [&](StepScalar which) { return numbers_.select(0, static_cast<int>(which)); };
   const std::int64_t count = updates_.count();
   const auto divisor = static_cast<double>(std::max<std::int64_t>(1, count));
-  at(StepNumber::grad_norm).copy_((square_sum_.select(0, 0) / divisor).sqrt());
-  at(StepNumber::num_updates).add_(count);
-  at(StepNumber::is_finite).fill_(count > 0 ? 1 : 0);
+  at(StepScalar::grad_norm).copy_((square_sum_.select(0, 0) / divisor).sqrt());
+  at(StepScalar::num_updates).add_(count);
+  at(StepScalar::is_finite).fill_(count > 0 ? 1 : 0);
   return {};
 }
 
-// Asynchronous: with the gradient of one micro-batch, which is then forgotten.
-void Engine::update_at_once(const Instruction& next) {
+// Asynchronous schedules: updates with the gradient of one micro-batch, which is then cleared.
+void Engine::update_immediately(const Instruction& next) {
   at::Tensor gradients = parameters_.block(next.block).gradients;
   if (!gradients.defined()) return;
   const bool changes = !updates_.is_empty(next.microbatch);
   versions_.before_update(next.block, next.microbatch, changes);
   if (!changes) return;
   at::Tensor squares = updates_.square_sum(next.microbatch);
-  for (const StateRun& run : parameters_.counted(next.block))
+  for (const StateRange& run : parameters_.counted(next.block))
     kernels_->add_square_sum(gradients.narrow(0, run.shard, run.length), squares);
   update_block(next.block, updates_.numbers(next.microbatch));
   gradients.zero_();
 }
 
-// As behind an update.
+// Gathers weights as after an update.
 CommOutcome<void> Engine::gather_weights() {
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
-  if (types_.element == types_.wide) return {};  // the masters, which every holder of the weights has
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
+  if (types_.element == types_.wide) return {};  // the weights are the masters, which are already complete
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& next = program_.instructions[i];
     if (next.op != Op::gather_parameters || strategy_of(stage_, next.block).zero == 3) continue;
     const std::unique_ptr<Pending> pending = state_.begin(next, buffers_of(i));
     if (pending == nullptr) continue;
-    if (CommOutcome<void> done = pending->wait(Deadline::after(options_.patience, text(next.op))); !done)
+    if (CommOutcome<void> done = pending->wait(Deadline::after(options_.timeout, text(next.op))); !done)
       return done;
     state_.end(next, buffers_of(i));
   }
-  return settle();
+  return synchronize();
 }
 
-CommOutcome<void> Engine::forward_only(const Batch& batch, const Run& how) {
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
+CommOutcome<void> Engine::forward_only(const Batch& batch, const RunMode& mode) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   load(batch);
   begin_numbers(/*is_training=*/false);
-  return run(how);
+  return run(mode);
 }
 
 CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   if (const CommOutcome<void> done = forward_only(batch, {.is_forward_only = true}); !done)
     return tl::unexpected(done.error());
   if (const CommOutcome<void> done = sum_over_devices(); !done) return tl::unexpected(done.error());
-  if (const CommOutcome<void> done = settle(); !done) return tl::unexpected(done.error());
+  if (const CommOutcome<void> done = synchronize(); !done) return tl::unexpected(done.error());
   host_numbers_.copy_(numbers_);
   auto* numbers = host_numbers_.data_ptr<double>();
-  return Evaluation{number(numbers, StepNumber::loss_sum),
-                    std::llround(number(numbers, StepNumber::num_counted))};
+  return Evaluation{number(numbers, StepScalar::loss_sum),
+                    std::llround(number(numbers, StepScalar::num_counted))};
 }
 
 at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {
-  ensure(!model_.is_custom(), "logits of a custom model: its modules give them");
-  ensure(batch.microbatches.size() == 1, "logits of {} micro-batches", batch.microbatches.size());
-  ensure(options_.comm == nullptr, "logits on several devices");
+  ensure(!model_.is_custom(), "logits are not available for custom models: evaluate their modules directly");
+  ensure(batch.microbatches.size() == 1, "logits of {} micro-batches requested, expected 1",
+         batch.microbatches.size());
+  ensure(options_.comm == nullptr, "logits are available on one device only");
   const auto rows = std::ssize(batch.microbatches[0].ids);
   at::Tensor result =
       at::empty({rows, model_.vocab}, at::TensorOptions(types_.element).device(options_.device));
   ensure(forward_only(batch, {.is_forward_only = true, .all_logits = &result, .cache = cache}).has_value(),
-         "one device failed to talk to itself");
+         "a step on one device failed with a communication error");
   if (cache != nullptr) cache->advance(rows);
   return result;
 }
@@ -486,7 +497,7 @@ void Engine::set_fp8_history(const Fp8History& history) {
 
 Bytes Engine::arena_bytes() const { return Bytes(static_cast<std::int64_t>(arena_.nbytes())); }
 Bytes Engine::bytes() const {
-  return arena_bytes() + outside_ + Bytes(products_->bytes()) + versions_.bytes();
+  return arena_bytes() + autograd_bytes_ + Bytes(gemm_->bytes()) + versions_.bytes();
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Making an engine: blocks, memory, and for each instruction what it works on. engine.cpp runs it.
+// Constructs an engine: blocks, memory, and the operands of each instruction. engine.cpp runs it.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -17,7 +17,7 @@
 namespace optimus {
 namespace {
 
-// Tokens of a sequence that a device has under a split.
+// Number of tokens of a sequence that a device has under a split.
 std::int64_t own_length(const Side& side, int index, std::int64_t sequence_length) {
   std::int64_t sum = 0;
   for (const Span& span : share_of(side, index, 1, sequence_length, false).positions) sum += span.size();
@@ -26,7 +26,7 @@ std::int64_t own_length(const Side& side, int index, std::int64_t sequence_lengt
 
 Plan runnable(const Plan& plan, const ModelSpec& model, const EngineOptions& options) {
   ensure_engine_supports(plan, model);
-  ensure(num_devices(plan) == 1 || options.comm != nullptr, "a plan of {} devices without a Comm",
+  ensure(num_devices(plan) == 1 || options.comm != nullptr, "a plan of {} devices needs a Comm",
          num_devices(plan));
   return plan;
 }
@@ -49,16 +49,16 @@ std::pair<at::Tensor, at::Tensor> rope_tables(const ModelSpec& model, std::int64
   return {cosine.to(options), sine.to(options)};
 }
 
-Slab slab_of(const DeviceSizes& sizes, const Buffer& buffer, int sequences) {
+ActivationBuffer activation_layout_of(const DeviceSizes& sizes, const Buffer& buffer, int sequences) {
   switch (buffer.kind) {
-    case BufferKind::kept_activations:
-      return sizes.kept(buffer.block, sequences);
-    case BufferKind::passing_activations:
-      return sizes.passing(buffer.block, sequences);
-    case BufferKind::kept_gradients:
+    case BufferKind::saved_activations:
+      return sizes.saved(buffer.block, sequences);
+    case BufferKind::transient_activations:
+      return sizes.transient(buffer.block, sequences);
+    case BufferKind::saved_gradients:
       return sizes.gradients(buffer.block, sequences);
-    case BufferKind::passing_gradients:
-      return sizes.passing_gradients(buffer.block, sequences);
+    case BufferKind::transient_gradients:
+      return sizes.transient_gradients(buffer.block, sequences);
     case BufferKind::logits:
       return sizes.logits(buffer.block, sequences);
     case BufferKind::weights:
@@ -66,11 +66,11 @@ Slab slab_of(const DeviceSizes& sizes, const Buffer& buffer, int sequences) {
     case BufferKind::stashed_weights:
     case BufferKind::gradients:
     case BufferKind::optimizer_state:
-    case BufferKind::buddy_state:
+    case BufferKind::copy_state:
     case BufferKind::whole_gradients:
-    case BufferKind::buddy_gradients:
+    case BufferKind::copy_gradients:
     case BufferKind::exchange:
-    case BufferKind::leaving:
+    case BufferKind::outgoing:
     case BufferKind::message:
     case BufferKind::joined:
     case BufferKind::graph:
@@ -82,7 +82,7 @@ Slab slab_of(const DeviceSizes& sizes, const Buffer& buffer, int sequences) {
 
 bool is_flat(BufferKind kind) {
   return kind == BufferKind::gathered_weights || kind == BufferKind::whole_gradients ||
-         kind == BufferKind::buddy_gradients || kind == BufferKind::exchange || kind == BufferKind::leaving ||
+         kind == BufferKind::copy_gradients || kind == BufferKind::exchange || kind == BufferKind::outgoing ||
          kind == BufferKind::message || kind == BufferKind::joined;
 }
 
@@ -111,9 +111,9 @@ std::vector<Group> Engine::groups() const {
 
 namespace {
 
-// Of a key/value head that several tensor parts have, each has a part of the gradient's sum: rounded to 8 bits one by one, they are
-// not what the sum would be.
-void refuse_rounded_parts(const Plan& plan, const ModelSpec& model, const Stage& stage) {
+// If several tensor parts have the same key/value head, each has only a part of the gradient's sum. Rounding
+// the parts to fp8 separately differs from rounding the sum.
+void check_shared_kv_heads(const Plan& plan, const ModelSpec& model, const Stage& stage) {
   for (const int block : fp8_blocks(plan)) {
     if (block < stage.chunks.front().first() || block >= stage.chunks.back().end()) continue;
     for (const Chunk& chunk : stage.chunks) {
@@ -123,33 +123,33 @@ void refuse_rounded_parts(const Plan& plan, const ModelSpec& model, const Stage&
         if (tensor_part(model, strategy, part).kv_heads.begin <
             tensor_part(model, strategy, part - 1).kv_heads.end)
           throw UserError(
-              "block {}: with tp {} devices share some of the {} key/value heads, which products in fp8 "
-              "cannot; "
-              "use a tp that divides them",
+              "block {}: tp {} makes devices share some of the {} key/value heads, which fp8 does not "
+              "support; use a tp that divides their number",
               block, strategy.tp, model.kv_heads);
     }
   }
 }
 
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model, const Stage& stage) {
-  refuse_rounded_parts(plan, model, stage);
+  check_shared_kv_heads(plan, model, stage);
   const bool has_both_ends =
       stage.chunks.front().first() == 0 && stage.chunks.back().end() == plan.num_blocks;
   if (model.is_tied && has_both_ends) {
     const LayerStrategy &first = strategy_of(stage, 0), &last = strategy_of(stage, plan.num_blocks - 1);
     if (first.tp != last.tp || first.zero != last.zero || first.shard_group != last.shard_group)
       throw UserError(
-          "blocks 0 and {} share the embedding and are split differently: they must be split alike",
+          "blocks 0 and {} share the embedding but have different tp, zero or shard groups; give them the "
+          "same strategy",
           plan.num_blocks - 1);
   }
   for (const Chunk& chunk : stage.chunks)
     for (const BlockRun& run : chunk.runs) {
       const LayerStrategy& s = run.strategy;
-      // What autograd keeps of weights must be where it was when the backward comes.
-      const bool is_kept_by_autograd = model.is_custom() && s.zero == 3 && plan.num_blocks > 1;
-      if (is_kept_by_autograd && s.recompute != RecomputeMode::full)
-        throw UserError("zero 3 of a model of modules needs --recompute full, or use zero 2");
-      if (s.offload) throw UserError("offload: optimizer state cannot be kept in host memory yet");
+      // Autograd saves references to weights, which must still be valid in the backward.
+      const bool saves_weights_in_autograd = model.is_custom() && s.zero == 3 && plan.num_blocks > 1;
+      if (saves_weights_in_autograd && s.recompute != RecomputeMode::full)
+        throw UserError("zero 3 with a module model needs --recompute full; use that, or zero 2");
+      if (s.offload) throw UserError("offload: optimizer state in host memory is not supported yet");
     }
 }
 
@@ -158,14 +158,15 @@ void ensure_engine_supports(const Plan& plan, const ModelSpec& model, const Stag
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
   validate(plan, model, "the plan");
   if (model.is_mixture())
-    throw UserError("{} is a mixture of experts: it can be planned and simulated, not trained yet",
+    throw UserError("{} is a mixture of experts: it can be planned and simulated, but not trained yet",
                     model.name);
   if (is_asynchronous(plan.schedule) && model.is_custom())
     throw UserError(
-        "schedule {}: autograd needs the weights of a forward unchanged, use a synchronous schedule",
+        "schedule {}: autograd needs the weights of a forward to stay unchanged; use a synchronous schedule",
         text(plan.schedule));
   if (bytes_of(plan.accumulators) < 4)
-    throw UserError("accumulators of {}: gradients are added up in fp32, use that", text(plan.accumulators));
+    throw UserError("accumulators of {}: gradients are accumulated in fp32; use fp32",
+                    text(plan.accumulators));
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages) ensure_engine_supports(plan, model, stage);
 }
@@ -178,26 +179,26 @@ Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters,
       types_(types_of(plan.precision)),
       program_(compile(plan_, model_,
                        options.comm == nullptr ? plan_.pipelines[0].stages[0].devices[0] : options.rank)),
-      pace_(options.beacon, program_.instructions.size(),
-            options.beacon != nullptr && options.predicted ? options.predicted(plan_, program_)
-                                                           : std::vector<double>()),
+      time_limits_(options.step_heartbeat, program_.instructions.size(),
+                   options.step_heartbeat != nullptr && options.predicted ? options.predicted(plan_, program_)
+                                                                          : std::vector<double>()),
       world_(world_of(plan_, options.comm == nullptr ? 1 : options.comm->size())),
-      pipeline_(plan_.pipelines[static_cast<std::size_t>(program_.seat.pipeline)]),
-      stage_(pipeline_.stages[static_cast<std::size_t>(program_.seat.stage)]),
+      pipeline_(plan_.pipelines[static_cast<std::size_t>(program_.location.pipeline)]),
+      stage_(pipeline_.stages[static_cast<std::size_t>(program_.location.stage)]),
       kernels_(make_kernels(options.device)),
       attention_(make_attention(options.device, types_.element)),
       ring_(make_ring_attention(options.device)),
-      products_(make_products(options.device, types_.element, options.product_record)),
-      tools_{model_, types_, *kernels_, *attention_, *ring_, *products_, {}, {}},
+      gemm_(make_gemm(options.device, types_.element, options.gemm_algorithm_file)),
+      services_{model_, types_, *kernels_, *attention_, *ring_, *gemm_, {}, {}},
       crossings_(plan_, model_, program_, flats_, types_.element, options.comm),
       state_(plan_, model_, program_, parameters, options.comm),
       versions_(plan_, program_, parameters),
-      updates_(plan_, program_.seat, options.device),
+      updates_(plan_, program_.location, options.device),
       recording_(options.device) {
   if (has_fp8(plan_)) fp8_ = std::make_unique<Fp8Scales>(plan_, options.device);
-  tools_.fp8 = fp8_.get();
-  if (fp8_ != nullptr) state_.gather_narrow(*fp8_, *kernels_);
-  std::tie(tools_.cosine, tools_.sine) =
+  services_.fp8 = fp8_.get();
+  if (fp8_ != nullptr) state_.gather_in_fp8(*fp8_, *kernels_);
+  std::tie(services_.cosine, services_.sine) =
       rope_tables(model_, std::max(plan_.sequence_length, options.num_positions), types_, options.device);
   make_blocks();
   make_memory();
@@ -212,20 +213,21 @@ void Engine::make_blocks() {
   for (const Chunk& chunk : stage_.chunks)
     for (int block = chunk.first(); block < chunk.end(); ++block) {
       const LayerStrategy& strategy = strategy_of(stage_, block);
-      const TensorPart part = tensor_part(model_, strategy, program_.seat.index);
+      const TensorPart part = tensor_part(model_, strategy, program_.location.index);
       std::unique_ptr<Block>& made = blocks_[static_cast<std::size_t>(block)];
       switch (block_kind(model_, block)) {
         case BlockKind::embedding:
-          made = make_embedding_block(tools_, part);
+          made = make_embedding_block(services_, part);
           break;
         case BlockKind::layer:
-          made = make_layer_block(tools_, block, strategy, part);
+          made = make_layer_block(services_, block, strategy, part);
           break;
         case BlockKind::head:
-          made = make_head_block(tools_, part);
+          made = make_head_block(services_, part);
           break;
         case BlockKind::custom:
-          ensure(options_.make_custom_block != nullptr, "an engine for custom blocks without them");
+          ensure(options_.make_custom_block != nullptr,
+                 "a custom model needs EngineOptions::make_custom_block");
           made = options_.make_custom_block(block, strategy.recompute);
           break;
       }
@@ -234,38 +236,40 @@ void Engine::make_blocks() {
 
 void Engine::make_memory() {
   const Arena planned = plan_arena(program_);
-  outside_ = planned.outside;
+  autograd_bytes_ = planned.outside;
   arena_ = at::empty({planned.bytes.value}, at::TensorOptions(at::kByte).device(options_.device));
-  numbers_ = at::zeros({kNumStepNumbers}, at::TensorOptions(at::kDouble).device(options_.device));
+  numbers_ = at::zeros({kNumStepScalars}, at::TensorOptions(at::kDouble).device(options_.device));
   host_numbers_ =
-      at::zeros({kNumStepNumbers}, at::TensorOptions(at::kDouble).pinned_memory(options_.device.is_cuda()));
-  loss_sum_ = numbers_.narrow(0, static_cast<int>(StepNumber::loss_sum), 1);
-  square_sum_ = numbers_.narrow(0, static_cast<int>(StepNumber::square_sum), 1);
-  const DeviceSizes sizes(plan_, model_, program_.seat);
+      at::zeros({kNumStepScalars}, at::TensorOptions(at::kDouble).pinned_memory(options_.device.is_cuda()));
+  loss_sum_ = numbers_.narrow(0, static_cast<int>(StepScalar::loss_sum), 1);
+  square_sum_ = numbers_.narrow(0, static_cast<int>(StepScalar::square_sum), 1);
+  const DeviceSizes sizes(plan_, model_, program_.location);
   const std::vector<int>& sequences = pipeline_.microbatches;
-  slabs_.resize(program_.buffers.size()), flats_.resize(program_.buffers.size());
-  leaving_.resize(program_.buffers.size());
+  activation_buffers_.resize(program_.buffers.size()), flats_.resize(program_.buffers.size());
+  outgoing_.resize(program_.buffers.size());
   for (std::size_t b = 0; b < program_.buffers.size(); ++b) {
     const Buffer& buffer = program_.buffers[b];
     if (planned.offsets[b] < 0) continue;
     const at::Tensor memory = arena_.narrow(0, planned.offsets[b], buffer.bytes.value);
     if (is_flat(buffer.kind)) flats_[b] = memory;
-    if (buffer.kind == BufferKind::leaving)
-      leaving_[b] = crossings_.leaving(static_cast<int>(b));
+    if (buffer.kind == BufferKind::outgoing)
+      outgoing_[b] = crossings_.outgoing(static_cast<int>(b));
     else if (!is_flat(buffer.kind) && buffer.microbatch >= 0)
-      slabs_[b] = SlabTensors(slab_of(sizes, buffer, sequences[static_cast<std::size_t>(buffer.microbatch)]),
-                              memory, types_);
+      activation_buffers_[b] = ActivationTensors(
+          activation_layout_of(sizes, buffer, sequences[static_cast<std::size_t>(buffer.microbatch)]), memory,
+          types_);
   }
   microbatches_.resize(splits_of(stage_).size() * sequences.size());
 }
 
-// A flat tensor inside a buffer of bytes.
+// A flat tensor inside a byte buffer.
 at::Tensor Engine::flat(int buffer, std::int64_t offset, std::int64_t count, at::ScalarType type) const {
   const auto width = static_cast<std::int64_t>(at::elementSize(type));
   return flats_[static_cast<std::size_t>(buffer)].narrow(0, offset * width, count * width).view(type);
 }
 
-// The whole weights or gradients of a block: in a buffer of the step, or where they always are; undefined where neither is.
+// The whole weights or gradients of a block: in a buffer of the step, or in Parameters; undefined if in
+// neither.
 at::Tensor Engine::whole(int block, int buffer, StateKind kind) const {
   const BlockShape& shape = parameters_.shape(block);
   const bool is_weights = kind == StateKind::weights;
@@ -279,15 +283,15 @@ at::Tensor Engine::whole_weights(const ViewKey& key) const {
   return whole(key.block, key.weights, StateKind::weights);
 }
 
-// Made once for each set of buffers that a block's tensors lie in.
+// Created once for each set of buffers that contain a block's tensors.
 const BlockViews* Engine::views(const ViewKey& key) {
-  const BlockViews*& found = known_views_[key];
+  const BlockViews*& found = view_cache_[key];
   if (found != nullptr) return found;
   BlockViews made;
   if (!parameters_.shape(key.block).tensors.empty())
     made = parameters_.views(key.block, whole_weights(key),
                              whole(key.block, key.gradients, StateKind::gradients));
-  // A stage without the first block has a copy of a tied embedding among the head's own tensors.
+  // In a stage without the first block, the head's own tensors include a copy of the tied embedding.
   const bool is_tied_here = model_.is_tied && stage_.chunks.front().first() == 0;
   if (block_kind(model_, key.block) == BlockKind::head && is_tied_here) {
     constexpr const char* kWords = "embedding.words.weight";
@@ -295,7 +299,7 @@ const BlockViews* Engine::views(const ViewKey& key) {
                                          whole(0, key.tied, StateKind::gradients))[kWords];
     if (key.weights >= 0) {
       const std::int64_t rows =
-          tensor_part(model_, strategy_of(stage_, key.block), program_.seat.index).vocab.size();
+          tensor_part(model_, strategy_of(stage_, key.block), program_.location.index).vocab.size();
       words.weight = flat(key.weights, state_.tied_offset(), rows * model_.hidden, types_.element)
                          .view({rows, model_.hidden});
     }
@@ -305,10 +309,10 @@ const BlockViews* Engine::views(const ViewKey& key) {
   return found = views_.back().get();
 }
 
-// Each instruction with what it works on.
+// Determines the operands of each instruction.
 void Engine::make_passes() {
   const std::size_t num_microbatches = pipeline_.microbatches.size();
-  const StagePosition position{program_.seat.stage, static_cast<int>(pipeline_.stages.size()),
+  const StagePosition position{program_.location.stage, static_cast<int>(pipeline_.stages.size()),
                                static_cast<int>(num_microbatches), static_cast<int>(stage_.chunks.size())};
   const std::vector<Side> splits = splits_of(stage_);
   const std::vector<Slot> slots = order_of(plan_.schedule, position);
@@ -323,9 +327,9 @@ void Engine::make_passes() {
       const auto split = static_cast<std::size_t>(split_of(stage_, instruction.block));
       pass.microbatch =
           &microbatches_[split * num_microbatches + static_cast<std::size_t>(instruction.microbatch)];
-      pass.own_length = own_length(splits[split], program_.seat.index, plan_.sequence_length);
+      pass.own_length = own_length(splits[split], program_.location.index, plan_.sequence_length);
     }
-    pass.sequence_length = plan_.sequence_length, pass.hop = instruction.hop;
+    pass.sequence_length = plan_.sequence_length, pass.ring_step = instruction.ring_step;
     pass.dropout = RandomKey(static_cast<std::uint64_t>(options_.seed)).with("dropout");
     pass.is_recompute = instruction.op == Op::recompute ||
                         (instruction.lane == Lane::tensor && instruction.serves == Op::recompute);
@@ -336,8 +340,8 @@ void Engine::make_passes() {
         cleared_[i].push_back(buffer);
         is_cleared[static_cast<std::size_t>(buffer)] = true;
       }
-    const bool is_of_block = instruction.lane == Lane::compute || instruction.lane == Lane::tensor;
-    if (!is_of_block || instruction.op == Op::optimizer) continue;
+    const bool belongs_to_block = instruction.lane == Lane::compute || instruction.lane == Lane::tensor;
+    if (!belongs_to_block || instruction.op == Op::optimizer) continue;
     if (!is_forward_.back()) key.version = versions_.version_of(instruction.microbatch);
     pass.weights = views(key);
   }
@@ -345,46 +349,48 @@ void Engine::make_passes() {
 
 namespace {
 
-bool is_of_backward(const Instruction& at) {
+bool belongs_to_backward(const Instruction& at) {
   const Op op = at.lane == Lane::tensor ? at.serves : at.op;
   return op == Op::backward_input || op == Op::backward_weight;
 }
 
 }  // namespace
 
-// The slabs of an instruction; and the buffers of weights and gradients on their way that it uses.
+// Adds the activation buffers of an instruction to the pass, and returns its buffers of gathered weights and
+// unreduced gradients.
 Engine::ViewKey Engine::add_buffers(const Instruction& instruction, Pass& pass) const {
   ViewKey key{.block = instruction.block};
   for (const Use& use : program_.uses(instruction)) {
     const Buffer& buffer = program_.buffers[static_cast<std::size_t>(use.buffer)];
-    const SlabTensors& slab = slabs_[static_cast<std::size_t>(use.buffer)];
+    const ActivationTensors& activation_buffer = activation_buffers_[static_cast<std::size_t>(use.buffer)];
     const bool is_own = buffer.block == instruction.block;
     if (buffer.kind == BufferKind::gathered_weights)
       key.weights = use.buffer;
     else if (buffer.kind == BufferKind::whole_gradients)
       (is_own ? key.gradients : key.tied) = use.buffer;
-    else if (buffer.kind == BufferKind::leaving) {
+    else if (buffer.kind == BufferKind::outgoing) {
       if (use.is_write)
-        (is_of_backward(instruction) ? pass.below : pass.next) =
-            &leaving_[static_cast<std::size_t>(use.buffer)];
+        (belongs_to_backward(instruction) ? pass.below : pass.next) =
+            &outgoing_[static_cast<std::size_t>(use.buffer)];
     } else if (is_flat(buffer.kind))
       continue;
     else if (is_own)
-      pass.slabs.push_back(&slab);
+      pass.activation_buffers.push_back(&activation_buffer);
     else if (buffer.block > instruction.block)
-      pass.next = slab.find(input_name(model_, buffer.block));
+      pass.next = activation_buffer.find(input_name(model_, buffer.block));
     else
-      pass.below = slab.find("output.gradient");
+      pass.below = activation_buffer.find("output.gradient");
   }
   return key;
 }
 
-// The first weight gradient of a block in a step is written over what the last step left; the rest is cleared. Not where
-// gradients are on their way to shards.
+// The first weight gradient of a block in a step overwrites the result of the previous step; all other
+// gradients are cleared. This does not apply to gradients that are reduced to shards.
 void Engine::mark_first_passes() {
   std::set<std::pair<int, Part>> seen;
   std::vector<at::Tensor> written;
-  if (is_asynchronous(plan_.schedule)) return clear_between(written);  // each update clears what it has used
+  // each update clears the gradients that it used
+  if (is_asynchronous(plan_.schedule)) return clear_other_ranges(written);
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& next = program_.instructions[i];
     if (next.lane != Lane::compute || next.op == Op::optimizer) continue;
@@ -395,18 +401,18 @@ void Engine::mark_first_passes() {
     // A device may have nothing to compute in a small micro-batch.
     const Side side{static_cast<int>(stage_.devices.size()), strategy};
     const int sequences = pipeline_.microbatches[static_cast<std::size_t>(next.microbatch)];
-    if (share_of(side, program_.seat.index, sequences, plan_.sequence_length, false).num_tokens() == 0)
+    if (share_of(side, program_.location.index, sequences, plan_.sequence_length, false).num_tokens() == 0)
       continue;
     if (!seen.emplace(next.block, next.part).second) continue;
     passes_[i].is_first = true;
-    for (const std::string& name : blocks_[static_cast<std::size_t>(next.block)]->first_written())
+    for (const std::string& name : blocks_[static_cast<std::size_t>(next.block)]->overwritten_gradients())
       if (const at::Tensor& sums = (*passes_[i].weights)[name].gradient; sums.defined())
         written.push_back(sums);
   }
-  clear_between(written);
+  clear_other_ranges(written);
 }
 
-void Engine::clear_between(const std::vector<at::Tensor>& written) {
+void Engine::clear_other_ranges(const std::vector<at::Tensor>& written) {
   std::vector<std::pair<char*, char*>> ranges;
   for (const at::Tensor& sums : written)
     ranges.emplace_back(static_cast<char*>(sums.data_ptr()),

@@ -11,7 +11,7 @@
 
 namespace optimus {
 namespace {
-constexpr int kSpread = 4;
+constexpr int kScaleStride = 4;
 }
 
 Fp8Scales::Fp8Scales(const Plan& plan, at::Device device)
@@ -23,21 +23,23 @@ Fp8Scales::Fp8Scales(const Plan& plan, at::Device device)
   for (const int block : fp8_blocks(plan)) has_layer_[static_cast<std::size_t>(block - 1)] = true;
   const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
   maxima_ = at::zeros({num_slots_}, options);
-  scales_ = at::ones({num_slots_, kSpread}, options), inverses_ = at::ones({num_slots_, kSpread}, options);
-  host_ = at::ones({2, num_slots_, kSpread}, at::TensorOptions(at::kFloat).pinned_memory(device.is_cuda()));
+  scales_ = at::ones({num_slots_, kScaleStride}, options),
+  inverses_ = at::ones({num_slots_, kScaleStride}, options);
+  host_ =
+      at::ones({2, num_slots_, kScaleStride}, at::TensorOptions(at::kFloat).pinned_memory(device.is_cuda()));
 }
 
 void Fp8Scales::begin_step(bool is_training) {
   ++number_;
-  is_measured_ = is_training, is_narrow_ = !history_.is_empty();
+  is_measured_ = is_training, uses_fp8_ = !history_.is_empty();
   if (is_training) maxima_.zero_();
-  if (!is_narrow_) return;
+  if (!uses_fp8_) return;
   auto* const scales = host_.data_ptr<float>();
   for (int slot = 0; slot < num_slots_; ++slot) {
     const auto operand = static_cast<Fp8Operand>(slot % kNumFp8Operands);
     const int exponent = fp8_exponent(operand, history_.maximum(slot));
-    scales[kSpread * slot] = std::ldexp(1.0f, exponent);
-    scales[kSpread * (num_slots_ + slot)] = std::ldexp(1.0f, -exponent);
+    scales[kScaleStride * slot] = std::ldexp(1.0f, exponent);
+    scales[kScaleStride * (num_slots_ + slot)] = std::ldexp(1.0f, -exponent);
   }
   scales_.copy_(host_[0], /*non_blocking=*/true), inverses_.copy_(host_[1], /*non_blocking=*/true);
 }
@@ -52,14 +54,14 @@ void Fp8Scales::end_step(bool counts) {
 void Fp8Scales::measure(int slot, const at::Tensor& tensor) {
   if (!is_measured_) return;
   at::Tensor largest = maxima_.select(0, slot);
-  keep_largest(tensor, largest);
+  update_maximum(tensor, largest);
 }
 
 Fp8Scale Fp8Scales::scale_for(int slot, const at::Tensor& tensor) const {
   const auto operand = static_cast<Fp8Operand>(slot % kNumFp8Operands);
-  if (is_known(operand)) return {scale(slot), inverse(slot)};
+  if (is_scale_known(operand)) return {scale(slot), inverse(slot)};
   at::Tensor largest = at::zeros({}, maxima_.options());
-  keep_largest(tensor, largest);
+  update_maximum(tensor, largest);
   return fp8_scale_for(operand, largest);
 }
 
@@ -67,8 +69,9 @@ void Fp8Scales::set_history(Fp8History history) {
   history_ = {};
   for (std::vector<float>& step : history.steps) {
     if (std::ssize(step) != num_slots_)
-      throw UserError("maxima of {} operands of 8-bit products, the plan has {}: they are of another model",
-                      step.size(), num_slots_);
+      throw UserError(
+          "the fp8 history has maxima of {} operands, but the plan has {}: it belongs to another model",
+          step.size(), num_slots_);
     history_.add(std::move(step), window_);
   }
 }

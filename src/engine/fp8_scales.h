@@ -1,8 +1,9 @@
-// Scales and maxima of 8-bit products (plan/fp8.h) where the tensors are. Before a step the scales of all slots, from the history,
-// go to the device; products measure what they are given; at the gate devices agree on maxima; behind the step they join the history.
-// Every device has the whole history: whoever is left of a run has it, and a checkpoint takes it from anybody.
+// Scales and maxima of fp8 GEMMs (plan/fp8.h) on the device. Before a step the scales of all slots, computed
+// from the history, are copied to the device; GEMMs measure their operands; at the gate the devices agree on
+// the maxima; after the step they are appended to the history. Every device has the complete history, so it
+// survives the loss of devices, and any rank can write it into a checkpoint.
 //
-// Nothing here waits for the device but end_step, behind which a step has ended anyway. Read next: fp8_products.h.
+// Only end_step waits for the device, at a point where the step has ended anyway. Read next: fp8_gemm.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,47 +22,50 @@ class Fp8Scales {
 
   bool has(int layer) const { return has_layer_[static_cast<std::size_t>(layer)]; }
 
-  // Scales of the history; maxima begin at 0. A pass that is not for training is not measured.
+  // Computes the scales from the history and sets the maxima to 0. A pass that is not for training is not
+  // measured.
   void begin_step(bool is_training);
-  // [slots], fp32: the largest of this device so far. To become the largest of all devices before end_step.
+  // [slots], fp32: the maxima on this device so far. The caller replaces them with the maxima over all
+  // devices before end_step.
   at::Tensor& maxima() { return maxima_; }
-  // Reads the maxima. They count when the step did.
+  // Reads the maxima and adds them to the history if the step counts.
   void end_step(bool counts);
 
-  // The step under way: its number, which changes with the weights.
+  // Number of the current step; it changes whenever the weights do.
   std::int64_t number() const { return number_; }
   bool is_measured() const { return is_measured_; }
-  bool is_narrow() const {
-    return is_narrow_;
-  }  // false: there is no history yet, products are as without fp8
+  bool uses_fp8() const { return uses_fp8_; }  // false: there is no history yet, and GEMMs run without fp8
   at::Tensor scale(int slot) const { return scales_.select(0, slot).select(0, 0); }
   at::Tensor inverse(int slot) const { return inverses_.select(0, slot).select(0, 0); }
-  // The slot's; with scales of the tensor at hand, this tensor's own.
+  // The slot's scale; with current scaling, the scale of this tensor.
   Fp8Scale scale_for(int slot, const at::Tensor& tensor) const;
-  // Known before the tensor is: whoever makes it can write it in 8 bits.
-  bool is_known(Fp8Operand operand) const { return !is_current_ || operand == Fp8Operand::weight; }
+  // Whether the scale is known before the tensor exists, so that its producer can write it directly in fp8.
+  bool is_scale_known(Fp8Operand operand) const { return !is_current_ || operand == Fp8Operand::weight; }
   void measure(int slot, const at::Tensor& tensor);
-  // Of this layer, products get weights that their owners have rounded and measured (narrow_shards.h), in steps that are narrow.
+  // Declares that the weights of this layer reach the GEMMs already rounded and measured by their owners
+  // (fp8_shards.h), in steps that use fp8.
   void expect_rounded_weights(int layer) { has_rounded_weights_[static_cast<std::size_t>(layer)] = true; }
   bool has_rounded_weights(int layer) const {
-    return is_narrow_ && has_rounded_weights_[static_cast<std::size_t>(layer)];
+    return uses_fp8_ && has_rounded_weights_[static_cast<std::size_t>(layer)];
   }
-  // Of this device, to be raised by who measures by himself; undefined where nothing is measured.
+  // The maximum on this device, to be raised by kernels that measure their output themselves; undefined if
+  // the step is not measured.
   at::Tensor maximum(int slot) const { return is_measured_ ? maxima_.select(0, slot) : at::Tensor(); }
 
   const Fp8History& history() const { return history_; }
-  // Of a checkpoint or another engine. A longer one than the window loses its oldest steps. Throws UserError for another model's.
+  // Sets the history of a checkpoint or another engine. A history longer than the window loses its oldest
+  // steps. Throws UserError if it belongs to another model.
   void set_history(Fp8History history);
 
  private:
   const int num_slots_, window_;
-  const bool is_current_;  // scales of the tensor at hand
+  const bool is_current_;  // current scaling: the scale comes from the tensor itself
   std::vector<bool> has_layer_, has_rounded_weights_;
   Fp8History history_;
   at::Tensor maxima_;             // [slots], fp32, on the device
-  at::Tensor scales_, inverses_;  // [slots, 4], of which the first counts: libraries want them at 16 bytes
-  at::Tensor host_;               // [2, slots, 4]: these as the host makes them
-  bool is_measured_ = false, is_narrow_ = false;
+  at::Tensor scales_, inverses_;  // [slots, 4]; only the first is used: cuBLASLt needs 16-byte alignment
+  at::Tensor host_;               // [2, slots, 4]: scales and inverses as computed on the host
+  bool is_measured_ = false, uses_fp8_ = false;
   std::int64_t number_ = 0;
 };
 

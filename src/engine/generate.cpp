@@ -16,7 +16,7 @@ namespace {
 
 Plan plan_for(const ModelSpec& model, Precision precision, std::int64_t length) {
   UniformPlan shape{.microbatch = 1, .batch = 1, .sequence_length = length, .precision = precision};
-  shape.strategy.recompute = RecomputeMode::full;  // a forward keeps the least
+  shape.strategy.recompute = RecomputeMode::full;  // a forward then saves the least
   return uniform_plan(model, shape);
 }
 
@@ -30,44 +30,45 @@ Batch batch_of(const std::vector<std::int64_t>& ids, std::int64_t first_position
   return batch;
 }
 
-// The place where the running sum of chances passes a uniform number's share of their sum.
-std::size_t draw(const std::vector<double>& chances, double uniform) {
-  std::vector<double> sums(chances.size());
-  std::partial_sum(chances.begin(), chances.end(), sums.begin());
+// Inverse transform sampling: the index at which the cumulative sum of chances exceeds `uniform` times their
+// total.
+std::size_t sample_index(const std::vector<double>& probabilities, double uniform) {
+  std::vector<double> sums(probabilities.size());
+  std::partial_sum(probabilities.begin(), probabilities.end(), sums.begin());
   const auto at = std::upper_bound(sums.begin(), sums.end(), uniform * sums.back());
   return std::min(static_cast<std::size_t>(at - sums.begin()), sums.size() - 1);
 }
 
-// One row of logits; a uniform number in [0, 1).
-std::int64_t pick(const at::Tensor& logits, const GenerateOptions& options, double uniform) {
+// Selects a token from one row of logits; uniform: a random number in [0, 1).
+std::int64_t select_token(const at::Tensor& logits, const GenerateOptions& options, double uniform) {
   if (options.temperature == 0) return logits.argmax().item<std::int64_t>();
   const at::Tensor shares = logits.to(at::kCPU, at::kDouble).div(options.temperature).softmax(0).contiguous();
   const double* begin = shares.const_data_ptr<double>();
-  std::vector<double> chances(begin, begin + shares.numel());
-  if (options.top_p >= 1) return static_cast<std::int64_t>(draw(chances, uniform));
-  std::vector<std::int64_t> ids(chances.size());
+  std::vector<double> probabilities(begin, begin + shares.numel());
+  if (options.top_p >= 1) return static_cast<std::int64_t>(sample_index(probabilities, uniform));
+  std::vector<std::int64_t> ids(probabilities.size());
   std::iota(ids.begin(), ids.end(), 0);
   std::stable_sort(ids.begin(), ids.end(),
                    [&](std::int64_t a, std::int64_t b) { return begin[a] > begin[b]; });
-  chances.clear();
-  for (double sum = 0; chances.size() < ids.size() && sum < options.top_p; sum += chances.back())
-    chances.push_back(begin[ids[chances.size()]]);
-  return ids[draw(chances, uniform)];
+  probabilities.clear();
+  for (double sum = 0; probabilities.size() < ids.size() && sum < options.top_p; sum += probabilities.back())
+    probabilities.push_back(begin[ids[probabilities.size()]]);
+  return ids[sample_index(probabilities, uniform)];
 }
 
-void refuse_impossible(const ModelSpec& model, const std::vector<std::int64_t>& prompt,
-                       std::int64_t num_tokens) {
-  if (!model.is_causal) throw UserError("{} fills in masked words and cannot generate text", model.name);
+void check_request(const ModelSpec& model, const std::vector<std::int64_t>& prompt, std::int64_t num_tokens) {
+  if (!model.is_causal) throw UserError("{} is a masked language model and cannot generate text", model.name);
   if (prompt.empty()) throw UserError("generation needs a prompt of at least one token");
   for (const std::int64_t id : prompt)
     if (id < 0 || id >= model.vocab)
       throw UserError("the prompt's token {} is outside the vocabulary of {}", id, model.vocab);
-  const std::int64_t room =
-      model.max_positions + 1 - std::ssize(prompt);  // the last new token needs no place
-  if (model.positions == PositionKind::learned && num_tokens > room)
-    throw UserError("{} tokens of prompt and {} new ones do not fit the {} positions of {}; {}",
-                    prompt.size(), num_tokens, model.max_positions, model.name,
-                    room > 0 ? fmt::format("at most {} new ones do", room) : "give a shorter prompt");
+  const std::int64_t num_available =
+      model.max_positions + 1 - std::ssize(prompt);  // the last new token needs no position
+  if (model.positions == PositionKind::learned && num_tokens > num_available)
+    throw UserError("{} prompt tokens and {} new tokens exceed the {} positions of {}; {}", prompt.size(),
+                    num_tokens, model.max_positions, model.name,
+                    num_available > 0 ? fmt::format("generate at most {} tokens", num_available)
+                                      : "use a shorter prompt");
 }
 
 }  // namespace
@@ -76,21 +77,22 @@ std::vector<std::int64_t> generate(const ModelSpec& model, Precision precision, 
                                    at::Device device, const std::vector<std::int64_t>& prompt,
                                    const GenerateOptions& options) {
   const std::int64_t total = std::ssize(prompt) + options.num_tokens;
-  refuse_impossible(model, prompt, options.num_tokens);
-  ModelSpec long_enough = model;  // rotary positions have no end
-  if (model.positions == PositionKind::rope) long_enough.max_positions = std::max(model.max_positions, total);
+  check_request(model, prompt, options.num_tokens);
+  ModelSpec extended_model = model;  // rotary positions are unlimited
+  if (model.positions == PositionKind::rope)
+    extended_model.max_positions = std::max(model.max_positions, total);
   const EngineOptions engine_options{.device = device, .seed = 0, .num_positions = total};
   KeyValueCache cache(model, total, types_of(precision), device);
   std::vector<std::int64_t> result;
-  at::Tensor logits =
-      Engine(plan_for(long_enough, precision, std::ssize(prompt)), long_enough, parameters, engine_options)
-          .logits(batch_of(prompt, 0), &cache);
-  Engine one(plan_for(long_enough, precision, 1), long_enough, parameters, engine_options);
+  at::Tensor logits = Engine(plan_for(extended_model, precision, std::ssize(prompt)), extended_model,
+                             parameters, engine_options)
+                          .logits(batch_of(prompt, 0), &cache);
+  Engine one(plan_for(extended_model, precision, 1), extended_model, parameters, engine_options);
   const std::vector<std::int64_t>& ends = options.end_tokens;
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(options.seed)).with("generate");
   while (std::ssize(result) < options.num_tokens) {
     const double uniform = random_uniform(key, static_cast<std::uint64_t>(result.size()));
-    result.push_back(pick(logits[logits.size(0) - 1], options, uniform));
+    result.push_back(select_token(logits[logits.size(0) - 1], options, uniform));
     if (options.on_token) options.on_token(result.back());
     if (std::count(ends.begin(), ends.end(), result.back()) > 0) break;
     if (std::ssize(result) < options.num_tokens)

@@ -1,4 +1,4 @@
-// Text from a model, token by token.
+// Text generation, token by token.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,16 @@ namespace optimus {
 
 struct GenerateOptions {
   std::int64_t num_tokens = 100;
-  double temperature = 0;  // 0: always the likeliest token
+  double temperature = 0;  // 0: always the most likely token
   std::int64_t seed = 0;
-  double top_p = 1;                        // choose among the likeliest tokens that together have this chance
-  std::vector<std::int64_t> end_tokens{};  // one of these is the last token; none: exactly num_tokens come
-  std::function<void(std::int64_t id)> on_token{};  // each one as it comes; may throw
+  double top_p = 1;  // sample from the most likely tokens that together have this probability
+  // generation stops after any of these; empty: exactly num_tokens are generated
+  std::vector<std::int64_t> end_tokens{};
+  std::function<void(std::int64_t id)> on_token{};  // called for each token as it is generated; may throw
 };
 
-// The new ids behind the prompt (at least one id). Causal models only; all but the last must have a position where positions
-// are learned. Throws UserError.
+// Returns the new ids that follow the prompt (at least one id). Causal models only. With learned positions,
+// all tokens but the last must fit into the model's positions. Throws UserError.
 std::vector<std::int64_t> generate(const ModelSpec& model, Precision precision, Parameters& parameters,
                                    at::Device device, const std::vector<std::int64_t>& prompt,
                                    const GenerateOptions& options);

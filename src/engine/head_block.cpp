@@ -1,10 +1,11 @@
-// The last block: final norm (or BERT's transform), output projection and loss. On a device that has the whole vocabulary the
-// forward goes over some tokens at a time: logits, loss, their gradient in place, and from it at once the projection's weight
-// gradient and the gradient of its input, which takes the input's place. So logits are computed once and all of them are never
-// in memory.
+// The last block: final norm (or BERT's transform), output projection and loss. On a device with the whole
+// vocabulary the forward processes some tokens at a time: it computes logits, loss, and the gradient of the
+// logits in place, and from that immediately the projection's weight gradient and the gradient of its input,
+// which overwrites the input. Logits are therefore computed once, and never all of them are in memory.
 //
-// Under tensor parallelism each device has some columns of the logits. The forward gives for each token the largest of them and
-// the sum of exponentials; the parts tell each other, and the backward computes the logits again for their gradient.
+// Under tensor parallelism each device has some columns of the logits. The forward computes the largest logit
+// and the sum of exponentials for each token; the parts exchange these statistics, and the backward
+// recomputes the logits for their gradient.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
@@ -17,33 +18,35 @@ namespace {
 
 class HeadBlock final : public Block {
  public:
-  HeadBlock(const Tools& tools, const TensorPart& part) : tools_(tools), model_(tools.model), part_(part) {}
+  HeadBlock(const BlockServices& services, const TensorPart& part)
+      : services_(services), model_(services.model), part_(part) {}
 
   void forward(Part, const Pass& pass) override {
     if (!part_.is_sequence_parallel) prepare(pass);
-    if (!part_.is_alone()) return for_each_piece(pass, [&](const Piece& piece) { tell(pass, piece); });
+    if (!part_.is_alone())
+      return for_each_piece(pass, [&](const Piece& piece) { compute_statistics(pass, piece); });
     at::Tensor input = pass["head.output.input"];
     if (pass.all_logits != nullptr) {
-      tools_.products.forward(input, output(pass).weight, output_bias(pass).weight, *pass.all_logits);
+      services_.gemm.forward(input, output(pass).weight, output_bias(pass).weight, *pass.all_logits);
       return;
     }
     at::Tensor losses = pass["head.loss.tokens"];
     for_each_piece(pass, [&](const Piece& piece) {
       at::Tensor logits = piece.logits,
                  some_losses = losses.narrow(0, piece.begin, piece.input.size(0)).squeeze(1);
-      tools_.kernels.cross_entropy(logits, piece.targets, some_losses, pass.gradient_scale);
-      if (pass.gradient_scale != 0) use_gradient(pass, piece);
+      services_.kernels.cross_entropy(logits, piece.targets, some_losses, pass.gradient_scale);
+      if (pass.gradient_scale != 0) apply_logits_gradient(pass, piece);
     });
     pass.loss->add_(losses.sum(at::kDouble));
   }
 
   void backward_input(Part, const Pass& pass) override {
-    if (part_.is_alone()) return through_norms(pass);
+    if (part_.is_alone()) return backward_through_norms(pass);
     for_each_piece(pass, [&](const Piece& piece) {
       at::Tensor logits = piece.logits;
       const at::Tensor sums = pass["head.logsumexp"].narrow(0, piece.begin, piece.input.size(0)).squeeze(1);
-      tools_.kernels.loss_gradient(logits, own_targets(piece.targets), sums, pass.gradient_scale);
-      use_gradient(pass, piece);
+      services_.kernels.loss_gradient(logits, own_targets(piece.targets), sums, pass.gradient_scale);
+      apply_logits_gradient(pass, piece);
     });
   }
 
@@ -51,9 +54,9 @@ class HeadBlock final : public Block {
     if (!model_.is_bert()) return;
     WeightView transform = (*pass.weights)["head.transform.weight"],
                bias = (*pass.weights)["head.transform.bias"];
-    tools_.products.weight_gradient(pass["head.transform.gradient"], transform_input(pass),
-                                    transform.gradient);
-    tools_.kernels.add_rows(pass["head.transform.gradient"], bias.gradient);
+    services_.gemm.weight_gradient(pass["head.transform.gradient"], transform_input(pass),
+                                   transform.gradient);
+    services_.kernels.add_rows(pass["head.transform.gradient"], bias.gradient);
   }
 
   Exchange begin_exchange(const Instruction& collective, const Pass& pass) override {
@@ -69,15 +72,15 @@ class HeadBlock final : public Block {
     return {Exchange::Kind::scatter, padded_to(pass["head.whole"], rows * part_.tp), padded_to(own, rows)};
   }
 
-  std::vector<std::string> first_written() const override { return {output_name()}; }
+  std::vector<std::string> overwritten_gradients() const override { return {output_name()}; }
 
   void end_exchange(const Instruction& collective, const Pass& pass) override {
     if (collective.op == Op::all_gather) return;
-    collective.serves == Op::forward ? sum_losses(pass) : through_norms(pass);
+    collective.serves == Op::forward ? sum_losses(pass) : backward_through_norms(pass);
   }
 
  private:
-  // Some tokens at a time: as many as there is room for logits.
+  // Some tokens at a time: as many as the logits buffer can hold.
   struct Piece {
     std::int64_t begin = 0;
     at::Tensor input, logits, targets;
@@ -91,17 +94,17 @@ class HeadBlock final : public Block {
       const std::int64_t count = std::min(most, rows - begin);
       Piece piece{begin, input.narrow(0, begin, count), logits.narrow(0, 0, count),
                   pass.microbatch->targets.narrow(0, begin, count)};
-      tools_.products.forward(piece.input, output(pass).weight, output_bias(pass).weight, piece.logits);
+      services_.gemm.forward(piece.input, output(pass).weight, output_bias(pass).weight, piece.logits);
       use(piece);
     }
   }
 
-  // What the other parts need to know of these logits.
-  void tell(const Pass& pass, const Piece& piece) {
+  // Computes the statistics of these logits that the other parts need.
+  void compute_statistics(const Pass& pass, const Piece& piece) {
     at::Tensor statistics = pass["head.statistics"].narrow(0, piece.begin, piece.input.size(0));
-    tools_.kernels.loss_statistics(piece.logits, own_targets(piece.targets), statistics);
+    services_.kernels.loss_statistics(piece.logits, own_targets(piece.targets), statistics);
   }
-  // From what all parts told.
+  // Computes the losses from the statistics of all parts.
   void sum_losses(const Pass& pass) {
     const std::int64_t rows = pass.microbatch->num_rows();
     const at::Tensor all = pass["head.statistics.all"].view({part_.tp, rows, 3});
@@ -112,79 +115,81 @@ class HeadBlock final : public Block {
     const at::Tensor counted = at::where(pass.microbatch->targets.ge(0), losses, at::zeros_like(losses));
     if (part_.is_first()) pass.loss->add_(counted.sum(at::kDouble));
   }
-  // Column numbers among the own logits; -2 where another part has the target.
+  // Column indices among the own logits; -2 if another part has the target.
   at::Tensor own_targets(const at::Tensor& targets) const {
     const at::Tensor is_elsewhere = targets.lt(part_.vocab.begin).logical_or(targets.ge(part_.vocab.end));
     const at::Tensor own = (targets - part_.vocab.begin).masked_fill_(is_elsewhere, -2);
     return own.masked_fill_(targets.lt(0), -1);
   }
 
-  // The gradient of the logits, in their place, goes to the weights and to where the input was.
-  void use_gradient(const Pass& pass, const Piece& piece) {
+  // Uses the gradient of the logits, which has overwritten them: adds it to the weight gradients, and
+  // overwrites the input with the input gradient.
+  void apply_logits_gradient(const Pass& pass, const Piece& piece) {
     WeightView weight = output(pass), bias = output_bias(pass);
     at::Tensor input = piece.input;
-    tools_.products.weight_gradient(piece.logits, input, weight.gradient, !pass.is_first || piece.begin > 0);
-    if (bias.weight.defined()) tools_.kernels.add_rows(piece.logits, bias.gradient);
-    tools_.products.input_gradient(piece.logits, weight.weight, input);
+    services_.gemm.weight_gradient(piece.logits, input, weight.gradient, !pass.is_first || piece.begin > 0);
+    if (bias.weight.defined()) services_.kernels.add_rows(piece.logits, bias.gradient);
+    services_.gemm.input_gradient(piece.logits, weight.weight, input);
   }
 
-  void through_norms(const Pass& pass) {
+  void backward_through_norms(const Pass& pass) {
     const at::Tensor gradient = pass["head.output.input"];  // of all tokens or the own slice
     at::Tensor input = *pass.below;
-    if (!model_.is_bert()) return through(pass, "head.norm", gradient, input);
+    if (!model_.is_bert()) return backward_through_norm(pass, "head.norm", gradient, input);
     at::Tensor d_transform = pass["head.transform.gradient"], none;
-    through(pass, "head.transform_norm", gradient, d_transform);
-    tools_.kernels.activation_backward(model_.activation, d_transform, pass["head.transform.output"], {},
-                                       d_transform, none);
+    backward_through_norm(pass, "head.transform_norm", gradient, d_transform);
+    services_.kernels.activation_backward(model_.activation, d_transform, pass["head.transform.output"], {},
+                                          d_transform, none);
     const at::Tensor weight = (*pass.weights)["head.transform.weight"].weight;
-    if (model_.norm_place == NormPlace::post)
-      return tools_.products.input_gradient(d_transform, weight, input);
+    if (model_.norm_position == NormPosition::post)
+      return services_.gemm.input_gradient(d_transform, weight, input);
     at::Tensor d_input = pass["input.gradient"];
-    tools_.products.input_gradient(d_transform, weight, d_input);
-    through(pass, "head.norm", d_input, input);
+    services_.gemm.input_gradient(d_transform, weight, d_input);
+    backward_through_norm(pass, "head.norm", d_input, input);
   }
 
-  // From the stream to the projection's input.
+  // Computes the projection's input from the residual stream.
   void prepare(const Pass& pass) {
     at::Tensor input = pass["head.output.input"];
     if (!model_.is_bert()) return normalize(pass, "head.norm", input);
-    if (model_.norm_place == NormPlace::pre) {
+    if (model_.norm_position == NormPosition::pre) {
       at::Tensor normed = pass["head.norm.output"];
       normalize(pass, "head.norm", normed);
     }
     at::Tensor transformed = pass["head.transform.output"], activated = pass["head.transform_norm.input"];
-    tools_.products.forward(transform_input(pass), (*pass.weights)["head.transform.weight"].weight,
-                            (*pass.weights)["head.transform.bias"].weight, transformed);
-    tools_.kernels.activation(model_.activation, transformed, {}, activated);
+    services_.gemm.forward(transform_input(pass), (*pass.weights)["head.transform.weight"].weight,
+                           (*pass.weights)["head.transform.bias"].weight, transformed);
+    services_.kernels.activation(model_.activation, transformed, {}, activated);
     normalize(pass, "head.transform_norm", input);
   }
   at::Tensor transform_input(const Pass& pass) const {
-    return pass[model_.norm_place == NormPlace::pre ? "head.norm.output" : "head.input"];
+    return pass[model_.norm_position == NormPosition::pre ? "head.norm.output" : "head.input"];
   }
   const char* output_name() const { return model_.is_tied ? "embedding.words.weight" : "head.output.weight"; }
   WeightView output(const Pass& pass) const { return (*pass.weights)[output_name()]; }
   WeightView output_bias(const Pass& pass) const { return (*pass.weights)["head.output.bias"]; }
   void normalize(const Pass& pass, const std::string& name, at::Tensor& y) const {
     at::Tensor statistics = pass[name + ".statistics"];
-    tools_.kernels.norm(norm_options(), pass[name + ".input"], (*pass.weights)[name + ".weight"].weight,
-                        (*pass.weights)[name + ".bias"].weight, y, statistics);
+    services_.kernels.norm(norm_options(), pass[name + ".input"], (*pass.weights)[name + ".weight"].weight,
+                           (*pass.weights)[name + ".bias"].weight, y, statistics);
   }
-  void through(const Pass& pass, const std::string& name, const at::Tensor& dy, at::Tensor& dx) const {
+  void backward_through_norm(const Pass& pass, const std::string& name, const at::Tensor& dy,
+                             at::Tensor& dx) const {
     WeightView weight = (*pass.weights)[name + ".weight"], bias = (*pass.weights)[name + ".bias"];
-    tools_.kernels.norm_backward(norm_options(), dy, pass[name + ".input"], weight.weight,
-                                 pass[name + ".statistics"], {}, dx, weight.gradient, bias.gradient);
+    services_.kernels.norm_backward(norm_options(), dy, pass[name + ".input"], weight.weight,
+                                    pass[name + ".statistics"], {}, dx, weight.gradient, bias.gradient);
   }
   NormOptions norm_options() const { return {model_.norm, model_.norm_eps}; }
 
-  const Tools& tools_;
+  const BlockServices& services_;
   const ModelSpec& model_;
   const TensorPart part_;
 };
 
 }  // namespace
 
-std::unique_ptr<Block> make_head_block(const Tools& tools, const TensorPart& part) {
-  return std::make_unique<HeadBlock>(tools, part);
+std::unique_ptr<Block> make_head_block(const BlockServices& services, const TensorPart& part) {
+  return std::make_unique<HeadBlock>(services, part);
 }
 
 }  // namespace optimus

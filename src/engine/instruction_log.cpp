@@ -7,32 +7,32 @@
 
 namespace optimus {
 
-InstructionLog::InstructionLog(at::Device device, WantedTimes wanted)
-    : device_(device), wanted_(std::move(wanted)) {
+InstructionLog::InstructionLog(at::Device device, TimingSelection selection)
+    : device_(device), selection_(std::move(selection)) {
   begin_times();
 }
 
 InstructionLog::Mark InstructionLog::now() {
   if (device_.is_cpu()) return {Clock::now(), nullptr};
-  if (unused_.empty())
-    unused_.push_back(std::make_unique<c10::Event>(device_.type(), c10::EventFlag::BACKEND_DEFAULT));
-  std::unique_ptr<c10::Event> event = std::move(unused_.back());
-  unused_.pop_back();
+  if (free_events_.empty())
+    free_events_.push_back(std::make_unique<c10::Event>(device_.type(), c10::EventFlag::BACKEND_DEFAULT));
+  std::unique_ptr<c10::Event> event = std::move(free_events_.back());
+  free_events_.pop_back();
   event->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   return {Clock::now(), std::move(event)};
 }
 
-void InstructionLog::keep(Mark& mark) {
-  if (mark.event != nullptr) unused_.push_back(std::move(mark.event));
+void InstructionLog::recycle(Mark& mark) {
+  if (mark.event != nullptr) free_events_.push_back(std::move(mark.event));
 }
 
 void InstructionLog::begin_times() {
-  keep(origin_);
+  recycle(origin_);
   origin_ = now();
   if (origin_.event == nullptr) return;
-  // Only behind all work that the device still had does the event stand at a known time.
+  // The time of the event is known only if the device has finished all earlier work.
   origin_.event->synchronize();
-  keep(origin_);
+  recycle(origin_);
   origin_ = now();
   origin_.event->synchronize();
 }
@@ -48,28 +48,29 @@ double InstructionLog::seconds(const Mark& mark) const {
 }
 
 void InstructionLog::begin(std::size_t instruction) {
-  const bool carried = is_carried(instruction);
-  if (!carried && first_of(instruction) != static_cast<int>(instruction)) return;
+  const bool transfer = is_transfer(instruction);
+  if (!transfer && first_of(instruction) != static_cast<int>(instruction)) return;
   if (instruction >= entries_.size()) entries_.resize(instruction + 1);
-  entries_[instruction].begin = carried ? Mark{Clock::now(), nullptr} : now();
+  entries_[instruction].begin = transfer ? Mark{Clock::now(), nullptr} : now();
 }
 
-void InstructionLog::executed(std::size_t instruction, Pending* under_way) {
-  const bool carried = is_carried(instruction);
+void InstructionLog::executed(std::size_t instruction, Pending* pending) {
+  const bool transfer = is_transfer(instruction);
   const int first = first_of(instruction);
-  if (!carried && (first < 0 || !is_last(instruction))) return;
-  if (under_way != nullptr)
-    under_way
-        ->is_done();  // whoever carries it looks after it from here on, so that its end is seen when it comes
-  else if (!carried)
+  if (!transfer && (first < 0 || !is_last(instruction))) return;
+  if (pending != nullptr)
+    pending
+        // polling starts here, so that the transport notices the end of the operation when it happens
+        ->is_done();
+  else if (!transfer)
     entries_[static_cast<std::size_t>(first)].end = now();
 }
 
 void InstructionLog::end(std::size_t instruction, std::unique_ptr<Pending> ended) {
-  if (is_carried(instruction)) {
+  if (is_transfer(instruction)) {
     Entry& entry = entries_[instruction];
     entry.took = ended->took();
-    if (!entry.took) entry.carried = std::move(ended);  // the device has not come so far
+    if (!entry.took) entry.transfer = std::move(ended);  // the device has not finished it yet
     return;
   }
   if (first_of(instruction) != static_cast<int>(instruction)) return;
@@ -83,7 +84,7 @@ void InstructionLog::end(std::size_t instruction, std::unique_ptr<Pending> ended
 void InstructionLog::add_span(std::size_t first, std::vector<InstructionTime>& times) const {
   const double end = seconds(*entries_[first].end);
   times.push_back({static_cast<int>(first), seconds(*entries_[first].begin), end});
-  const std::vector<int>& spans = wanted_.spans;
+  const std::vector<int>& spans = selection_.spans;
   for (std::size_t other = first + 1; other < spans.size() && spans[other] == static_cast<int>(first);
        ++other)
     times.push_back({static_cast<int>(other), end, end});
@@ -93,7 +94,7 @@ std::vector<InstructionTime> InstructionLog::take() {
   std::vector<InstructionTime> result;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
-    if (entry.carried != nullptr) entry.took = entry.carried->took();
+    if (entry.transfer != nullptr) entry.took = entry.transfer->took();
     if (entry.begin && entry.end) {
       add_span(i, result);
     } else if (entry.begin && entry.took) {
@@ -101,7 +102,7 @@ std::vector<InstructionTime> InstructionLog::take() {
       result.push_back({static_cast<int>(i), begin, begin + entry.took->value});
     }
     for (std::optional<Mark>* mark : {&entry.begin, &entry.end})
-      if (*mark) keep(**mark);
+      if (*mark) recycle(**mark);
   }
   entries_.clear();
   return result;

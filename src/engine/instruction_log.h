@@ -1,7 +1,7 @@
-// When each instruction of a step began and ended on this device. The engine writes it while somebody has asked for it
-// (Engine::instruction_log); otherwise it costs a comparison. On processors by the steady clock, on CUDA by events in the stream, which
-// are kept and used again. What the simulator predicts has the same form (simulate/instruction_time.h). Not what becomes of the times:
-// run/profile.h, run/watching.h.
+// Records when each instruction of a step began and ended on this device. The engine fills it only while
+// Engine::instruction_log is set; otherwise the cost is one comparison. CPU times come from the steady clock,
+// CUDA times from events in the stream, which are reused. Predictions of the simulator have the same form
+// (simulate/instruction_time.h). Users of the times: run/profile.h, run/rank_monitor.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,64 +16,68 @@
 
 namespace optimus {
 
-// Which instructions are timed, and how. None named: each, from its begin to its end on this device.
-struct WantedTimes {
-  // [instruction] the first of those that are timed as one, one behind the other, with nothing to wait for between them; -1: not on this device.
+// Specifies which instructions are timed, and how. Both empty: each instruction, from its begin to its end on
+// this device.
+struct TimingSelection {
+  // [instruction]: the first instruction of the span that contains it. A span is timed as a whole:
+  // consecutive instructions with nothing to wait for between them. -1: not timed on this device.
   std::vector<int> spans;
-  // [instruction] a message or collective whose time is what carried it took (Pending::took).
-  std::vector<bool> carried;
+  // [instruction]: for a message or collective, record the time of the transfer itself (Pending::took).
+  std::vector<bool> transfer;
 };
 
 class InstructionLog {
  public:
-  // Times are counted from here, or from the last call of begin_times.
-  explicit InstructionLog(at::Device device, WantedTimes wanted = {});
-  // Waits for the device.
+  // Times are relative to construction, or to the last call of begin_times.
+  explicit InstructionLog(at::Device device, TimingSelection selection = {});
+  // Synchronizes with the device.
   void begin_times();
   double elapsed() const;  // by the host's clock
 
   void begin(std::size_t instruction);
-  // Its call has returned. Unless something of it is under way that is its end.
-  void executed(std::size_t instruction, Pending* under_way);
-  // What was under way was waited for, and its result is where it belongs.
+  // Called when the instruction's call has returned. This is its end unless it has started an outstanding
+  // operation.
+  void executed(std::size_t instruction, Pending* pending);
+  // Called when the outstanding operation has completed and its result is in place.
   void end(std::size_t instruction, std::unique_ptr<Pending> ended);
 
-  // Of the instructions since the last call, in the order of the program. A span's time is its first instruction's; the others stand at its
-  // end and take none. What was carried begins when the host began it; where nobody knows what it took it is left out. Waits for the device.
+  // Returns the times of the instructions since the last call, in program order. The time of a span is
+  // attributed to its first instruction; the others have its end time and zero duration. A transfer begins
+  // when the host started it; it is omitted if its duration is unknown. Synchronizes with the device.
   std::vector<InstructionTime> take();
 
  private:
   using Clock = Deadline::Clock;
   struct Mark {
     Clock::time_point time;
-    std::unique_ptr<c10::Event> event;  // on a device that works behind the host
+    std::unique_ptr<c10::Event> event;  // on a device that runs asynchronously to the host
   };
   struct Entry {
     std::optional<Mark> begin, end;
-    std::unique_ptr<Pending> carried;  // until it is known what it took
+    std::unique_ptr<Pending> transfer;  // until its duration is known
     std::optional<Seconds> took;
   };
   Mark now();
   double seconds(const Mark& mark) const;
-  void keep(Mark& mark);
+  void recycle(Mark& mark);
   void add_span(std::size_t first, std::vector<InstructionTime>& times) const;
-  bool is_carried(std::size_t instruction) const {
-    return !wanted_.carried.empty() && wanted_.carried[instruction];
+  bool is_transfer(std::size_t instruction) const {
+    return !selection_.transfer.empty() && selection_.transfer[instruction];
   }
-  // -1: not wanted.
+  // -1: not timed.
   int first_of(std::size_t instruction) const {
-    return wanted_.spans.empty() ? static_cast<int>(instruction) : wanted_.spans[instruction];
+    return selection_.spans.empty() ? static_cast<int>(instruction) : selection_.spans[instruction];
   }
   bool is_last(std::size_t instruction) const {
-    const std::vector<int>& spans = wanted_.spans;
+    const std::vector<int>& spans = selection_.spans;
     return instruction + 1 >= spans.size() || spans[instruction + 1] != spans[instruction];
   }
 
   const at::Device device_;
-  const WantedTimes wanted_;
+  const TimingSelection selection_;
   Mark origin_;
-  std::vector<Entry> entries_;                       // [instruction]
-  std::vector<std::unique_ptr<c10::Event>> unused_;  // of steps before
+  std::vector<Entry> entries_;                            // [instruction]
+  std::vector<std::unique_ptr<c10::Event>> free_events_;  // from earlier steps, for reuse
 };
 
 }  // namespace optimus

@@ -1,43 +1,47 @@
-// A transformer layer: attention and mlp, with norms before (GPT-2, Llama) or behind the sums (BERT).
+// A transformer layer: attention and mlp, with norms before them (GPT-2, Llama) or after the residual sums
+// (BERT).
 //
-//   pre   norm1 -> q k v -> (norms of heads) -> rope -> attention -> out -> + stream;   norm2 -> up -> act -> down -> + stream
-//   post  q k v -> attention -> out -> + input -> norm1;                                up -> act -> down -> + -> norm2
+//   pre   norm1 -> q k v -> (norms of heads) -> rope -> attention -> out -> + stream;
+//         norm2 -> up -> act -> down -> + stream
+//   post  q k v -> attention -> out -> + input -> norm1;
+//         up -> act -> down -> + norm1 output -> norm2
 //
-// Shapes: rows are tokens, [rows, width]. On a device alone the stream is added inside the last product of each part. Under
-// tensor parallelism a part ends with a product that gives a part of a sum; what follows it (bias, dropout, stream, norms, and in
-// the backward norms and stream) waits behind the collective, in end_exchange. With sequence parallelism everything outside the
-// products is done for the own slice of tokens, and X.whole are the gathered operands and unsummed results of all tokens.
+// Shapes: rows are tokens, [rows, width]. Without tensor parallelism the residual stream is added inside the
+// last GEMM of each part. With it, a part ends with a GEMM whose result is a partial sum; the operations that
+// follow (bias, dropout, stream, norms, and in the backward norms and stream) are done after the collective,
+// in end_exchange. With sequence parallelism everything outside the GEMMs is computed for the own slice of
+// tokens, and X.whole are the gathered operands and unreduced results of all tokens.
 #include <array>
 #include <memory>
 
 #include "base/error.h"
 #include "engine/block.h"
 #include "engine/cache.h"
-#include "engine/fp8_products.h"
-#include "engine/ring_pass.h"
+#include "engine/fp8_gemm.h"
+#include "engine/layer_ring_attention.h"
 
 namespace optimus {
 namespace {
 
-// Weight and bias of a product or a norm, and the accumulators of their gradients.
+// Weight and bias of a GEMM or a norm, and their gradient accumulators.
 struct Weights {
   at::Tensor weight, bias, weight_gradient, bias_gradient;
 };
 
 class LayerBlock final : public Block {
  public:
-  LayerBlock(const Tools& tools, int block, const LayerStrategy& strategy, const TensorPart& part)
-      : tools_(tools),
-        model_(tools.model),
+  LayerBlock(const BlockServices& services, int block, const LayerStrategy& strategy, const TensorPart& part)
+      : services_(services),
+        model_(services.model),
         layer_(block - 1),
         strategy_(strategy),
         part_(part),
-        runs_(head_runs(tools.model, part)),
-        ring_(tools, block - 1, part, runs_) {
-    if (tools.fp8 == nullptr || !tools.fp8->has(layer_)) return;
-    for (int product = 0; product < kNumLayerProducts; ++product)
-      narrow_[static_cast<std::size_t>(product)] = make_fp8_products(
-          {tools.products, tools.kernels, *tools.fp8}, layer_, static_cast<LayerProduct>(product));
+        head_ranges_(head_ranges(services.model, part)),
+        ring_(services, block - 1, part, head_ranges_) {
+    if (services.fp8 == nullptr || !services.fp8->has(layer_)) return;
+    for (int product = 0; product < kNumLayerGemms; ++product)
+      fp8_gemms_[static_cast<std::size_t>(product)] = make_fp8_gemm(
+          {services.gemm, services.kernels, *services.fp8}, layer_, static_cast<LayerGemm>(product));
   }
 
   void forward(Part part, const Pass& pass) override {
@@ -49,8 +53,8 @@ class LayerBlock final : public Block {
       case Part::attention_input:
         begin_attention(pass);
         return ring_.begin_forward(pass, heads(pass["attention.key"]), heads(pass["attention.value"]));
-      case Part::attention_hop:
-        return ring_.forward_hop(pass, heads(pass["attention.query"]));
+      case Part::attention_ring_step:
+        return ring_.forward_ring_step(pass, heads(pass["attention.query"]));
       case Part::attention_output:
         ring_.end_forward(pass, heads(pass["attention.output"]));
         return project_attention(pass);
@@ -59,7 +63,7 @@ class LayerBlock final : public Block {
       case Part::whole:
       case Part::router:
       case Part::experts:
-        ensure(false, "part {} of a layer", text(part));
+        ensure(false, "a layer has no part {}", text(part));
     }
   }
   void backward_input(Part part, const Pass& pass) override {
@@ -71,9 +75,9 @@ class LayerBlock final : public Block {
       case Part::attention_output:
         begin_backward_attention(pass);
         return ring_.begin_backward(pass, heads(pass["attention.key"]), heads(pass["attention.value"]));
-      case Part::attention_hop:
-        return ring_.backward_hop(pass, heads(pass["attention.output.gradient"]),
-                                  heads(pass["attention.query"]), heads(pass["attention.output"]));
+      case Part::attention_ring_step:
+        return ring_.backward_ring_step(pass, heads(pass["attention.output.gradient"]),
+                                        heads(pass["attention.query"]), heads(pass["attention.output"]));
       case Part::attention_input:
         ring_.end_backward(pass, heads(pass["attention.query.gradient"]),
                            heads(pass["attention.key.gradient"]), heads(pass["attention.value.gradient"]));
@@ -83,27 +87,27 @@ class LayerBlock final : public Block {
       case Part::whole:
       case Part::router:
       case Part::experts:
-        ensure(false, "part {} of a layer", text(part));
+        ensure(false, "a layer has no part {}", text(part));
     }
   }
   void backward_weight(Part part, const Pass& pass) override {
     if (part == Part::attention) {
-      add_weight_gradient(pass, LayerProduct::out, whole_gradient(pass, part), pass["attention.output"]);
+      add_weight_gradient(pass, LayerGemm::out, whole_gradient(pass, part), pass["attention.output"]);
       if (!has_sums_in_norm()) add_bias_gradient(pass, "attention.out", attention_out_gradient(pass));
-      add_weight_gradient(pass, LayerProduct::qkv, pass["qkv.gradient"], attention_operand(pass));
+      add_weight_gradient(pass, LayerGemm::qkv, pass["qkv.gradient"], attention_operand(pass));
       add_bias_gradient(pass, "attention.qkv", pass["qkv.gradient"]);
     } else {
-      add_weight_gradient(pass, LayerProduct::down, whole_gradient(pass, part),
-                          pass["mlp.activation.output"]);
+      add_weight_gradient(pass, LayerGemm::down, whole_gradient(pass, part), pass["mlp.activation.output"]);
       if (!has_sums_in_norm()) add_bias_gradient(pass, "mlp.down", mlp_down_gradient(pass));
       const bool is_summed =
-          products(LayerProduct::up).has_taken(pass["up.gradient"]);  // already, on its way to 8 bits
-      add_weight_gradient(pass, LayerProduct::up, pass["up.gradient"], mlp_operand(pass));
+          // already summed during the conversion to fp8
+          gemm(LayerGemm::up).has_stored_gradient(pass["up.gradient"]);
+      add_weight_gradient(pass, LayerGemm::up, pass["up.gradient"], mlp_operand(pass));
       if (!is_summed) add_bias_gradient(pass, up_name(), pass["up.gradient"]);
     }
   }
 
-  std::vector<std::string> first_written() const override {
+  std::vector<std::string> overwritten_gradients() const override {
     return {"attention.qkv.weight", "attention.out.weight", std::string(up_name()) + ".weight",
             "mlp.down.weight"};
   }
@@ -128,55 +132,56 @@ class LayerBlock final : public Block {
   }
 
  private:
-  Products& products(LayerProduct product) const {
-    const std::unique_ptr<Products>& narrow = narrow_[static_cast<std::size_t>(product)];
-    return narrow == nullptr ? tools_.products : *narrow;
+  Gemm& gemm(LayerGemm product) const {
+    const std::unique_ptr<Gemm>& narrow = fp8_gemms_[static_cast<std::size_t>(product)];
+    return narrow == nullptr ? services_.gemm : *narrow;
   }
-  bool is_pre() const { return model_.norm_place == NormPlace::pre; }
-  bool is_cut_by_tokens() const { return part_.is_sequence_parallel; }
+  bool is_pre() const { return model_.norm_position == NormPosition::pre; }
+  bool uses_sequence_parallel() const { return part_.is_sequence_parallel; }
   const char* up_name() const { return model_.is_gated ? "mlp.gate_up" : "mlp.up"; }
-  const char* name_of(LayerProduct product) const {
+  const char* name_of(LayerGemm product) const {
     switch (product) {
-      case LayerProduct::qkv:
+      case LayerGemm::qkv:
         return "attention.qkv";
-      case LayerProduct::out:
+      case LayerGemm::out:
         return "attention.out";
-      case LayerProduct::up:
+      case LayerGemm::up:
         return up_name();
-      case LayerProduct::down:
+      case LayerGemm::down:
         return "mlp.down";
     }
     return "";
   }
   at::Tensor stream_in(const Pass& pass) const { return pass[input_name(model_, BlockKind::layer)]; }
-  // The operands of the first products: of all tokens, or of the own slice before it is gathered.
+  // The operands of the first GEMMs: of all tokens, or of the own slice before it is gathered.
   at::Tensor attention_input(const Pass& pass) const {
     return pass[is_pre() ? "norm1.output" : "attention.input"];
   }
   at::Tensor mlp_input(const Pass& pass) const { return pass[is_pre() ? "norm2.output" : "norm1.output"]; }
   at::Tensor attention_operand(const Pass& pass) const {
-    return is_cut_by_tokens() ? pass["attention.whole"] : attention_input(pass);
+    return uses_sequence_parallel() ? pass["attention.whole"] : attention_input(pass);
   }
   at::Tensor mlp_operand(const Pass& pass) const {
-    return is_cut_by_tokens() ? pass["mlp.whole"] : mlp_input(pass);
+    return uses_sequence_parallel() ? pass["mlp.whole"] : mlp_input(pass);
   }
   at::Tensor gate(const Pass& pass) const { return model_.is_gated ? pass["mlp.gate.output"] : at::Tensor(); }
-  // The sum that a part ends with; of the mlp, where norms come first, the block's output.
+  // The sum at the end of a part. For the mlp with norms before it, this is the block's output.
   at::Tensor attention_sum(const Pass& pass) const { return pass[is_pre() ? "norm2.input" : "norm1.input"]; }
   at::Tensor mlp_sum(const Pass& pass) const { return is_pre() ? output(pass) : pass["norm2.input"]; }
   at::Tensor mlp_stream(const Pass& pass) const { return pass[is_pre() ? "norm2.input" : "norm1.output"]; }
-  // Computed again for the layer above; behind the sums (post) also for its statistics, which layers of a group do not keep.
+  // Whether the output is needed: a recompute needs it for the next layer, and with norms after the sums also
+  // for their statistics, which layers of a recompute group do not save.
   bool has_output(const Pass& pass) const {
     return !pass.is_recompute || pass.next != nullptr || (!is_pre() && strategy_.recompute_layers > 1);
   }
-  // The sum itself, behind which a norm stands, is needed for that norm's gradient.
+  // A norm after the sum needs the sum itself for its gradient.
   bool has_mlp_sum(const Pass& pass) const { return has_output(pass) || !is_pre(); }
 
   void begin_attention(const Pass& pass) {
-    if (is_pre() && !is_cut_by_tokens()) normalize_for(pass, "norm1", LayerProduct::qkv);
+    if (is_pre() && !uses_sequence_parallel()) normalize_for(pass, "norm1", LayerGemm::qkv);
     at::Tensor qkv = pass["qkv"];
     const Weights joint = weights(pass, "attention.qkv");
-    products(LayerProduct::qkv).forward(attention_operand(pass), joint.weight, joint.bias, qkv);
+    gemm(LayerGemm::qkv).forward(attention_operand(pass), joint.weight, joint.bias, qkv);
     position_heads(pass);
   }
   void project_attention(const Pass& pass) {
@@ -184,12 +189,12 @@ class LayerBlock final : public Block {
     const Weights out = weights(pass, "attention.out");
     at::Tensor sum = attention_sum(pass);
     if (part_.is_alone()) {
-      add_to_stream(pass, LayerProduct::out, output, stream_in(pass), sum);
+      add_to_stream(pass, LayerGemm::out, output, stream_in(pass), sum);
       if (!is_pre()) normalize(pass, "norm1");
       return;
     }
-    if (is_cut_by_tokens()) sum = pass["attention.whole"];
-    products(LayerProduct::out).forward(output, out.weight, {}, sum);
+    if (uses_sequence_parallel()) sum = pass["attention.whole"];
+    gemm(LayerGemm::out).forward(output, out.weight, {}, sum);
   }
   void end_attention(const Pass& pass) {
     at::Tensor sum = attention_sum(pass);
@@ -198,19 +203,19 @@ class LayerBlock final : public Block {
   }
 
   void forward_mlp(const Pass& pass) {
-    if (is_pre() && !is_cut_by_tokens()) normalize_for(pass, "norm2", LayerProduct::up);
+    if (is_pre() && !uses_sequence_parallel()) normalize_for(pass, "norm2", LayerGemm::up);
     at::Tensor up = pass["up"], activated = pass["mlp.activation.output"];
     const Weights joint = weights(pass, up_name()), down = weights(pass, "mlp.down");
-    products(LayerProduct::up).forward(mlp_operand(pass), joint.weight, joint.bias, up);
+    gemm(LayerGemm::up).forward(mlp_operand(pass), joint.weight, joint.bias, up);
     activate(pass, activated);
     if (!has_mlp_sum(pass)) return;
     at::Tensor sum = mlp_sum(pass);
     if (part_.is_alone()) {
-      add_to_stream(pass, LayerProduct::down, activated, mlp_stream(pass), sum);
+      add_to_stream(pass, LayerGemm::down, activated, mlp_stream(pass), sum);
       return end_with_norm(pass);
     }
-    if (is_cut_by_tokens()) sum = pass["mlp.whole"];
-    products(LayerProduct::down).forward(activated, down.weight, {}, sum);
+    if (uses_sequence_parallel()) sum = pass["mlp.whole"];
+    gemm(LayerGemm::down).forward(activated, down.weight, {}, sum);
   }
   void end_mlp(const Pass& pass) {
     at::Tensor sum = mlp_sum(pass);
@@ -221,44 +226,45 @@ class LayerBlock final : public Block {
     if (is_pre() || !has_output(pass)) return;
     const Weights norm = weights(pass, "norm2");
     at::Tensor y = output(pass), statistics = pass["norm2.statistics"];
-    tools_.kernels.norm(norm_options(), pass["norm2.input"], norm.weight, norm.bias, y, statistics);
+    services_.kernels.norm(norm_options(), pass["norm2.input"], norm.weight, norm.bias, y, statistics);
   }
 
-  // q and k as attention sees them: through the norms of single heads, then turned by their positions.
+  // Prepares q and k for attention: norms of single heads, then rotary embedding.
   void position_heads(const Pass& pass) {
     at::Tensor q = heads(pass["attention.query"]), k = heads(pass["attention.key"]);
     if (model_.has_qk_norm) {
       at::Tensor q_statistics = pass["attention.q_norm.statistics"].unsqueeze(2),
                  k_statistics = pass["attention.k_norm.statistics"].unsqueeze(2);
-      tools_.kernels.norm(norm_options(), heads(pass["attention.q_norm.input"]),
-                          weights(pass, "attention.q_norm").weight, {}, q, q_statistics);
-      tools_.kernels.norm(norm_options(), heads(pass["attention.k_norm.input"]),
-                          weights(pass, "attention.k_norm").weight, {}, k, k_statistics);
+      services_.kernels.norm(norm_options(), heads(pass["attention.q_norm.input"]),
+                             weights(pass, "attention.q_norm").weight, {}, q, q_statistics);
+      services_.kernels.norm(norm_options(), heads(pass["attention.k_norm.input"]),
+                             weights(pass, "attention.k_norm").weight, {}, k, k_statistics);
     }
     rotate(pass, q, k, false);
   }
   void rotate(const Pass& pass, at::Tensor& q, at::Tensor& k, bool is_backward) {
-    if (!tools_.cosine.defined()) return;
-    // Columns of one matrix, side by side: heads of both are turned alike, so in one pass.
+    if (!services_.cosine.defined()) return;
+    // q and k are adjacent columns of one matrix: one call rotates the heads of both.
     if (q.strides() == k.strides() && k.storage_offset() == q.storage_offset() + q.size(1) * q.stride(1)) {
       at::Tensor both = q.as_strided({q.size(0), q.size(1) + k.size(1), q.size(2)}, q.strides());
-      tools_.kernels.rope(both, tools_.cosine, tools_.sine, pass.microbatch->positions, is_backward);
+      services_.kernels.rope(both, services_.cosine, services_.sine, pass.microbatch->positions, is_backward);
       return;
     }
-    tools_.kernels.rope(q, tools_.cosine, tools_.sine, pass.microbatch->positions, is_backward);
-    tools_.kernels.rope(k, tools_.cosine, tools_.sine, pass.microbatch->positions, is_backward);
+    services_.kernels.rope(q, services_.cosine, services_.sine, pass.microbatch->positions, is_backward);
+    services_.kernels.rope(k, services_.cosine, services_.sine, pass.microbatch->positions, is_backward);
   }
 
   void attend(const Pass& pass) {
     const at::Tensor q = heads(pass["attention.query"]), k = heads(pass["attention.key"]),
                      v = heads(pass["attention.value"]), all = heads(pass["attention.output"]);
-    for (const HeadRun& run : runs_) {
-      at::Tensor output = of_queries(all, run), sums = logsumexp(pass, run);
-      const at::Tensor queries = of_queries(q, run), keys = of_keys(k, run), values = of_keys(v, run);
+    for (const HeadRange& run : head_ranges_) {
+      at::Tensor output = select_query_heads(all, run), sums = logsumexp(pass, run);
+      const at::Tensor queries = select_query_heads(q, run), keys = select_kv_heads(k, run),
+                       values = select_kv_heads(v, run);
       if (pass.cache != nullptr)
         pass.cache->attend(layer_, queries, keys, values, output);
       else
-        tools_.attention.forward(task(pass, run), queries, keys, values, output, sums);
+        services_.attention.forward(task(pass, run), queries, keys, values, output, sums);
     }
   }
   void attend_backward(const Pass& pass) {
@@ -267,50 +273,52 @@ class LayerBlock final : public Block {
                      d_attended = pass["attention.output.gradient"];
     at::Tensor dq = heads(pass["attention.query.gradient"]), dk = heads(pass["attention.key.gradient"]),
                dv = heads(pass["attention.value.gradient"]);
-    for (const HeadRun& run : runs_) {
-      at::Tensor run_dq = of_queries(dq, run), run_dk = of_keys(dk, run), run_dv = of_keys(dv, run);
-      tools_.attention.backward(task(pass, run), of_queries(heads(d_attended), run), of_queries(q, run),
-                                of_keys(k, run), of_keys(v, run), of_queries(output, run),
-                                logsumexp(pass, run), run_dq, run_dk, run_dv);
+    for (const HeadRange& run : head_ranges_) {
+      at::Tensor run_dq = select_query_heads(dq, run), run_dk = select_kv_heads(dk, run),
+                 run_dv = select_kv_heads(dv, run);
+      services_.attention.backward(task(pass, run), select_query_heads(heads(d_attended), run),
+                                   select_query_heads(q, run), select_kv_heads(k, run),
+                                   select_kv_heads(v, run), select_query_heads(output, run),
+                                   logsumexp(pass, run), run_dq, run_dk, run_dv);
     }
   }
 
-  // sum = x + dropout(product + bias), in as few passes as there can be.
-  void add_to_stream(const Pass& pass, LayerProduct which, const at::Tensor& input, const at::Tensor& x,
+  // sum = x + dropout(product + bias), in as few passes as possible.
+  void add_to_stream(const Pass& pass, LayerGemm which, const at::Tensor& input, const at::Tensor& x,
                      at::Tensor& sum) {
     const Weights linear = weights(pass, name_of(which));
-    const DropoutSite dropout = dropout_of(pass, which == LayerProduct::out ? "attention" : "mlp");
+    const DropoutSite dropout = dropout_of(pass, which == LayerGemm::out ? "attention" : "mlp");
     if (dropout.rate > 0) {
-      products(which).forward(input, linear.weight, {}, sum);
-      tools_.kernels.add(sum, linear.bias, x, dropout, sum);
+      gemm(which).forward(input, linear.weight, {}, sum);
+      services_.kernels.add(sum, linear.bias, x, dropout, sum);
     } else {
-      products(which).forward_onto(input, linear.weight, linear.bias, x, sum);
+      gemm(which).forward_with_residual(input, linear.weight, linear.bias, x, sum);
     }
   }
-  // The same where the product is there already.
+  // The same, if `sum` already contains the product.
   void add_stream(const Pass& pass, const at::Tensor& bias, const at::Tensor& x, std::string_view site,
                   at::Tensor& sum) {
-    tools_.kernels.add(sum, bias, x, dropout_of(pass, site), sum);
+    services_.kernels.add(sum, bias, x, dropout_of(pass, site), sum);
   }
 
-  // Of the sum that the mlp ends with.
+  // The gradient of the sum at the end of the mlp.
   at::Tensor mlp_sum_gradient(const Pass& pass) {
     at::Tensor stream = pass["output.gradient"];
     if (is_pre()) return stream;
     at::Tensor sum = pass["mlp.sum.gradient"];
-    through_norm(pass, "norm2", stream, {}, sum);
+    backward_through_norm(pass, "norm2", stream, {}, sum);
     return sum;
   }
 
   void backward_mlp(const Pass& pass) {
     if (strategy_.recompute == RecomputeMode::selective) {
-      if (!is_cut_by_tokens())
-        is_pre() ? normalize_for(pass, "norm2", LayerProduct::up) : normalize(pass, "norm1");
+      if (!uses_sequence_parallel())
+        is_pre() ? normalize_for(pass, "norm2", LayerGemm::up) : normalize(pass, "norm1");
       at::Tensor activated = pass["mlp.activation.output"];
       activate(pass, activated);
     }
     at::Tensor stream, d_down = mlp_down_gradient(pass);
-    if (!is_cut_by_tokens()) {
+    if (!uses_sequence_parallel()) {
       stream = mlp_sum_gradient(pass);
       mask_gradient(pass, stream, "mlp", d_down);
     }
@@ -318,64 +326,64 @@ class LayerBlock final : public Block {
                d_gate = model_.is_gated ? pass["mlp.gate.gradient"] : at::Tensor();
     at::Tensor d_activated = model_.is_gated ? pass["mlp.activation.gradient"] : d_up;
     const at::Tensor d_product = whole_gradient(pass, Part::mlp), down = weights(pass, "mlp.down").weight;
-    Products& of_down = products(LayerProduct::down);
-    if (up_takes_gradient(pass)) {
+    Gemm& down_gemm = gemm(LayerGemm::down);
+    if (up_accepts_gradient(pass)) {
       at::Tensor bias_gradient = weights(pass, up_name()).bias_gradient;
-      of_down.input_gradient(d_product, down, d_activated);
-      products(LayerProduct::up)
-          .take_gradient(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
-                         pass["up.gradient"], bias_gradient);
-    } else if (model_.is_gated || !of_down.input_gradient_through(model_.activation, d_product, down,
-                                                                  pass["mlp.up.output"], d_up)) {
-      of_down.input_gradient(d_product, down, d_activated);
-      tools_.kernels.activation_backward(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
-                                         d_up, d_gate);
+      down_gemm.input_gradient(d_product, down, d_activated);
+      gemm(LayerGemm::up)
+          .accept_gradient(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
+                           pass["up.gradient"], bias_gradient);
+    } else if (model_.is_gated || !down_gemm.input_gradient_through_activation(
+                                      model_.activation, d_product, down, pass["mlp.up.output"], d_up)) {
+      down_gemm.input_gradient(d_product, down, d_activated);
+      services_.kernels.activation_backward(model_.activation, d_activated, pass["mlp.up.output"], gate(pass),
+                                            d_up, d_gate);
     }
     at::Tensor d_input = pass["input.gradient"], middle = pass["middle.gradient"];
     const at::Tensor weight = weights(pass, up_name()).weight;
     const bool adds = part_.is_alone() && !is_pre();
-    products(LayerProduct::up)
-        .input_gradient(pass["up.gradient"], weight, d_input, adds ? stream : at::Tensor());
+    gemm(LayerGemm::up).input_gradient(pass["up.gradient"], weight, d_input, adds ? stream : at::Tensor());
     if (!part_.is_alone()) return;
-    is_pre() ? through_norm2(pass, d_input, stream, middle)
-             : through_norm(pass, "norm1", d_input, {}, middle);
+    is_pre() ? backward_through_norm2(pass, d_input, stream, middle)
+             : backward_through_norm(pass, "norm1", d_input, {}, middle);
   }
   void end_backward_mlp(const Pass& pass) {
     at::Tensor middle = pass["middle.gradient"],
-               summed = is_cut_by_tokens() ? middle : pass["input.gradient"];
+               summed = uses_sequence_parallel() ? middle : pass["input.gradient"];
     const at::Tensor stream = pass[is_pre() ? "output.gradient" : "mlp.sum.gradient"];
-    if (is_pre()) return through_norm2(pass, summed, stream, middle);
-    tools_.kernels.add(summed, {}, stream, {}, summed);
-    through_norm(pass, "norm1", summed, {}, middle);
+    if (is_pre()) return backward_through_norm2(pass, summed, stream, middle);
+    services_.kernels.add(summed, {}, stream, {}, summed);
+    backward_through_norm(pass, "norm1", summed, {}, middle);
   }
-  // Nobody but the first product of the mlp reads that product's gradient.
-  bool up_takes_gradient(const Pass& pass) const {
-    return products(LayerProduct::up)
-        .takes_gradients(weights(pass, up_name()).weight, pass["up.gradient"].size(0));
+  // Only the first GEMM of the mlp reads the gradient of its output.
+  bool up_accepts_gradient(const Pass& pass) const {
+    return gemm(LayerGemm::up)
+        .accepts_gradients(weights(pass, up_name()).weight, pass["up.gradient"].size(0));
   }
-  // The second norm's backward sees the gradients of both products that end in the stream: it sums them for their biases.
+  // The backward of the second norm reads the output gradients of both GEMMs that add to the stream, and can
+  // sum them for the bias gradients.
   bool has_sums_in_norm() const {
     return is_pre() && model_.hidden_dropout == 0 && model_.has_out_bias && model_.has_mlp_bias;
   }
-  void through_norm2(const Pass& pass, const at::Tensor& dy, const at::Tensor& stream,
-                     at::Tensor& middle) const {
-    if (!has_sums_in_norm()) return through_norm(pass, "norm2", dy, stream, middle);
+  void backward_through_norm2(const Pass& pass, const at::Tensor& dy, const at::Tensor& stream,
+                              at::Tensor& middle) const {
+    if (!has_sums_in_norm()) return backward_through_norm(pass, "norm2", dy, stream, middle);
     Weights norm = weights(pass, "norm2");
     StreamSums sums{weights(pass, "mlp.down").bias_gradient, weights(pass, "attention.out").bias_gradient};
-    tools_.kernels.norm_backward_with_sums(norm_options(), dy, pass["norm2.input"], norm.weight,
-                                           pass["norm2.statistics"], stream, middle, norm.weight_gradient,
-                                           norm.bias_gradient, sums);
+    services_.kernels.norm_backward_with_sums(norm_options(), dy, pass["norm2.input"], norm.weight,
+                                              pass["norm2.statistics"], stream, middle, norm.weight_gradient,
+                                              norm.bias_gradient, sums);
   }
 
   void begin_backward_attention(const Pass& pass) {
     if (strategy_.recompute == RecomputeMode::selective) {
-      if (is_pre() && !is_cut_by_tokens()) normalize_for(pass, "norm1", LayerProduct::qkv);
+      if (is_pre() && !uses_sequence_parallel()) normalize_for(pass, "norm1", LayerGemm::qkv);
       if (model_.has_qk_norm) position_heads(pass);
     }
     const at::Tensor stream = pass["middle.gradient"];
     at::Tensor d_out = attention_out_gradient(pass), d_attended = pass["attention.output.gradient"];
-    if (!is_cut_by_tokens()) mask_gradient(pass, stream, "attention", d_out);
-    products(LayerProduct::out)
+    if (!uses_sequence_parallel()) mask_gradient(pass, stream, "attention", d_out);
+    gemm(LayerGemm::out)
         .input_gradient(whole_gradient(pass, Part::attention), weights(pass, "attention.out").weight,
                         d_attended);
   }
@@ -384,17 +392,17 @@ class LayerBlock final : public Block {
     at::Tensor dq = heads(pass["attention.query.gradient"]), dk = heads(pass["attention.key.gradient"]);
     rotate(pass, dq, dk, true);
     if (model_.has_qk_norm) {
-      through_head_norm(pass, "attention.q_norm", dq);
-      through_head_norm(pass, "attention.k_norm", dk);
+      backward_through_head_norm(pass, "attention.q_norm", dq);
+      backward_through_head_norm(pass, "attention.k_norm", dk);
     }
     const at::Tensor weight = weights(pass, "attention.qkv").weight;
     at::Tensor input = input_gradient(pass);
-    if (is_pre() || is_cut_by_tokens()) {
+    if (is_pre() || uses_sequence_parallel()) {
       at::Tensor d_input = pass["input.gradient"];
-      products(LayerProduct::qkv).input_gradient(pass["qkv.gradient"], weight, d_input);
-      if (part_.is_alone()) through_norm(pass, "norm1", d_input, stream, input);
+      gemm(LayerGemm::qkv).input_gradient(pass["qkv.gradient"], weight, d_input);
+      if (part_.is_alone()) backward_through_norm(pass, "norm1", d_input, stream, input);
     } else {
-      products(LayerProduct::qkv)
+      gemm(LayerGemm::qkv)
           .input_gradient(pass["qkv.gradient"], weight, input, part_.is_alone() ? stream : at::Tensor());
     }
   }
@@ -402,19 +410,21 @@ class LayerBlock final : public Block {
     const at::Tensor stream = pass["middle.gradient"];
     at::Tensor input = input_gradient(pass);
     if (is_pre())
-      through_norm(pass, "norm1", is_cut_by_tokens() ? input : pass["input.gradient"], stream, input);
+      backward_through_norm(pass, "norm1", uses_sequence_parallel() ? input : pass["input.gradient"], stream,
+                            input);
     else
-      tools_.kernels.add(input, {}, stream, {}, input);
+      services_.kernels.add(input, {}, stream, {}, input);
   }
-  void through_head_norm(const Pass& pass, const std::string& name, at::Tensor& gradient) {
+  void backward_through_head_norm(const Pass& pass, const std::string& name, at::Tensor& gradient) {
     Weights norm = weights(pass, name);
     at::Tensor none;
-    tools_.kernels.norm_backward(norm_options(), gradient, heads(pass[name + ".input"]), norm.weight,
-                                 pass[name + ".statistics"].unsqueeze(2), {}, gradient, norm.weight_gradient,
-                                 none);
+    services_.kernels.norm_backward(norm_options(), gradient, heads(pass[name + ".input"]), norm.weight,
+                                    pass[name + ".statistics"].unsqueeze(2), {}, gradient,
+                                    norm.weight_gradient, none);
   }
 
-  // Gradients of the two products that end in the stream: the stream's own, or behind dropout's mask.
+  // Output gradients of the two GEMMs that add to the stream: the stream's gradient, with the dropout mask
+  // applied if there is dropout.
   at::Tensor mlp_down_gradient(const Pass& pass) const {
     if (model_.hidden_dropout > 0) return pass["mlp.down.gradient"];
     return pass[is_pre() ? "output.gradient" : "mlp.sum.gradient"];
@@ -422,15 +432,15 @@ class LayerBlock final : public Block {
   at::Tensor attention_out_gradient(const Pass& pass) const {
     return pass[model_.hidden_dropout > 0 ? "attention.out.gradient" : "middle.gradient"];
   }
-  // The same of all tokens.
+  // The same for all tokens.
   at::Tensor whole_gradient(const Pass& pass, Part part) const {
     if (part == Part::attention)
-      return is_cut_by_tokens() ? pass["attention.whole.gradient"] : attention_out_gradient(pass);
-    return is_cut_by_tokens() ? pass["mlp.whole.gradient"] : mlp_down_gradient(pass);
+      return uses_sequence_parallel() ? pass["attention.whole.gradient"] : attention_out_gradient(pass);
+    return uses_sequence_parallel() ? pass["mlp.whole.gradient"] : mlp_down_gradient(pass);
   }
   void mask_gradient(const Pass& pass, const at::Tensor& stream, std::string_view site,
                      at::Tensor& to) const {
-    if (model_.hidden_dropout > 0) tools_.kernels.dropout_backward(stream, dropout_of(pass, site), to);
+    if (model_.hidden_dropout > 0) services_.kernels.dropout_backward(stream, dropout_of(pass, site), to);
   }
 
   // ---- collectives
@@ -439,13 +449,13 @@ class LayerBlock final : public Block {
     at::Tensor whole, own;
     if (collective.serves == Op::backward_input) {
       own = is_attention ? input_gradient(pass) : pass["middle.gradient"];
-      whole = is_attention && !is_pre() && !is_cut_by_tokens() ? own : pass["input.gradient"];
+      whole = is_attention && !is_pre() && !uses_sequence_parallel() ? own : pass["input.gradient"];
     } else {
       if (!is_attention && !has_mlp_sum(pass)) return {};
       own = is_attention ? attention_sum(pass) : mlp_sum(pass);
-      whole = is_cut_by_tokens() ? pass[is_attention ? "attention.whole" : "mlp.whole"] : own;
+      whole = uses_sequence_parallel() ? pass[is_attention ? "attention.whole" : "mlp.whole"] : own;
     }
-    if (!is_cut_by_tokens()) return {Exchange::Kind::sum, whole, whole};
+    if (!uses_sequence_parallel()) return {Exchange::Kind::sum, whole, whole};
     const std::int64_t rows = part_.padded_slice(whole.size(0));
     return {Exchange::Kind::scatter, padded_to(whole, rows * part_.tp), padded_to(own, rows)};
   }
@@ -460,7 +470,8 @@ class LayerBlock final : public Block {
     mask_gradient(pass, stream, is_attention ? "attention" : "mlp", gradient);
     return gradient;
   }
-  // For the forward, or once more for weight gradients. What the selective mode does not keep is normalized again.
+  // For the forward, or again for weight gradients. Norm outputs that selective recompute did not save are
+  // recomputed.
   at::Tensor input_to_gather(const Instruction& collective, const Pass& pass) {
     const bool is_attention = collective.part == Part::attention,
                is_first_time = collective.serves != Op::backward_weight;
@@ -477,42 +488,43 @@ class LayerBlock final : public Block {
   void normalize(const Pass& pass, const std::string& name) const {
     const Weights norm = weights(pass, name);
     at::Tensor y = pass[name + ".output"], statistics = pass[name + ".statistics"];
-    tools_.kernels.norm(norm_options(), pass[name + ".input"], norm.weight, norm.bias, y, statistics);
+    services_.kernels.norm(norm_options(), pass[name + ".input"], norm.weight, norm.bias, y, statistics);
   }
-  // The only reader may want it in a form of its own.
-  void normalize_for(const Pass& pass, const std::string& name, LayerProduct reader) const {
+  // Normalizes into the format that the only reader prefers, which may be fp8.
+  void normalize_for(const Pass& pass, const std::string& name, LayerGemm reader) const {
     const at::Tensor weight = weights(pass, name_of(reader)).weight;
-    std::optional<Fp8Room> room =
-        products(reader).input_room(pass[name + ".output"], weight, /*transposes=*/false);
-    if (!room) return normalize(pass, name);
+    std::optional<Fp8Output> fp8_output =
+        gemm(reader).input_destination(pass[name + ".output"], weight, /*transposes=*/false);
+    if (!fp8_output) return normalize(pass, name);
     const Weights norm = weights(pass, name);
     at::Tensor statistics = pass[name + ".statistics"];
-    tools_.kernels.norm_to_fp8(norm_options(), pass[name + ".input"], norm.weight, norm.bias, statistics,
-                               *room);
+    services_.kernels.norm_to_fp8(norm_options(), pass[name + ".input"], norm.weight, norm.bias, statistics,
+                                  *fp8_output);
   }
   void activate(const Pass& pass, at::Tensor& to) const {
     const at::Tensor weight = weights(pass, "mlp.down").weight;
-    std::optional<Fp8Room> room = products(LayerProduct::down).input_room(to, weight, /*transposes=*/true);
-    if (room)
-      tools_.kernels.activation_to_fp8(model_.activation, pass["mlp.up.output"], gate(pass), *room);
+    std::optional<Fp8Output> fp8_output =
+        gemm(LayerGemm::down).input_destination(to, weight, /*transposes=*/true);
+    if (fp8_output)
+      services_.kernels.activation_to_fp8(model_.activation, pass["mlp.up.output"], gate(pass), *fp8_output);
     else
-      tools_.kernels.activation(model_.activation, pass["mlp.up.output"], gate(pass), to);
+      services_.kernels.activation(model_.activation, pass["mlp.up.output"], gate(pass), to);
   }
-  void through_norm(const Pass& pass, const std::string& name, const at::Tensor& dy,
-                    const at::Tensor& residual, at::Tensor& dx) const {
+  void backward_through_norm(const Pass& pass, const std::string& name, const at::Tensor& dy,
+                             const at::Tensor& residual, at::Tensor& dx) const {
     Weights norm = weights(pass, name);
-    tools_.kernels.norm_backward(norm_options(), dy, pass[name + ".input"], norm.weight,
-                                 pass[name + ".statistics"], residual, dx, norm.weight_gradient,
-                                 norm.bias_gradient);
+    services_.kernels.norm_backward(norm_options(), dy, pass[name + ".input"], norm.weight,
+                                    pass[name + ".statistics"], residual, dx, norm.weight_gradient,
+                                    norm.bias_gradient);
   }
-  void add_weight_gradient(const Pass& pass, LayerProduct which, const at::Tensor& dy,
+  void add_weight_gradient(const Pass& pass, LayerGemm which, const at::Tensor& dy,
                            const at::Tensor& x) const {
     Weights linear = weights(pass, name_of(which));
-    products(which).weight_gradient(dy, x, linear.weight_gradient, !pass.is_first);
+    gemm(which).weight_gradient(dy, x, linear.weight_gradient, !pass.is_first);
   }
   void add_bias_gradient(const Pass& pass, const std::string& name, const at::Tensor& dy) const {
     Weights linear = weights(pass, name);
-    if (linear.bias_gradient.defined()) tools_.kernels.add_rows(dy, linear.bias_gradient);
+    if (linear.bias_gradient.defined()) services_.kernels.add_rows(dy, linear.bias_gradient);
   }
 
   Weights weights(const Pass& pass, const std::string& name) const {
@@ -528,19 +540,19 @@ class LayerBlock final : public Block {
   NormOptions norm_options() const { return {model_.norm, model_.norm_eps}; }
   // [rows, width] -> [rows, heads, head_dim]
   at::Tensor heads(const at::Tensor& x) const { return x.unflatten(1, {-1, model_.head_dim}); }
-  static at::Tensor of_queries(const at::Tensor& x, const HeadRun& run) {
+  static at::Tensor select_query_heads(const at::Tensor& x, const HeadRange& run) {
     return x.size(1) == run.count ? x : x.narrow(1, run.first, run.count);
   }
-  static at::Tensor of_keys(const at::Tensor& x, const HeadRun& run) {
+  static at::Tensor select_kv_heads(const at::Tensor& x, const HeadRange& run) {
     return x.size(1) == run.num_kv ? x : x.narrow(1, run.first_kv, run.num_kv);
   }
-  // [sequences, heads, length], run by run one behind the other.
-  at::Tensor logsumexp(const Pass& pass, const HeadRun& run) const {
+  // [sequences, heads, length] of one run; the runs are concatenated.
+  at::Tensor logsumexp(const Pass& pass, const HeadRange& run) const {
     const at::Tensor flat = pass["attention.logsumexp"].view({-1});
     const std::int64_t rows = flat.numel() / part_.heads.size();
     return flat.narrow(0, run.first * rows, run.count * rows).view({-1, run.count, pass.sequence_length});
   }
-  AttentionTask task(const Pass& pass, const HeadRun& run) const {
+  AttentionTask task(const Pass& pass, const HeadRange& run) const {
     AttentionTask task;
     task.shape = {.sequences = std::ssize(pass.microbatch->host->samples),
                   .length = pass.sequence_length,
@@ -556,21 +568,21 @@ class LayerBlock final : public Block {
     return task;
   }
 
-  const Tools& tools_;
+  const BlockServices& services_;
   const ModelSpec& model_;
   int layer_;
   const LayerStrategy strategy_;
   const TensorPart part_;
-  const std::vector<HeadRun> runs_;
-  const RingPass ring_;
-  std::array<std::unique_ptr<Products>, kNumLayerProducts> narrow_;  // in 8 bits, else null
+  const std::vector<HeadRange> head_ranges_;
+  const LayerRingAttention ring_;
+  std::array<std::unique_ptr<Gemm>, kNumLayerGemms> fp8_gemms_;  // fp8 GEMMs; null if not in fp8
 };
 
 }  // namespace
 
-std::unique_ptr<Block> make_layer_block(const Tools& tools, int block, const LayerStrategy& strategy,
-                                        const TensorPart& part) {
-  return std::make_unique<LayerBlock>(tools, block, strategy, part);
+std::unique_ptr<Block> make_layer_block(const BlockServices& services, int block,
+                                        const LayerStrategy& strategy, const TensorPart& part) {
+  return std::make_unique<LayerBlock>(services, block, strategy, part);
 }
 
 }  // namespace optimus

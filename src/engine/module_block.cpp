@@ -18,11 +18,12 @@ std::vector<std::int64_t> with_samples(std::int64_t samples, std::vector<std::in
   return shape;
 }
 
-// Autograd gives the gradients of input and weights at once. The input gradient's instruction computes both and hands the
-// weights' to their own, which follows it and adds them up; the first block has only that.
+// Autograd computes the gradients of input and weights together. The input gradient's instruction computes
+// both and passes the weights' gradients to the weight gradient's instruction, which follows it and
+// accumulates them. The first block has only the latter.
 class ModuleBlock final : public Block {
  public:
-  ModuleBlock(const ModuleModel& model, const ModuleFacts& facts, int block, RecomputeMode recompute)
+  ModuleBlock(const ModuleModel& model, const ModuleDescription& facts, int block, RecomputeMode recompute)
       : model_(model),
         facts_(facts),
         part_(static_cast<std::size_t>(block)),
@@ -48,7 +49,7 @@ class ModuleBlock final : public Block {
     if (is_last_)
       pass.loss->add_(done.output.reshape({1}).to(at::kDouble));
     else if (!pass.is_recompute)
-      hand_on(done.output, *pass.next);
+      copy_to_next_block(done.output, *pass.next);
     if (options.is_recorded) graphs_[pass.microbatch] = std::move(done.graph);
   }
 
@@ -64,7 +65,7 @@ class ModuleBlock final : public Block {
   void backward_weight(Part, const Pass& pass) override {
     if (is_first_) backward(pass);
     const auto computed = computed_.find(pass.microbatch);
-    ensure(computed != computed_.end(), "weight gradients before the backward of {}",
+    ensure(computed != computed_.end(), "weight gradients of {} requested before its backward",
            model_.parts[part_].name);
     for (std::size_t i = 0; i < names_.size(); ++i)
       if (const at::Tensor& gradient = computed->second.parameters[i]; gradient.defined())
@@ -75,7 +76,7 @@ class ModuleBlock final : public Block {
  private:
   const ModuleGradients& backward(const Pass& pass) {
     const auto at = graphs_.find(pass.microbatch);
-    ensure(at != graphs_.end(), "no graph of {} for its backward", model_.parts[part_].name);
+    ensure(at != graphs_.end(), "{} has no autograd graph for its backward", model_.parts[part_].name);
     use_weights(pass);
     ModuleGraph graph = std::move(at->second);
     graphs_.erase(at);
@@ -85,7 +86,7 @@ class ModuleBlock final : public Block {
     return computed_[pass.microbatch] = run_backward(std::move(graph), gradient, parameters_);
   }
 
-  // With ZeRO 3 weights are gathered for each use, wherever there is room.
+  // With ZeRO 3 weights are gathered for each use, at changing addresses.
   void use_weights(const Pass& pass) {
     for (std::size_t i = 0; i < names_.size(); ++i) {
       const at::Tensor& weight = (*pass.weights)[names_[i]].weight;
@@ -94,19 +95,19 @@ class ModuleBlock final : public Block {
     }
   }
 
-  void hand_on(const at::Tensor& output, at::Tensor next) const {
+  void copy_to_next_block(const at::Tensor& output, at::Tensor next) const {
     if (output.numel() != next.numel())
-      throw UserError("{}: part {} gave {} elements for {} samples, {} in its trial", model_.name,
-                      model_.parts[part_].name, output.numel(), next.size(0), next.numel());
+      throw UserError("{}: part {} returned {} elements for {} samples, but {} when it was first run",
+                      model_.name, model_.parts[part_].name, output.numel(), next.size(0), next.numel());
     next.copy_(output.reshape(next.sizes()));
   }
 
   const ModuleModel& model_;
-  const ModuleFacts& facts_;
+  const ModuleDescription& facts_;
   const std::size_t part_;
   const bool is_first_, is_last_, is_recomputed_;
   std::vector<std::string> names_;
-  std::vector<at::Tensor> parameters_;  // the module's
+  std::vector<at::Tensor> parameters_;  // of the module
   std::map<const DeviceMicrobatch*, ModuleGraph> graphs_;
   std::map<const DeviceMicrobatch*, ModuleGradients> computed_;
 };
@@ -119,7 +120,7 @@ ModuleModel copy_of(const ModuleModel& model) {
     if (part.module == nullptr) continue;
     if (part.copy == nullptr)
       throw UserError(
-          "{}: part {} has a module and no way to copy it, which several devices need; give it by "
+          "{}: part {} has a module and no way to copy it, which several devices need; add it with "
           "ModuleModel::add, or set copy",
           model.name, part.name);
     try {
@@ -132,8 +133,9 @@ ModuleModel copy_of(const ModuleModel& model) {
   return result;
 }
 
-// A tensor of a module, what it was, and the parameter whose view it is now (none: converted only).
-struct LentModules::Lent {
+// A tensor of a module, its original value, and the parameter that it is now a view of (empty: it was only
+// converted).
+struct ModuleBinding::BoundTensor {
   at::Tensor tensor, before;
   std::string parameter;
 };
@@ -147,66 +149,68 @@ void set_values(const ModuleModel& model, Parameters& parameters) {
     }
 }
 
-LentModules::LentModules(const ModuleModel& model, const ModuleFacts& facts, Parameters& parameters)
+ModuleBinding::ModuleBinding(const ModuleModel& model, const ModuleDescription& facts, Parameters& parameters)
     : parameters_(parameters) {
   for (const ModulePart& part : model.parts) {
     for (const auto& [name, tensor] : trained_parameters(part)) {
-      lent_.push_back({tensor, tensor.variable_data(), name});
+      bound_tensors_.push_back({tensor, tensor.variable_data(), name});
       if (const at::Tensor weight = parameters.weight(name); weight.numel() == tensor.numel())
         tensor.set_data(weight.view(tensor.sizes()));
     }
     for (const at::Tensor& tensor : other_tensors(part)) {
-      lent_.push_back({tensor, tensor.variable_data(), ""});
+      bound_tensors_.push_back({tensor, tensor.variable_data(), ""});
       tensor.set_data(converted(tensor.variable_data(), facts.types.element, facts.device));
     }
   }
 }
 
-// Masters where this device has all of them, else weights, else the rows of its shard.
-void LentModules::take_back(Lent& lent) const {
-  if (parameters_.find(lent.parameter) == nullptr) return;  // another stage has trained it
-  const at::Tensor master = parameters_.master(lent.parameter), weight = parameters_.weight(lent.parameter);
-  const std::int64_t all = lent.before.numel();
+// Copies from the masters if this device has all of them, otherwise from the weights, otherwise from the rows
+// of its shard.
+void ModuleBinding::restore_tensor(BoundTensor& binding) const {
+  if (parameters_.find(binding.parameter) == nullptr) return;  // trained by another stage
+  const at::Tensor master = parameters_.master(binding.parameter),
+                   weight = parameters_.weight(binding.parameter);
+  const std::int64_t all = binding.before.numel();
   if (master.numel() == all || weight.numel() == all) {
-    lent.before.copy_((master.numel() == all ? master : weight).view(lent.before.sizes()));
+    binding.before.copy_((master.numel() == all ? master : weight).view(binding.before.sizes()));
     return;
   }
-  const Span rows = parameters_.box(lent.parameter, &BlockState::masters)[0];
+  const Span rows = parameters_.box(binding.parameter, &BlockState::masters)[0];
   if (rows.size() > 0)
-    lent.before.view({-1, master.numel() / rows.size()})
+    binding.before.view({-1, master.numel() / rows.size()})
         .narrow(0, rows.begin, rows.size())
         .copy_(master.view({rows.size(), -1}));
 }
 
-LentModules::~LentModules() {
-  for (Lent& lent : lent_) {
-    if (!lent.parameter.empty()) take_back(lent);
-    lent.tensor.set_data(lent.before);
+ModuleBinding::~ModuleBinding() {
+  for (BoundTensor& binding : bound_tensors_) {
+    if (!binding.parameter.empty()) restore_tensor(binding);
+    binding.tensor.set_data(binding.before);
   }
 }
 
 std::function<std::unique_ptr<Block>(int, RecomputeMode)> module_blocks(const ModuleModel& model,
-                                                                        const ModuleFacts& facts) {
+                                                                        const ModuleDescription& facts) {
   return [&model, &facts](int block, RecomputeMode mode) {
     return std::make_unique<ModuleBlock>(model, facts, block, mode);
   };
 }
 
-Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& plan, std::int64_t step,
+Batch read_batch(const ModuleData& data, const ModuleDescription& facts, const Plan& plan, std::int64_t step,
                  std::int64_t first_sample, std::int64_t seed, int device) {
   Batch batch;
   batch.step = step, batch.sequence_length = 1;
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("epoch");
-  const Seat seat = seat_of(plan, device);
-  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(seat.pipeline)];
-  const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat.stage)];
-  // Stages between the first part and the last see neither inputs nor targets.
+  const PlanLocation location = location_of(plan, device);
+  const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(location.pipeline)];
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
+  // Stages between the first part and the last need neither inputs nor targets.
   const bool reads = stage.chunks.front().first() == 0 || stage.chunks.back().end() == plan.num_blocks;
-  std::int64_t next = first_sample + num_sequences_before(plan, seat.pipeline);
+  std::int64_t next = first_sample + num_sequences_before(plan, location.pipeline);
   for (const int size : pipeline.microbatches) {
     Microbatch& microbatch = batch.microbatches.emplace_back();
     std::vector<at::Tensor> inputs, labels;
-    const Span own = share_of(splits_of(stage).front(), seat.index, size, 1, false).samples;
+    const Span own = share_of(splits_of(stage).front(), location.index, size, 1, false).samples;
     for (int i = 0; i < size; ++i, ++next) {
       if (i < own.begin || i >= own.end) continue;
       microbatch.samples.push_back(next);
@@ -217,7 +221,8 @@ Batch read_batch(const ModuleData& data, const ModuleFacts& facts, const Plan& p
       const ModuleSample sample = data.read(number);
       if (sample.input.sizes() != at::IntArrayRef(facts.input_shapes.front()) ||
           sample.target.sizes() != at::IntArrayRef(facts.target_shape))
-        throw UserError("sample {} has another shape than sample 0; all samples must have one shape", number);
+        throw UserError("sample {} has a different shape than sample 0; all samples must have the same shape",
+                        number);
       inputs.push_back(sample.input), labels.push_back(sample.target);
     }
     batch.num_tokens += own.size(), batch.num_counted += own.size();

@@ -13,21 +13,22 @@ namespace optimus {
 
 ModuleForward run_forward(const ModuleModel& model, std::size_t part, const at::Tensor& input,
                           const ForwardOptions& options) {
-  const WithAutograd autograd(options.is_recorded);
-  // A tensor with a version of its own: the arena around the input changes while the graph waits for its backward.
+  const AutogradGuard autograd(options.is_recorded);
+  // A tensor with its own version counter: the arena around the input changes while the graph waits for its
+  // backward.
   at::Tensor leaf = input.variable_data();
   leaf.set_requires_grad(options.is_recorded && options.wants_input_gradient);
   at::Tensor output = model.parts[part].forward(leaf);
   if (options.targets.defined()) {
-    const bool is_narrow = at::isReducedFloatingType(output.scalar_type());
-    output = model.loss(is_narrow ? output.to(options.wide) : output, options.targets);
+    const bool is_16_bit = at::isReducedFloatingType(output.scalar_type());
+    output = model.loss(is_16_bit ? output.to(options.wide) : output, options.targets);
     if (output.numel() != 1)
-      throw UserError("{}: the loss has {} elements, must be one: the sum over samples", model.name,
+      throw UserError("{}: the loss has {} elements but must have one, the sum over samples", model.name,
                       output.numel());
   }
   ModuleForward result{output.detach(), {}};
   if (!options.is_recorded) return result;
-  // Where operations do not keep their output, its values are needed no longer than until they are copied on.
+  // Unless an operation saves its output, the values are needed only until they are copied to the next block.
   if (output.requires_grad() && !output.is_leaf())
     output.set_data(at::empty({}, output.options()).expand(output.sizes()));
   result.graph = {leaf.requires_grad() ? leaf : at::Tensor(), output};
@@ -36,15 +37,15 @@ ModuleForward run_forward(const ModuleModel& model, std::size_t part, const at::
 
 ModuleGradients run_backward(ModuleGraph graph, const at::Tensor& gradient,
                              const std::vector<at::Tensor>& parameters) {
-  const WithAutograd autograd(true);
-  std::vector<at::Tensor> wanted = parameters;
+  const AutogradGuard autograd(true);
+  std::vector<at::Tensor> needed = parameters;
   const bool wants_input = graph.input.defined();
-  if (wants_input) wanted.push_back(graph.input);
+  if (wants_input) needed.push_back(graph.input);
   ModuleGradients result;
   result.parameters.resize(parameters.size());
-  if (wanted.empty() || !graph.root.requires_grad()) return result;
+  if (needed.empty() || !graph.root.requires_grad()) return result;
   result.parameters = torch::autograd::grad(
-      {graph.root}, wanted, {gradient.reshape(graph.root.sizes()).to(graph.root.scalar_type())}, false, false,
+      {graph.root}, needed, {gradient.reshape(graph.root.sizes()).to(graph.root.scalar_type())}, false, false,
       true);
   if (wants_input) {
     result.input = result.parameters.back();

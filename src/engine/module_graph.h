@@ -1,5 +1,5 @@
-// One forward and one backward of a part of a ModuleModel through autograd: what the engine's block runs and what the trial
-// before it measures. Used inside engine/ only.
+// One forward and one backward of a part of a ModuleModel through autograd, as run by the engine's block and
+// by the trial run that measures the part. Used only inside engine/.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,10 +12,10 @@
 
 namespace optimus {
 
-// Autograd is seen again, also where the engine switched it off; it records only when `records`.
-class WithAutograd {
+// Enables autograd dispatch even where the engine disabled it; a graph is recorded only if `records`.
+class AutogradGuard {
  public:
-  explicit WithAutograd(bool records)
+  explicit AutogradGuard(bool records)
       : dispatch_(c10::impl::tls_local_dispatch_key_set().included_,
                   c10::impl::tls_local_dispatch_key_set().excluded_ -
                       c10::autograd_dispatch_keyset_with_ADInplaceOrView),
@@ -26,10 +26,10 @@ class WithAutograd {
   at::AutoGradMode grad_mode_;
 };
 
-// What a backward starts from.
+// The starting point of a backward.
 struct ModuleGraph {
-  at::Tensor input;  // undefined: its gradient is not wanted
-  at::Tensor root;   // the output or the loss; of an output the values are gone
+  at::Tensor input;  // undefined: its gradient is not needed
+  at::Tensor root;   // the output or the loss; the values of an output are already freed
 };
 
 struct ModuleForward {
@@ -39,7 +39,7 @@ struct ModuleForward {
 
 struct ForwardOptions {
   bool is_recorded = false, wants_input_gradient = false;
-  at::Tensor targets{};  // defined: the last part, which ends in the loss
+  at::Tensor targets{};  // defined only for the last part, which computes the loss
   at::ScalarType wide = at::kFloat;
 };
 
@@ -49,18 +49,18 @@ ModuleForward run_forward(const ModuleModel& model, std::size_t part, const at::
 
 struct ModuleGradients {
   at::Tensor input;
-  std::vector<at::Tensor> parameters;  // undefined where one was not used
+  std::vector<at::Tensor> parameters;  // undefined for unused parameters
 };
-// Frees the graph as it goes. gradient: of the root.
+// Frees the graph while running. gradient: of the root.
 ModuleGradients run_backward(ModuleGraph graph, const at::Tensor& gradient,
                              const std::vector<at::Tensor>& parameters);
 
-// A part's parameters that want gradients, by name, each once.
+// A part's parameters that require gradients, by name, each once.
 std::vector<std::pair<std::string, at::Tensor>> trained_parameters(const ModulePart& part);
-// Everything else that the part's module holds: buffers, frozen parameters.
+// All other tensors of the part's module: buffers and frozen parameters.
 std::vector<at::Tensor> other_tensors(const ModulePart& part);
 
-// On the device; of `type` unless it holds whole numbers.
+// The tensor on the device, converted to `type` unless it contains integers.
 at::Tensor converted(const at::Tensor& tensor, at::ScalarType type, at::Device device);
 
 }  // namespace optimus

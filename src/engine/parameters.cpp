@@ -16,7 +16,7 @@
 namespace optimus {
 namespace {
 
-// Tensors that lie side by side, and the name of all of them together.
+// Tensors that are adjacent in memory, and their joint name.
 struct Fusion {
   const char* joint;
   std::vector<const char*> single;
@@ -50,35 +50,37 @@ const WeightView& BlockViews::operator[](std::string_view name) const {
   return none_;
 }
 
-Parameters::Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device, Keeping keeping)
+Parameters::Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device,
+                       StorageMode storage_mode)
     : tensors_(logical_tensors(model)),
       types_(types_of(plan.precision)),
       device_(device),
-      keeping_(keeping),
-      shapes_((keeping == Keeping::copies ? copied_shapes : block_shapes)(plan, model, rank)),
+      storage_mode_(storage_mode),
+      shapes_((storage_mode == StorageMode::copies ? copied_shapes : block_shapes)(plan, model, rank)),
       blocks_(shapes_.size()) {
-  if (plan.buddy > 0 && (keeping == Keeping::training || keeping == Keeping::nothing))
-    copies_ = std::make_unique<Parameters>(plan, model, rank, device, Keeping::copies);
+  if (plan.copy_distance > 0 &&
+      (storage_mode == StorageMode::training || storage_mode == StorageMode::nothing))
+    copies_ = std::make_unique<Parameters>(plan, model, rank, device, StorageMode::copies);
   for (std::size_t b = 0; b < shapes_.size(); ++b) {
     const BlockShape& shape = shapes_[b];
-    updates_.push_back(update_runs(shape)), counted_.push_back(counted_runs(shape));
+    updates_.push_back(update_ranges(shape)), counted_.push_back(counted_ranges(shape));
     for (std::size_t i = 0; i < shape.tensors.size(); ++i)
-      places_[shape.tensors[i].name] = {static_cast<int>(b), i};
-    if (keeping == Keeping::training) hold_state(static_cast<int>(b));
-    if (keeping == Keeping::weights && !shape.tensors.empty())
+      tensor_locations_[shape.tensors[i].name] = {static_cast<int>(b), i};
+    if (storage_mode == StorageMode::training) allocate_state(static_cast<int>(b));
+    if (storage_mode == StorageMode::weights && !shape.tensors.empty())
       blocks_[b].weights = blocks_[b].masters =
           zeros(static_cast<int>(b), StateKind::weights, types_.element);
   }
-  if (keeping == Keeping::training) complete();
+  if (storage_mode == StorageMode::training) complete();
 }
 
 at::Tensor Parameters::zeros(int block, StateKind kind, at::ScalarType type) const {
   return at::zeros({shape(block).elements(kind)}, at::TensorOptions(type).device(device_));
 }
 
-void Parameters::hold_state(int number) {
+void Parameters::allocate_state(int number) {
   if (shape(number).tensors.empty()) return;
-  if (copies_ != nullptr) copies_->hold_copy(number);
+  if (copies_ != nullptr) copies_->allocate_copy(number);
   BlockState& state = block(number);
   if (types_.element == types_.wide)
     state.weights = state.masters = zeros(number, StateKind::weights, types_.element);
@@ -88,8 +90,8 @@ void Parameters::hold_state(int number) {
   state.second = zeros(number, StateKind::optimizer, types_.wide);
 }
 
-// Masters that are weights are here whole, unless weights are sharded too.
-void Parameters::hold_copy(int number) {
+// Masters that are weights are stored completely on this device, unless weights are sharded too.
+void Parameters::allocate_copy(int number) {
   if (shape(number).tensors.empty()) return;
   BlockState& state = block(number);
   if (types_.element != types_.wide || shape(number).is_sharded(StateKind::weights))
@@ -98,12 +100,12 @@ void Parameters::hold_copy(int number) {
   state.second = zeros(number, StateKind::optimizer, types_.wide);
 }
 
-void Parameters::take_state(int number, const Parameters& from) {
+void Parameters::adopt_state(int number, const Parameters& from) {
   BlockState& state = block(number);
   const BlockState& given = from.block(number);
   state.masters = given.masters, state.first = given.first, state.second = given.second;
-  if (types_.element == types_.wide && keeping_ != Keeping::copies) state.weights = state.masters;
-  if (copies_ != nullptr && from.copies() != nullptr) copies_->take_state(number, *from.copies());
+  if (types_.element == types_.wide && storage_mode_ != StorageMode::copies) state.weights = state.masters;
+  if (copies_ != nullptr && from.copies() != nullptr) copies_->adopt_state(number, *from.copies());
 }
 
 void Parameters::release(int number) {
@@ -111,7 +113,7 @@ void Parameters::release(int number) {
   if (copies_ != nullptr) copies_->release(number);
 }
 
-void Parameters::keep_state() {
+void Parameters::release_all_but_state() {
   for (BlockState& state : blocks_) {
     state.gradients.reset();
     if (!state.weights.is_same(state.masters)) state.weights.reset();
@@ -127,13 +129,13 @@ void Parameters::complete() {
   round_masters();
 }
 
-const HeldTensor* Parameters::find(const std::string& name) const {
-  const auto at = places_.find(name);
-  return at == places_.end() ? nullptr : &shape(at->second.first).tensors[at->second.second];
+const LocalTensor* Parameters::find(const std::string& name) const {
+  const auto at = tensor_locations_.find(name);
+  return at == tensor_locations_.end() ? nullptr : &shape(at->second.first).tensors[at->second.second];
 }
 
-bool Parameters::is_sharded(const HeldTensor& held, at::Tensor BlockState::*member) const {
-  const int number = places_.at(held.name).first;
+bool Parameters::is_sharded(const LocalTensor& local_tensor, at::Tensor BlockState::*member) const {
+  const int number = tensor_locations_.at(local_tensor.name).first;
   const BlockState& state = block(number);
   if (member == &BlockState::weights) return shape(number).is_sharded(StateKind::weights);
   if (member == &BlockState::gradients) return shape(number).is_sharded(StateKind::gradients);
@@ -143,12 +145,12 @@ bool Parameters::is_sharded(const HeldTensor& held, at::Tensor BlockState::*memb
 }
 
 Box Parameters::box(const std::string& name, at::Tensor BlockState::*member) const {
-  const HeldTensor* held = find(name);
-  ensure(held != nullptr, "no tensor {}", name);
-  Box box = held->box;
-  if (is_sharded(*held, member)) {
-    const Span rows = shape(places_.at(name).first).own_rows(*held);
-    box[0] = {held->box[0].begin + rows.begin, held->box[0].begin + rows.end};
+  const LocalTensor* local_tensor = find(name);
+  ensure(local_tensor != nullptr, "this device has no part of tensor {}", name);
+  Box box = local_tensor->box;
+  if (is_sharded(*local_tensor, member)) {
+    const Span rows = shape(tensor_locations_.at(name).first).own_rows(*local_tensor);
+    box[0] = {local_tensor->box[0].begin + rows.begin, local_tensor->box[0].begin + rows.end};
   }
   return box;
 }
@@ -163,12 +165,13 @@ const Parameters* Parameters::holder(const std::string& name, at::Tensor BlockSt
 }
 
 at::Tensor Parameters::view(const std::string& name, at::Tensor BlockState::*member) const {
-  const HeldTensor* held = find(name);
-  if (held == nullptr) return {};
-  const at::Tensor& flat = block(places_.at(name).first).*member;
+  const LocalTensor* local_tensor = find(name);
+  if (local_tensor == nullptr) return {};
+  const at::Tensor& flat = block(tensor_locations_.at(name).first).*member;
   if (!flat.defined()) return {};
   const Box own = box(name, member);
-  const std::int64_t offset = is_sharded(*held, member) ? held->shard_offset : held->offset;
+  const std::int64_t offset =
+      is_sharded(*local_tensor, member) ? local_tensor->shard_offset : local_tensor->offset;
   return flat.narrow(0, offset, own.num_elements()).view(sizes_of(own));
 }
 
@@ -182,20 +185,20 @@ BlockViews Parameters::views(int block, const at::Tensor& weights, const at::Ten
   const auto add = [&](std::string name, std::int64_t offset, const std::vector<std::int64_t>& sizes) {
     result.add(std::move(name), {in(weights, offset, sizes), in(gradients, offset, sizes)});
   };
-  const std::vector<HeldTensor>& tensors = shape(block).tensors;
-  for (const HeldTensor& held : tensors)
-    add(std::string(name_in_block(held.name)), held.offset, sizes_of(held.box));
+  const std::vector<LocalTensor>& tensors = shape(block).tensors;
+  for (const LocalTensor& local_tensor : tensors)
+    add(std::string(name_in_block(local_tensor.name)), local_tensor.offset, sizes_of(local_tensor.box));
   for (const Fusion& fusion : fusions())
     for (const char* suffix : {".weight", ".bias"}) {
-      const HeldTensor* first = nullptr;
+      const LocalTensor* first = nullptr;
       std::int64_t rows = 0;
       for (const char* single : fusion.single)
-        for (const HeldTensor& held : tensors)
-          if (name_in_block(held.name) == std::string(single) + suffix) {
-            if (first == nullptr) first = &held;
-            ensure(held.offset == first->offset + rows * first->row, "{} does not follow {}", held.name,
-                   first->name);
-            rows += held.rows;
+        for (const LocalTensor& local_tensor : tensors)
+          if (name_in_block(local_tensor.name) == std::string(single) + suffix) {
+            if (first == nullptr) first = &local_tensor;
+            ensure(local_tensor.offset == first->offset + rows * first->row,
+                   "tensor {} does not directly follow {} in memory", local_tensor.name, first->name);
+            rows += local_tensor.rows;
           }
       if (first == nullptr) continue;
       std::vector<std::int64_t> sizes = sizes_of(first->box);
@@ -239,25 +242,27 @@ void Parameters::initialize(std::int64_t seed) {
       if (filled != own) fill(tensor, key, own, values);
       filled = own;
       target.copy_(at::from_blob(values.data(), target.sizes(), at::kDouble));
-      const BlockState& state = block(places_.at(tensor.name).first);
+      const BlockState& state = block(tensor_locations_.at(tensor.name).first);
       if (state.masters.is_same(state.weights)) break;
     }
   }
 }
 
 void Parameters::set(const std::string& name, std::span<const double> values) {
-  const HeldTensor* held = find(name);
-  if (held == nullptr) return;
-  const LogicalTensor& tensor = tensors_[static_cast<std::size_t>(held->tensor)];
-  ensure(std::ssize(values) == tensor.shape.num_elements(), "{} values for {}", values.size(), name);
-  // from_blob reads only.
+  const LocalTensor* local_tensor = find(name);
+  if (local_tensor == nullptr) return;
+  const LogicalTensor& tensor = tensors_[static_cast<std::size_t>(local_tensor->tensor)];
+  ensure(std::ssize(values) == tensor.shape.num_elements(),
+         "{} values given for tensor {}, which has another size", values.size(), name);
+  // from_blob only reads.
   set_from(name, at::from_blob(const_cast<double*>(values.data()), sizes_of(Box(tensor.shape)), at::kDouble));
 }
 void Parameters::set(const std::string& name, std::span<const float> values) {
-  const HeldTensor* held = find(name);
-  if (held == nullptr) return;
-  const LogicalTensor& tensor = tensors_[static_cast<std::size_t>(held->tensor)];
-  ensure(std::ssize(values) == tensor.shape.num_elements(), "{} values for {}", values.size(), name);
+  const LocalTensor* local_tensor = find(name);
+  if (local_tensor == nullptr) return;
+  const LogicalTensor& tensor = tensors_[static_cast<std::size_t>(local_tensor->tensor)];
+  ensure(std::ssize(values) == tensor.shape.num_elements(),
+         "{} values given for tensor {}, which has another size", values.size(), name);
   set_from(name, at::from_blob(const_cast<float*>(values.data()), sizes_of(Box(tensor.shape)), at::kFloat));
 }
 
@@ -270,16 +275,16 @@ void Parameters::set_from(const std::string& name, const at::Tensor& whole) {
   };
   if (at::Tensor own = master(name); own.defined()) own.copy_(part(&BlockState::masters));
   if (copies_ != nullptr && copies_->find(name) != nullptr) copies_->set_from(name, whole);
-  const BlockState& state = block(places_.at(name).first);
+  const BlockState& state = block(tensor_locations_.at(name).first);
   if (!state.weights.defined()) return;
-  // Through the master's type, as an update rounds.
+  // Rounded via the master's type, as in an update.
   if (!state.masters.is_same(state.weights))
     weight(name).copy_(part(&BlockState::weights).to(state.masters.scalar_type()));
 }
 
 std::vector<double> Parameters::get(const std::string& name, at::Tensor BlockState::*member) const {
   const at::Tensor source = view(name, member);
-  ensure(source.defined(), "no tensor {}", name);
+  ensure(source.defined(), "this device has no part of tensor {}", name);
   std::vector<double> values(static_cast<std::size_t>(source.numel()));
   at::from_blob(values.data(), source.sizes(), at::kDouble).copy_(source);
   return values;
@@ -290,7 +295,7 @@ void Parameters::round_masters() {
     BlockState& state = blocks_[b];
     if (!state.weights.defined() || state.weights.is_same(state.masters)) continue;
     const bool is_whole = !shapes_[b].is_sharded(StateKind::weights);
-    for (const StateRun& run : updates_[b])
+    for (const StateRange& run : updates_[b])
       state.weights.narrow(0, is_whole ? run.whole : run.shard, run.length)
           .copy_(state.masters.narrow(0, run.shard, run.length));
   }

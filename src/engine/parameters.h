@@ -1,8 +1,8 @@
-// Parameters: everything of a model that outlives a step, on one device. Each block's weights, gradient accumulators, masters
-// and moments are flat buffers (block_shape.h says what lies where), so that updates, reductions and transfers work on buffers;
-// blocks see tensors as views into them.
+// Parameters: all data of a model on one device that outlives a step. Weights, gradient accumulators, masters
+// and moments of each block are flat buffers (laid out by block_shape.h), so that updates, reductions and
+// transfers work on buffers. Blocks access tensors as views into them.
 //
-// With fp64 and fp32 the master is the weight. Padding between tensors is zero and stays zero.
+// With fp64 and fp32 the master is the weight. Padding between tensors is always zero.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,30 +19,30 @@
 
 namespace optimus {
 
-// What is held: all that training needs; weights alone (gradients and moments are then undefined, and masters are weights); or
-// nothing at first, and then, block by block, what somebody who moves state asks for (switching/move.h). copies: nothing at first, of the
-// shards whose updates this device repeats (Plan::buddy); see Parameters::copies().
-enum class Keeping { training, weights, nothing, copies };
+// What is allocated. training: everything that training needs. weights: only weights (gradients and moments
+// are undefined, masters are the weights). nothing: initially nothing; the code that moves state allocates
+// block by block (switching/move.h). copies: initially nothing; the shards whose updates this device repeats
+// (Plan::buddy), see Parameters::copies().
+enum class StorageMode { training, weights, nothing, copies };
 
-// With ZeRO some of these hold the device's shard only: moments and masters from stage 1 on, gradients from 2, weights with 3. Where
-// masters are the weights, they lie as weights do.
+// With ZeRO some of these contain only the device's shard: moments and masters from stage 1, gradients from
+// stage 2, weights with stage 3. Masters that are the weights are laid out like weights.
 struct BlockState {
   at::Tensor weights;                 // element type
-  at::Tensor gradients;               // wide type, as all that follow
+  at::Tensor gradients;               // wide type, like all that follow
   at::Tensor masters, first, second;  // masters may be weights
 };
 
-// A tensor of a block as its computation uses it: views into whole buffers.
+// A tensor of a block as used in computation: views into whole buffers.
 struct WeightView {
-  at::Tensor weight, gradient;  // undefined when there is none
+  at::Tensor weight, gradient;  // undefined if absent
 };
 
-// The tensors of one block, by their names without the layer's: "attention.q.weight", and those that lie side by side under a
-// joint name, "attention.qkv.weight", "mlp.gate_up.bias".
+// The tensors of one block, by their names without the layer prefix: "attention.q.weight". Tensors that are
+// adjacent in memory also have a joint name: "attention.qkv.weight", "mlp.gate_up.bias".
 class BlockViews {
  public:
-  const WeightView& operator[](
-      std::string_view name) const;  // undefined ones when there is none of that name
+  const WeightView& operator[](std::string_view name) const;  // undefined views for an unknown name
   void add(std::string name, WeightView view) { views_.emplace_back(std::move(name), std::move(view)); }
 
  private:
@@ -52,77 +52,84 @@ class BlockViews {
 
 class Parameters {
  public:
-  // Allocates; values are zero until initialize() or set(). The plan must be valid for the model; rank is one of its devices.
+  // Allocates the buffers; values are zero until initialize() or set(). The plan must be valid for the model,
+  // and rank must be one of its devices.
   Parameters(const Plan& plan, const ModelSpec& model, int rank, at::Device device,
-             Keeping keeping = Keeping::training);
+             StorageMode storage_mode = StorageMode::training);
 
-  // Masters and moments of the shards whose updates are repeated here, where the plan has buddies; null elsewhere. They are held and
-  // let go of with the rest, and filled with it: their boxes, views and updates are those of the device that they belong to. Weights
-  // and gradients of them there are none, nor masters that are weights and lie whole in this device's own.
+  // Masters and moments of the shards whose updates this device repeats, if the plan has redundant copies;
+  // otherwise null. They are allocated, released and filled together with the rest. Their boxes, views and
+  // updates are those of the owning device. Copies have no weights and no gradients, and no masters if
+  // masters are weights that this device stores completely anyway.
   Parameters* copies() { return copies_.get(); }
   const Parameters* copies() const { return copies_.get(); }
 
-  // Of Keeping::nothing: masters and moments of one block, zero or as they lie elsewhere; release() lets them go, and everything else of
-  // it. After the last, complete() adds weights, rounded from masters as far as these are held, and gradients.
-  void hold_state(int block);
-  void take_state(int block, const Parameters& from);
-  // Lets go of all but masters and moments.
-  void keep_state();
+  // For StorageMode::nothing: allocate_state allocates masters and moments of one block (zero), adopt_state takes them
+  // over from another object; release() frees everything of the block. After the last block, complete() adds
+  // gradients, and weights rounded from the masters that are present.
+  void allocate_state(int block);
+  void adopt_state(int block, const Parameters& from);
+  // Frees everything except masters and moments.
+  void release_all_but_state();
   void release(int block);
   void complete();
 
-  // Keyed by (seed, tensor name): the same values whoever holds which part. Every rank computes its own part.
+  // Random values keyed by (seed, tensor name): they do not depend on the layout. Every rank computes its own
+  // part.
   void initialize(std::int64_t seed);
 
   const std::vector<LogicalTensor>& tensors() const { return tensors_; }
-  // A logical tensor's held part in one of the buffers: the tensor-parallel part, or the rows of the own shard. Undefined when
-  // the device holds nothing of it.
+  // The local part of a logical tensor in one of the buffers: the tensor-parallel part, or the rows of the
+  // own shard. Undefined if no part of it is on the device.
   at::Tensor weight(const std::string& name) const { return view(name, &BlockState::weights); }
   at::Tensor gradient(const std::string& name) const { return view(name, &BlockState::gradients); }
   at::Tensor master(const std::string& name) const { return view(name, &BlockState::masters); }
   at::Tensor view(const std::string& name, at::Tensor BlockState::*member) const;
-  // The box that such a view holds. Masters that are weights are held as weights are.
+  // The box of such a view. Masters that are weights have the boxes of weights.
   Box box(const std::string& name, at::Tensor BlockState::*member) const;
-  // Whose view has this box of masters or moments: these parameters, their copies, or nobody (null).
+  // The object whose view of masters or moments has this box: these parameters, their copies, or null.
   const Parameters* holder(const std::string& name, at::Tensor BlockState::*member, const Box& box) const;
 
-  // The views that a block computes with, in given whole buffers (gradients may be undefined).
+  // The views that a block uses for computation, in the given whole buffers (gradients may be undefined).
   BlockViews views(int block, const at::Tensor& weights, const at::Tensor& gradients) const;
 
-  // One logical tensor from the values of its whole, in row-major order: masters and weights, as far as they are held.
+  // Sets the local part of one logical tensor from the values of the whole tensor in row-major order: masters
+  // and weights.
   void set(const std::string& name, std::span<const double> values);
   void set(const std::string& name, std::span<const float> values);
   std::vector<double> get(const std::string& name, at::Tensor BlockState::*member) const;
-  // From masters that were set as views. With ZeRO 1 and 2 other shards of the weights come from elsewhere
-  // (Engine::gather_weights).
+  // Rounds weights from masters that were set through views. With ZeRO 1 and 2 the other shards of the
+  // weights come from Engine::gather_weights.
   void round_masters();
 
   int num_blocks() const { return static_cast<int>(blocks_.size()); }
   BlockState& block(int index) { return blocks_[static_cast<std::size_t>(index)]; }
   const BlockState& block(int index) const { return blocks_[static_cast<std::size_t>(index)]; }
   const BlockShape& shape(int index) const { return shapes_[static_cast<std::size_t>(index)]; }
-  std::span<const StateRun> updates(int block) const { return updates_[static_cast<std::size_t>(block)]; }
-  std::span<const StateRun> counted(int block) const { return counted_[static_cast<std::size_t>(block)]; }
-  const HeldTensor* find(const std::string& name) const;  // null when the device holds nothing of it
-  // Whose buffers a held tensor lies in. A tied embedding lies with the head in a stage that has no first block.
-  int block_of(const std::string& name) const { return places_.at(name).first; }
+  std::span<const StateRange> updates(int block) const { return updates_[static_cast<std::size_t>(block)]; }
+  std::span<const StateRange> counted(int block) const { return counted_[static_cast<std::size_t>(block)]; }
+  const LocalTensor* find(const std::string& name) const;  // null if no part of it is on the device
+  // The block whose buffers contain a tensor. A tied embedding is stored with the head in a stage without the
+  // first block.
+  int block_of(const std::string& name) const { return tensor_locations_.at(name).first; }
   void zero_gradients();
   Bytes bytes() const;
 
  private:
   at::Tensor zeros(int block, StateKind kind, at::ScalarType type) const;
-  void hold_copy(int block);
-  bool is_sharded(const HeldTensor& held, at::Tensor BlockState::*member) const;
+  void allocate_copy(int block);
+  bool is_sharded(const LocalTensor& local_tensor, at::Tensor BlockState::*member) const;
   void set_from(const std::string& name, const at::Tensor& whole);
 
   const std::vector<LogicalTensor> tensors_;
   const ElementTypes types_;
   const at::Device device_;
-  const Keeping keeping_;
+  const StorageMode storage_mode_;
   std::vector<BlockShape> shapes_;
   std::vector<BlockState> blocks_;
-  std::vector<std::vector<StateRun>> updates_, counted_;
-  std::map<std::string, std::pair<int, std::size_t>> places_;  // name -> block, index into its shape
+  std::vector<std::vector<StateRange>> updates_, counted_;
+  std::map<std::string, std::pair<int, std::size_t>>
+      tensor_locations_;  // name -> block, index into its shape
   std::unique_ptr<Parameters> copies_;
 };
 

@@ -11,9 +11,9 @@
 #include <functional>
 
 #include "engine/engine.h"
-#include "engine/probe_narrow.h"
+#include "engine/gemm.h"
+#include "engine/probe_fp8.h"
 #include "engine/probe_timing.h"
-#include "engine/products.h"
 #include "kernels/attention.h"
 #include "kernels/kernels.h"
 #include "model/open.h"
@@ -23,34 +23,34 @@ namespace {
 
 using Axis = std::vector<double>;
 
-class Probe {
+class KernelProbe {
  public:
-  Probe(at::Device device, Precision precision, EventSink& events)
+  KernelProbe(at::Device device, Precision precision, EventSink& events)
       : device_(device),
         types_(types_of(precision)),
         precision_(precision),
         events_(events),
         kernels_(make_kernels(device)),
         attention_(make_attention(device, types_.element)),
-        products_(make_products(device, types_.element)),
+        gemm_(make_gemm(device, types_.element)),
         inputs_(at::randn({ring_size()}, at::TensorOptions(at::kFloat).device(device))
                     .mul_(0.02)
                     .to(types_.element)),
         outputs_(at::zeros({ring_size()}, at::TensorOptions(types_.element).device(device))),
         sums_(at::zeros({ring_size()}, at::TensorOptions(types_.wide).device(device))),
-        idle_(at::zeros({ring_size()}, at::TensorOptions(at::kFloat).device(device))) {}
+        copy_buffer_(at::zeros({ring_size()}, at::TensorOptions(at::kFloat).device(device))) {}
 
   KernelTimes run() {
     warm_up();
-    probe_products();
+    probe_gemms();
     probe_attention();
-    probe_cheap();
+    probe_elementwise();
     probe_update();
     probe_host();
     if (precision_ == Precision::fp8)
-      probe_narrow({device_, *products_, *kernels_, inputs_, outputs_, sums_, idle_,
-                    [&](std::int64_t done, std::int64_t total) { progress("8-bit products", done, total); }},
-                   times_);
+      probe_fp8({device_, *gemm_, *kernels_, inputs_, outputs_, sums_, copy_buffer_,
+                 [&](std::int64_t done, std::int64_t total) { progress("fp8 GEMMs", done, total); }},
+                times_);
     return std::move(times_);
   }
 
@@ -58,13 +58,13 @@ class Probe {
   bool is_cuda() const { return device_.is_cuda(); }
   std::int64_t ring_size() const { return is_cuda() ? std::int64_t{1} << 30 : std::int64_t{1} << 25; }
 
-  // A device that has rested runs faster at first than it does in a training, or more slowly.
+  // An idle device initially runs faster or slower than it does in training.
   void warm_up() {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(is_cuda() ? 3 : 1);
     const std::int64_t edge = is_cuda() ? 4096 : 512;
     while (std::chrono::steady_clock::now() < end) {
       at::Tensor y = outputs_.next(edge, edge);
-      products_->forward(inputs_.next(edge, edge), inputs_.next(edge, edge), {}, y);
+      gemm_->forward(inputs_.next(edge, edge), inputs_.next(edge, edge), {}, y);
       wait_for(device_);
     }
   }
@@ -73,7 +73,7 @@ class Probe {
     events_.report(Progress{"measuring " + what + " in " + text(precision_), done, total, "sizes"});
   }
 
-  void probe_products() {
+  void probe_gemms() {
     const Axis rows = is_cuda() ? Axis{256, 1024, 4096, 16384, 65536} : Axis{64, 256, 1024, 4096};
     const Axis widths = is_cuda() ? Axis{256, 1024, 2048, 4096, 8192, 32768} : Axis{64, 256, 1024, 4096};
     RateTable* const tables[] = {&times_.tables["product"], &times_.tables["product.add"],
@@ -83,35 +83,35 @@ class Probe {
     for (std::size_t point = 0; point < total; ++point) {
       const double r = rows[point / a_row], i = widths[point / widths.size() % widths.size()],
                    o = widths[point % widths.size()];
-      progress("products", static_cast<std::int64_t>(point), static_cast<std::int64_t>(total));
+      progress("GEMMs", static_cast<std::int64_t>(point), static_cast<std::int64_t>(total));
       for (std::size_t use = 0; use < std::size(tables); ++use) {
         std::vector<double>& rates = tables[use]->rates;
         const double before = point < a_row ? 0 : rates[point - a_row];  // with fewer rows
-        const bool is_long = before > 0 && 2 * r * i * o / before > longest_product();
+        const bool is_long = before > 0 && 2 * r * i * o / before > max_gemm_seconds();
         rates.push_back(is_long ? before
-                                : product_rate(use, static_cast<std::int64_t>(r),
-                                               static_cast<std::int64_t>(i), static_cast<std::int64_t>(o)));
+                                : gemm_rate(use, static_cast<std::int64_t>(r), static_cast<std::int64_t>(i),
+                                            static_cast<std::int64_t>(o)));
       }
     }
   }
-  // Seconds; what would take longer is as fast as the size before it.
-  double longest_product() const { return is_cuda() ? 0.02 : 0.2; }
+  // In seconds. A GEMM that would take longer is assumed to be as fast as the next smaller size.
+  double max_gemm_seconds() const { return is_cuda() ? 0.02 : 0.2; }
 
-  double product_rate(std::size_t use, std::int64_t rows, std::int64_t inner, std::int64_t outer) {
+  double gemm_rate(std::size_t use, std::int64_t rows, std::int64_t inner, std::int64_t outer) {
     const auto call = [&] {
       if (use < 2) {
         at::Tensor y = outputs_.next(rows, outer);
-        products_->forward(inputs_.next(rows, inner), inputs_.next(outer, inner), {}, y, use == 1);
+        gemm_->forward(inputs_.next(rows, inner), inputs_.next(outer, inner), {}, y, use == 1);
       } else if (use == 2) {
         at::Tensor dx = outputs_.next(rows, inner);
-        products_->input_gradient(inputs_.next(rows, outer), inputs_.next(outer, inner), dx);
+        gemm_->input_gradient(inputs_.next(rows, outer), inputs_.next(outer, inner), dx);
       } else {
         at::Tensor gradient = sums_.next(outer, inner);
-        products_->weight_gradient(inputs_.next(rows, outer), inputs_.next(rows, inner), gradient);
+        gemm_->weight_gradient(inputs_.next(rows, outer), inputs_.next(rows, inner), gradient);
       }
     };
     return 2.0 * static_cast<double>(rows) * static_cast<double>(inner) * static_cast<double>(outer) /
-           seconds_of_product(device_, idle_, call);
+           seconds_of_gemm(device_, copy_buffer_, call);
   }
 
   void probe_attention() {
@@ -138,13 +138,13 @@ class Probe {
     task.shape = {std::max<std::int64_t>(1, tokens / length),  length, heads, heads, head_dim, is_causal,
                   1 / std::sqrt(static_cast<double>(head_dim))};
     const std::int64_t rows = task.shape.sequences * length, width = heads * head_dim;
-    const auto in_heads = [&](const at::Tensor& x) { return x.unflatten(1, {heads, head_dim}); };
+    const auto split_heads = [&](const at::Tensor& x) { return x.unflatten(1, {heads, head_dim}); };
     // As in a layer: q, k and v are columns of one matrix, and so are their gradients.
     const auto columns = [&](const at::Tensor& qkv, std::int64_t n) {
-      return in_heads(qkv.narrow(1, n * width, width));
+      return split_heads(qkv.narrow(1, n * width, width));
     };
     const at::Tensor qkv = inputs_.next(rows, 3 * width);
-    at::Tensor out = in_heads(outputs_.next(rows, width));
+    at::Tensor out = split_heads(outputs_.next(rows, width));
     at::Tensor logsumexp =
         at::zeros({task.shape.sequences, heads, length}, at::TensorOptions(types_.wide).device(device_));
     const auto positions = static_cast<double>(length);
@@ -157,16 +157,17 @@ class Probe {
     const auto backward = [&] {
       const at::Tensor gradients = outputs_.next(rows, 3 * width);
       at::Tensor dq = columns(gradients, 0), dk = columns(gradients, 1), dv = columns(gradients, 2);
-      attention_->backward(task, in_heads(inputs_.next(rows, width)), columns(qkv, 0), columns(qkv, 1),
+      attention_->backward(task, split_heads(inputs_.next(rows, width)), columns(qkv, 0), columns(qkv, 1),
                            columns(qkv, 2), out, logsumexp, dq, dk, dv);
     };
-    // The scores are computed again: five products in place of two.
+    // The scores are recomputed: five GEMMs instead of two.
     times_.tables[name + ".backward"].rates.push_back(2.5 * flops / seconds_of_kernel(device_, backward));
   }
 
-  // Rows of a usual width; elements a second over elements.
-  void cheap(const std::string& name, std::int64_t width,
-             const std::function<void(std::int64_t rows, std::int64_t width)>& call) {
+  // Measures a memory-bound kernel on rows of a typical width: elements per second as a function of the
+  // number of elements.
+  void measure_elementwise(const std::string& name, std::int64_t width,
+                           const std::function<void(std::int64_t rows, std::int64_t width)>& call) {
     const Axis sizes =
         is_cuda() ? Axis{1 << 18, 1 << 21, 1 << 24, 1 << 27} : Axis{1 << 14, 1 << 17, 1 << 20, 1 << 23};
     RateTable& table = times_.tables[name];
@@ -187,13 +188,13 @@ class Probe {
     const bool has_bias = kind == NormKind::layer_norm;
     const NormOptions options{kind, 1e-5};
     const auto statistics = [&](std::int64_t rows) { return sums_.next(rows, has_bias ? 2 : 1).fill_(1); };
-    cheap("norm." + name, 1024, [&](std::int64_t rows, std::int64_t width) {
+    measure_elementwise("norm." + name, 1024, [&](std::int64_t rows, std::int64_t width) {
       at::Tensor y = outputs_.next(rows, width), sums = sums_.next(rows, has_bias ? 2 : 1);
       kernels_->norm(options, inputs_.next(rows, width), row_of(width),
                      has_bias ? row_of(width) : at::Tensor(), y, sums);
     });
     at::Tensor ones;
-    cheap("norm." + name + ".backward", 1024, [&](std::int64_t rows, std::int64_t width) {
+    measure_elementwise("norm." + name + ".backward", 1024, [&](std::int64_t rows, std::int64_t width) {
       if (!ones.defined() || ones.size(0) != rows) ones = statistics(rows).clone();
       at::Tensor dx = outputs_.next(rows, width), weight = sum_of(width),
                  bias = has_bias ? sum_of(width) : at::Tensor();
@@ -207,11 +208,11 @@ class Probe {
     const auto gate = [&](std::int64_t rows, std::int64_t width) {
       return is_gated ? inputs_.next(rows, width) : at::Tensor();
     };
-    cheap(name, 4096, [&](std::int64_t rows, std::int64_t width) {
+    measure_elementwise(name, 4096, [&](std::int64_t rows, std::int64_t width) {
       at::Tensor y = outputs_.next(rows, width);
       kernels_->activation(kind, inputs_.next(rows, width), gate(rows, width), y);
     });
-    cheap(name + ".backward", 4096, [&](std::int64_t rows, std::int64_t width) {
+    measure_elementwise(name + ".backward", 4096, [&](std::int64_t rows, std::int64_t width) {
       at::Tensor dx = outputs_.next(rows, width),
                  d_gate = is_gated ? outputs_.next(rows, width) : at::Tensor();
       kernels_->activation_backward(kind, inputs_.next(rows, width), inputs_.next(rows, width),
@@ -219,7 +220,7 @@ class Probe {
     });
   }
 
-  void probe_cheap() {
+  void probe_elementwise() {
     probe_norm(NormKind::layer_norm, "layer_norm");
     probe_norm(NormKind::rms_norm, "rms_norm");
     for (const Activation kind : {Activation::gelu, Activation::gelu_tanh, Activation::relu})
@@ -228,11 +229,11 @@ class Probe {
     probe_rope();
     probe_embedding();
     probe_loss();
-    cheap("add", 1024, [&](std::int64_t rows, std::int64_t width) {
+    measure_elementwise("add", 1024, [&](std::int64_t rows, std::int64_t width) {
       at::Tensor y = outputs_.next(rows, width);
       kernels_->add(inputs_.next(rows, width), row_of(width), {}, {}, y);
     });
-    cheap("bias", 1024, [&](std::int64_t rows, std::int64_t width) {
+    measure_elementwise("bias", 1024, [&](std::int64_t rows, std::int64_t width) {
       at::Tensor sum = sum_of(width);
       kernels_->add_rows(inputs_.next(rows, width), sum);
     });
@@ -243,7 +244,7 @@ class Probe {
     const at::TensorOptions wide = at::TensorOptions(types_.wide).device(device_);
     const at::Tensor table = at::zeros({kLength, kHalf}, wide).fill_(0.5);
     at::Tensor positions;
-    cheap("rope", kHeads * 2 * kHalf, [&](std::int64_t rows, std::int64_t width) {
+    measure_elementwise("rope", kHeads * 2 * kHalf, [&](std::int64_t rows, std::int64_t width) {
       if (!positions.defined() || positions.size(0) != rows)
         positions = at::arange(rows, at::TensorOptions(at::kInt).device(device_)).remainder(kLength);
       at::Tensor x = outputs_.next(rows, width).unflatten(1, {kHeads, 2 * kHalf});
@@ -261,12 +262,12 @@ class Probe {
       ids = at::randint(kVocab, {rows}, at::TensorOptions(at::kLong).device(device_));
       positions = at::zeros({rows}, at::TensorOptions(at::kInt).device(device_));
     };
-    cheap("embedding", kWidth, [&](std::int64_t rows, std::int64_t width) {
+    measure_elementwise("embedding", kWidth, [&](std::int64_t rows, std::int64_t width) {
       prepare(rows);
       at::Tensor out = outputs_.next(rows, width);
       kernels_->embedding(ids, positions, table, {}, {}, out);
     });
-    cheap("embedding.backward", kWidth, [&](std::int64_t rows, std::int64_t width) {
+    measure_elementwise("embedding.backward", kWidth, [&](std::int64_t rows, std::int64_t width) {
       prepare(rows);
       at::Tensor no_positions, no_types;
       kernels_->embedding_backward(inputs_.next(rows, width), ids, positions, sums, no_positions, no_types);
@@ -275,7 +276,7 @@ class Probe {
 
   void probe_loss() {
     at::Tensor targets;
-    cheap("loss", 16384, [&](std::int64_t rows, std::int64_t width) {
+    measure_elementwise("loss", 16384, [&](std::int64_t rows, std::int64_t width) {
       if (!targets.defined() || targets.size(0) != rows)
         targets = at::randint(width, {rows}, at::TensorOptions(at::kLong).device(device_));
       at::Tensor logits = outputs_.next(rows, width), losses = sum_of(rows);
@@ -283,22 +284,23 @@ class Probe {
     });
   }
 
-  // Clearing the gradient, its norm and AdamW, as each step has them.
+  // Zeroing the gradient, its norm, and AdamW, as in each step.
   void probe_update() {
     at::Tensor square = at::zeros({1}, at::TensorOptions(at::kDouble).device(device_));
-    const at::Tensor numbers = numbers_behind_gate(device_, 1e-4);
-    const bool is_narrow = types_.element != types_.wide;
-    cheap("update", 1024, [&](std::int64_t rows, std::int64_t width) {
-      const auto flat = [&](Ring& ring) { return ring.next(rows, width).view({-1}); };
+    const at::Tensor numbers = step_scalars_after_gate(device_, 1e-4);
+    const bool is_16_bit = types_.element != types_.wide;
+    measure_elementwise("update", 1024, [&](std::int64_t rows, std::int64_t width) {
+      const auto flat = [&](OperandRing& ring) { return ring.next(rows, width).view({-1}); };
       at::Tensor gradient = flat(sums_), master = flat(sums_), first = flat(sums_), second = flat(sums_),
-                 weight = is_narrow ? flat(outputs_) : master;
+                 weight = is_16_bit ? flat(outputs_) : master;
       gradient.zero_();
       kernels_->add_square_sum(gradient, square);
       kernels_->adamw({}, numbers, gradient, master, first, second, weight);
     });
   }
 
-  // A training of next to nothing is all host: so many kernels, and what a step has beside them.
+  // Training a tiny model is limited by the host: measures the time per kernel launch, and the fixed time per
+  // step.
   void probe_host() {
     if (is_cuda()) {
       at::Tensor x = outputs_.next(1, 128);
@@ -326,7 +328,7 @@ class Probe {
     sample.num_counted = 8;
     const Batch batch = make_batch({sample}, plan, 0, 0);
     return seconds_of(device_, [&] {
-      ensure(engine.train_step(batch, {.learning_rate = 0}).has_value(), "a step failed");
+      ensure(engine.train_step(batch, {.learning_rate = 0}).has_value(), "a step of the probe failed");
     });
   }
 
@@ -336,9 +338,9 @@ class Probe {
   EventSink& events_;
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Attention> attention_;
-  std::unique_ptr<Products> products_;
-  Ring inputs_, outputs_, sums_;
-  at::Tensor idle_;
+  std::unique_ptr<Gemm> gemm_;
+  OperandRing inputs_, outputs_, sums_;
+  at::Tensor copy_buffer_;
   KernelTimes times_;
 };
 
@@ -362,9 +364,8 @@ NumberFormat format_name(Precision precision) {
 
 KernelTimes probe_kernels(at::Device device, Precision precision, EventSink& events) {
   if (precision == Precision::fp8 && !device.is_cuda())
-    throw UserError("--precision fp8: only GPUs multiply in 8 bits; use bf16 or fp32 to measure {}",
-                    device.str());
-  KernelTimes times = Probe(device, precision, events).run();
+    throw UserError("--precision fp8: only GPUs support fp8; use bf16 or fp32 to measure {}", device.str());
+  KernelTimes times = KernelProbe(device, precision, events).run();
   times.format = format_name(precision);
   return times;
 }

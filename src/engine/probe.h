@@ -1,5 +1,6 @@
-// The probe: how fast this engine's own kernels are on a device, for cluster/kernel_times.h. It calls what blocks call, on sizes
-// that models have, with operands that are too many for the caches, as in a training.
+// The kernel probe: measures the speed of this engine's own kernels on a device, for cluster/kernel_times.h.
+// It calls the functions that blocks call, with sizes from real models and operands too large for the caches,
+// as in training.
 #pragma once
 
 #include "base/event.h"
@@ -8,11 +9,11 @@
 
 namespace optimus {
 
-// Takes some seconds on a GPU, about half a minute for each precision on a small processor. Throws UserError for fp8
-// on processors.
+// Takes several seconds on a GPU, and about half a minute per precision on a small CPU. Throws UserError for
+// fp8 on CPUs.
 KernelTimes probe_kernels(at::Device device, Precision precision, EventSink& events);
 
-// Bytes a second that a copy of a large buffer reads and writes.
+// Bytes per second that a copy of a large buffer reads and writes.
 double probe_memory(at::Device device);
 
 }  // namespace optimus

@@ -19,13 +19,14 @@
 namespace optimus {
 namespace {
 
-constexpr double kLongest = 10;  // seconds that a socket may rest before the probe gives up
+constexpr double kSocketTimeout = 10;  // seconds without data after which the probe fails
 
 class ProbeSocket {
  public:
   explicit ProbeSocket(int handle) : handle_(handle) {
-    if (handle_ < 0) throw UserError("a socket of the loopback interface: {}", std::strerror(errno));
-    const timeval most{static_cast<time_t>(kLongest), 0};
+    if (handle_ < 0)
+      throw UserError("cannot create a socket on the loopback interface: {}", std::strerror(errno));
+    const timeval most{static_cast<time_t>(kSocketTimeout), 0};
     const int on = 1;
     ::setsockopt(handle_, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
     ::setsockopt(handle_, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
@@ -38,7 +39,7 @@ class ProbeSocket {
   ProbeSocket& operator=(ProbeSocket&&) = delete;
 
   int handle() const { return handle_; }
-  // Whole; false when the other side is gone or silent for too long.
+  // Transfers the whole buffer; false if the other side closed the connection or timed out.
   bool send(const char* data, std::size_t size) const {
     while (size > 0) {
       const ssize_t done = ::send(handle_, data, size, MSG_NOSIGNAL);
@@ -69,7 +70,7 @@ std::pair<ProbeSocket, ProbeSocket> socket_pair() {
   ProbeSocket client(::socket(AF_INET, SOCK_STREAM, 0));
   if (::bind(listener.handle(), name, size) != 0 || ::listen(listener.handle(), 1) != 0 ||
       ::getsockname(listener.handle(), name, &size) != 0 || ::connect(client.handle(), name, size) != 0)
-    throw UserError("the loopback interface cannot be used: {}", std::strerror(errno));
+    throw UserError("cannot use the loopback interface: {}", std::strerror(errno));
   return {std::move(client), ProbeSocket(::accept(listener.handle(), nullptr, nullptr))};
 }
 
@@ -77,7 +78,7 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Seconds of a message one way: half of there and back.
+// Seconds of a message in one direction: half the round-trip time.
 double message_seconds(std::size_t size) {
   const auto [here, there] = socket_pair();
   const int rounds = size > (1 << 20) ? 7 : 50;
@@ -91,13 +92,14 @@ double message_seconds(std::size_t size) {
   for (int i = 0; i < rounds; ++i) {
     const double began = seconds_now();
     if (!here.send(data.data(), size) || !here.receive(data.data(), size))
-      throw UserError("the loopback interface was silent for {} s", kLongest);
+      throw UserError("no data on the loopback interface for {} s", kSocketTimeout);
     all.push_back((seconds_now() - began) / 2);
   }
   return median(std::move(all));
 }
 
-// From bytes and seconds, in the order of bytes: latency is the smallest message's; efficiencies never descend.
+// From (bytes, seconds) in ascending order of bytes. The latency is the time of the smallest message;
+// efficiencies are made non-decreasing.
 LinkSpec link_of(const std::vector<std::pair<double, double>>& seconds) {
   LinkSpec link{.bytes_per_second = 0, .latency = Seconds(seconds.front().second)};
   for (const auto& [bytes, time] : seconds)
@@ -130,16 +132,16 @@ double ring_seconds(int members, std::size_t bytes) {
                       &from = in[static_cast<std::size_t>((me + members - 1) % members)];
     std::vector<float> data(part * static_cast<std::size_t>(members), 1), arrived(part);
     const double began = seconds_now();
-    for (int hop = 0; hop < 2 * (members - 1); ++hop) {
+    for (int ring_step = 0; ring_step < 2 * (members - 1); ++ring_step) {
       const auto place = [&](int at) {
         return data.data() + static_cast<std::size_t>((at + 2 * members) % members) * part;
       };
-      // Sending and receiving go on together, or two full sockets would wait for each other.
+      // Send and receive concurrently; otherwise two full sockets would wait for each other.
       std::jthread sender(
-          [&] { to.send(reinterpret_cast<const char*>(place(me - hop)), part * sizeof(float)); });
+          [&] { to.send(reinterpret_cast<const char*>(place(me - ring_step)), part * sizeof(float)); });
       if (!from.receive(reinterpret_cast<char*>(arrived.data()), part * sizeof(float))) return;
-      float* const sum = place(me - hop - 1);
-      if (hop < members - 1)
+      float* const sum = place(me - ring_step - 1);
+      if (ring_step < members - 1)
         for (std::size_t i = 0; i < part; ++i) sum[i] += arrived[i];
       else
         std::copy(arrived.begin(), arrived.end(), sum);
@@ -166,7 +168,7 @@ LinkSpec probe_loopback(EventSink& events) {
 
 LinkSpec probe_copies(at::Device from, at::Device to, EventSink& events) {
   std::vector<std::pair<double, double>> seconds;
-  const at::Device waited = to.is_cuda() ? to : from;
+  const at::Device sync_device = to.is_cuda() ? to : from;
   for (const double size : kMessages) {
     events.report(Progress{"measuring copies", std::ssize(seconds), std::ssize(kMessages), "sizes"});
     const auto options = [&](at::Device device) {
@@ -174,7 +176,7 @@ LinkSpec probe_copies(at::Device from, at::Device to, EventSink& events) {
     };
     const at::Tensor source = at::empty({static_cast<std::int64_t>(size)}, options(from));
     at::Tensor target = at::empty({static_cast<std::int64_t>(size)}, options(to));
-    seconds.emplace_back(size, seconds_of(waited, [&] { target.copy_(source, true); }));
+    seconds.emplace_back(size, seconds_of(sync_device, [&] { target.copy_(source, true); }));
   }
   return link_of(seconds);
 }
@@ -183,7 +185,7 @@ std::vector<CollectiveTime> probe_all_reduce(EventSink& events) {
   std::vector<CollectiveTime> result;
   for (const int members : {2, 4})
     for (const double bytes : {65536.0, 16.0 * (1 << 20)}) {
-      events.report(Progress{"measuring sums", std::ssize(result), 4, "sizes"});
+      events.report(Progress{"measuring all-reduces", std::ssize(result), 4, "sizes"});
       std::vector<double> all;
       for (int i = 0; i < 5; ++i) all.push_back(ring_seconds(members, static_cast<std::size_t>(bytes)));
       result.push_back({members, bytes, median(std::move(all))});

@@ -1,5 +1,6 @@
-// The probe's other half: what joins devices. Messages between processes of this machine (sockets of the loopback interface, which
-// Gloo uses), copies between a GPU and its host and between GPUs, and a sum over several members.
+// The link probe: measures the connections between devices. It covers messages between processes of this
+// machine (sockets of the loopback interface, which Gloo uses), copies between a GPU and its host and between
+// GPUs, and an all-reduce over several members.
 #pragma once
 
 #include <vector>
@@ -10,16 +11,17 @@
 
 namespace optimus {
 
-// Between two threads over the loopback interface. Throws UserError when it cannot be used.
+// Between two threads over the loopback interface. Throws UserError if it cannot be used.
 LinkSpec probe_loopback(EventSink& events);
 
-// Between two workers of this machine while they compute, through the run's own communication. Throws UserError.
+// Between two workers of this machine while they compute, through the communication of a training run. Throws
+// UserError.
 LinkSpec probe_workers(EventSink& events);
 
-// From the host's memory to the device; between two devices.
+// From host memory to the device, or between two devices.
 LinkSpec probe_copies(at::Device from, at::Device to, EventSink& events);
 
-// A ring all-reduce of fp32 between that many threads over the loopback interface: seconds.
+// A ring all-reduce of fp32 between `members` threads over the loopback interface, in seconds.
 struct CollectiveTime {
   int members = 0;
   double bytes = 0, seconds = 0;

@@ -15,8 +15,9 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMostViews = 128;
-constexpr double kSpan = 2e-3;  // seconds: long enough for the clock and for launches to overlap
+constexpr std::size_t kMaxViews = 128;
+// seconds: long enough for the resolution of the clock and for overlapping launches
+constexpr double kMinSeconds = 2e-3;
 
 double seconds_of_calls(at::Device device, const std::function<void()>& call, int count) {
   wait_for(device);
@@ -27,16 +28,16 @@ double seconds_of_calls(at::Device device, const std::function<void()>& call, in
 }
 
 #ifdef OPTIMUS_CUDA
-// Calls between pairs of events, with copies of half their length behind each.
-double seconds_between_copies(const at::Tensor& idle, const std::function<void()>& call, double once) {
+// Calls between pairs of events, each followed by copies of half its duration.
+double seconds_between_copies(const at::Tensor& copy_buffer, const std::function<void()>& call, double once) {
   constexpr double kCopied =
-      3.2e12;  // bytes a second, read and written, of a Hopper; less on others: they rest longer
+      3.2e12;  // bytes per second, read and written, of a Hopper GPU; slower GPUs pause longer
   const auto elements =
-      static_cast<std::int64_t>(once * 0.5 * kCopied / 2 / static_cast<double>(idle.element_size()));
-  const std::int64_t half = idle.numel() / 2, count = std::clamp<std::int64_t>(elements, 1, half);
-  at::Tensor to = idle.narrow(0, half, count);
-  const at::Tensor from = idle.narrow(0, 0, count);
-  const int calls = static_cast<int>(std::clamp(4 * kSpan / once, 3.0, 40.0));
+      static_cast<std::int64_t>(once * 0.5 * kCopied / 2 / static_cast<double>(copy_buffer.element_size()));
+  const std::int64_t half = copy_buffer.numel() / 2, count = std::clamp<std::int64_t>(elements, 1, half);
+  at::Tensor to = copy_buffer.narrow(0, half, count);
+  const at::Tensor from = copy_buffer.narrow(0, 0, count);
+  const int calls = static_cast<int>(std::clamp(4 * kMinSeconds / once, 3.0, 40.0));
   std::vector<at::cuda::CUDAEvent> begins(static_cast<std::size_t>(calls)), ends(begins.size());
   std::vector<double> all;
   for (std::size_t i = 0; i < begins.size(); ++i) {
@@ -60,11 +61,11 @@ double median(std::vector<double> all) {
   return all[all.size() / 2];
 }
 
-at::Tensor Ring::next(std::int64_t rows, std::int64_t columns) {
+at::Tensor OperandRing::next(std::int64_t rows, std::int64_t columns) {
   const std::int64_t count = rows * columns;
-  while (count > buffer_.numel()) *this = Ring(at::cat({buffer_, buffer_}));
-  if (at_ + count > buffer_.numel() || ++num_since_start_ > kMostViews) at_ = 0, num_since_start_ = 0;
-  if (views_.size() > 4 * kMostViews) views_.clear();
+  while (count > buffer_.numel()) *this = OperandRing(at::cat({buffer_, buffer_}));
+  if (at_ + count > buffer_.numel() || ++num_since_start_ > kMaxViews) at_ = 0, num_since_start_ = 0;
+  if (views_.size() > 4 * kMaxViews) views_.clear();
   at::Tensor& view = views_[{at_, rows, columns}];
   if (!view.defined()) view = buffer_.narrow(0, at_, count).view({rows, columns});
   at_ += (count + 127) / 128 * 128;
@@ -81,16 +82,17 @@ void wait_for(at::Device device) {
 double seconds_of(at::Device device, const std::function<void()>& call) {
   call();
   const double once = seconds_of_calls(device, call, 1);
-  const int count = static_cast<int>(std::clamp(kSpan / once, 1.0, 1000.0));
+  const int count = static_cast<int>(std::clamp(kMinSeconds / once, 1.0, 1000.0));
   std::vector<double> all;
   for (int i = 0; i < (once > 0.05 ? 2 : 5); ++i) all.push_back(seconds_of_calls(device, call, count));
   return median(std::move(all));
 }
 
 double seconds_of_kernel(at::Device device, const std::function<void()>& call) {
-  constexpr double kLong = 200e-6;  // seconds: no launch shows beside them
+  constexpr double kLongKernelSeconds = 200e-6;  // seconds: longer kernels hide the launch time
   call();
-  if (!device.is_cuda() || seconds_of_calls(device, call, 2) > kLong) return seconds_of(device, call);
+  if (!device.is_cuda() || seconds_of_calls(device, call, 2) > kLongKernelSeconds)
+    return seconds_of(device, call);
   constexpr int kCalls = 50, kPlain = 3, kTimed = 5;
   StepGraph recording(device);
   const auto replay = [&] {
@@ -105,15 +107,15 @@ double seconds_of_kernel(at::Device device, const std::function<void()>& call) {
   return median(std::move(all));
 }
 
-double seconds_of_product(at::Device device, const at::Tensor& idle, const std::function<void()>& call) {
+double seconds_of_gemm(at::Device device, const at::Tensor& copy_buffer, const std::function<void()>& call) {
 #ifdef OPTIMUS_CUDA
   if (device.is_cuda()) {
     call();
     const double once = seconds_of_calls(device, call, 2);
-    if (once > 50e-6) return seconds_between_copies(idle, call, once);
+    if (once > 50e-6) return seconds_between_copies(copy_buffer, call, once);
   }
 #endif
-  (void)idle;
+  (void)copy_buffer;
   return seconds_of_kernel(device, call);
 }
 

@@ -1,4 +1,5 @@
-// How the probe times kernels: again and again, on operands that change, in the state that a device has during a training.
+// How the probe times kernels: repeatedly, on changing operands, with the device in the state that it has
+// during training.
 #pragma once
 
 #include <array>
@@ -10,34 +11,36 @@
 
 namespace optimus {
 
-// Operands one behind the other in a buffer that no cache holds, from its start again when it is used up. Views are kept: making
-// them would take longer than a small kernel.
-class Ring {
+// Consecutive operands from a buffer larger than any cache, starting over at its end. Views are cached,
+// because creating one takes longer than a small kernel.
+class OperandRing {
  public:
-  explicit Ring(at::Tensor buffer) : buffer_(std::move(buffer)) {}
+  explicit OperandRing(at::Tensor buffer) : buffer_(std::move(buffer)) {}
   at::Tensor next(std::int64_t rows, std::int64_t columns);
 
  private:
   at::Tensor buffer_;  // flat
   std::int64_t at_ = 0;
   std::size_t num_since_start_ = 0;
-  std::map<std::array<std::int64_t, 3>, at::Tensor> views_;  // by place and size
+  std::map<std::array<std::int64_t, 3>, at::Tensor> views_;  // by offset and size
 };
 
 void wait_for(at::Device device);
 
-// Of one or more.
+// The list must not be empty.
 double median(std::vector<double> all);
 
-// Median seconds of one call, after one that is not counted; waits for the device.
+// Median seconds of one call, after one uncounted call. Synchronizes with the device.
 double seconds_of(at::Device device, const std::function<void()>& call);
 
-// The same for kernels. On a GPU short ones are called from a recording, as in a training (step_graph.h): launched by the host they
-// would take what a launch takes. The call waits for nothing and uses the same memory each time.
+// The same for kernels. On a GPU short kernels are replayed from a CUDA graph, as in training (step_graph.h);
+// launched individually, they would take the time of a launch. The call must not wait for anything and must
+// use the same memory each time.
 double seconds_of_kernel(at::Device device, const std::function<void()>& call);
 
-// The same for products. A GPU that only multiplies reaches its limit of power and slows down; in a training it copies and adds
-// for a third of the time. So here too, and that part is not counted. `idle`: a large buffer for it, of any content.
-double seconds_of_product(at::Device device, const at::Tensor& idle, const std::function<void()>& call);
+// The same for GEMMs. A GPU that runs only GEMMs reaches its power limit and reduces its clock; in training
+// it copies and adds about a third of the time. The measurement does the same, without counting that part.
+// `copy_buffer`: a large buffer for these copies, with any content.
+double seconds_of_gemm(at::Device device, const at::Tensor& copy_buffer, const std::function<void()>& call);
 
 }  // namespace optimus

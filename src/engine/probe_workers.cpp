@@ -1,5 +1,6 @@
-// See probe_links.h. Two ranks compute and gather in turns, through the run's own communication (comm/c10d_comm.h): what a gather
-// adds to a turn is what it costs a training, waking up and waiting for the slower one included.
+// Implements probe_workers of probe_links.h. Two ranks alternately compute and gather, through the
+// communication of a training run (comm/c10d_comm.h). The time that a gather adds to a turn is its cost in
+// training, including wake-up and waiting for the slower rank.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -13,20 +14,20 @@
 namespace optimus {
 namespace {
 
-constexpr double kTurn = 5e-3;  // seconds of computing: about a kernel of a small model
-constexpr int kTurns = 100;
-constexpr double kSizes[] = {256, 4 << 20};  // bytes that a rank brings
+constexpr double kTurnSeconds = 5e-3;  // seconds of computation: about one kernel of a small model
+constexpr int kNumTurns = 100;
+constexpr double kSizes[] = {256, 4 << 20};  // bytes that each rank contributes
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Multiplications over a vector that the cache holds; the same work at each call.
+// Multiplications over a vector that fits into the cache; each call does the same amount of work.
 class Work {
  public:
   Work() : values_(16384, 1.5F) {
     const double began = now();
-    for (; now() - began < kTurn; ++rounds_) round();
+    for (; now() - began < kTurnSeconds; ++rounds_) round();
   }
   void run() {
     for (int i = 0; i < rounds_; ++i) round();
@@ -40,7 +41,7 @@ class Work {
   int rounds_ = 0;
 };
 
-// Seconds of a turn: with nothing (count 0) or a gather of so many bytes from each rank.
+// Seconds of a turn, without communication (count 0) or with a gather of `count` bytes from each rank.
 double turn_seconds(Comm& comm, Work& work, std::int64_t count) {
   const Group world{Role::world, {}};
   const at::Tensor own = at::empty({std::max<std::int64_t>(count, 1)}, at::kByte);
@@ -51,11 +52,11 @@ double turn_seconds(Comm& comm, Work& work, std::int64_t count) {
   };
   gather();
   const double began = now();
-  for (int i = 0; i < kTurns; ++i) {
+  for (int i = 0; i < kNumTurns; ++i) {
     work.run();
     if (count > 0) gather();
   }
-  return (now() - began) / kTurns;
+  return (now() - began) / kNumTurns;
 }
 
 std::vector<std::pair<double, double>> measured(Comm& comm) {
@@ -94,8 +95,9 @@ LinkSpec probe_workers(EventSink& events) {
       });
   }
   for (const std::string& problem : problems)
-    if (!problem.empty()) throw UserError("gathers between workers could not be measured: {}", problem);
-  // What a turn takes varies by more than small sizes differ: a straight line from the smallest to the largest.
+    if (!problem.empty()) throw UserError("cannot measure gathers between workers: {}", problem);
+  // The time of a turn varies more than small sizes differ, so a straight line from the smallest to the
+  // largest size is used.
   const auto& [least, latency] = seconds.front();
   const auto& [most, longest] = seconds.back();
   return {(most - least) / std::max(longest - latency, 1e-6), Seconds(latency), {}};

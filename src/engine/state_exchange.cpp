@@ -8,10 +8,10 @@
 namespace optimus {
 namespace {
 
-constexpr int kBuddyTag = 2;  // beside those of activations and their gradients (crossing.cpp)
+constexpr int kCopyTag = 2;  // distinct from the tags of activations and their gradients (crossing.cpp)
 
 // The first elements of a byte buffer as a flat tensor of another type.
-at::Tensor first_of(const at::Tensor& bytes, std::int64_t count, at::ScalarType type) {
+at::Tensor leading_elements(const at::Tensor& bytes, std::int64_t count, at::ScalarType type) {
   return bytes.narrow(0, 0, count * static_cast<std::int64_t>(at::elementSize(type))).view(type);
 }
 
@@ -22,8 +22,8 @@ StateExchange::StateExchange(const Plan& plan, const ModelSpec& model, const Pro
     : plan_(plan),
       model_(model),
       program_(program),
-      stage_(plan.pipelines[static_cast<std::size_t>(program.seat.pipeline)]
-                 .stages[static_cast<std::size_t>(program.seat.stage)]),
+      stage_(plan.pipelines[static_cast<std::size_t>(program.location.pipeline)]
+                 .stages[static_cast<std::size_t>(program.location.stage)]),
       parameters_(parameters),
       comm_(comm),
       head_(num_blocks(model) - 1),
@@ -32,23 +32,23 @@ StateExchange::StateExchange(const Plan& plan, const ModelSpec& model, const Pro
   find_shared_pieces();
 }
 
-void StateExchange::gather_narrow(Fp8Scales& scales, const Kernels& kernels) {
+void StateExchange::gather_in_fp8(Fp8Scales& scales, const Kernels& kernels) {
   scales_ = &scales, kernels_ = &kernels;
   for (const int block : fp8_blocks(plan_)) {
     const BlockShape& shape = parameters_.shape(block);
     if (shape.tensors.empty() || shape.zero < 3 || shape.num_shards == 1) continue;
-    const NarrowShards& narrow = narrow_.try_emplace(block, shape, block - 1, element_).first->second;
+    const Fp8Shards& narrow = fp8_shards_.try_emplace(block, shape, block - 1, element_).first->second;
     const auto whole = shape.shard_elements * static_cast<std::int64_t>(at::elementSize(element_));
     if (narrow.bytes() > whole)
-      narrow_.erase(block);  // matrices so small that padding outweighs them
+      fp8_shards_.erase(block);  // the matrices are so small that padding outweighs the savings
     else
       scales.expect_rounded_weights(block - 1);
   }
 }
 
-const NarrowShards* StateExchange::narrow_shards(int block) const {
-  const auto found = narrow_.find(block);
-  return found == narrow_.end() || !scales_->is_narrow() ? nullptr : &found->second;
+const Fp8Shards* StateExchange::fp8_shards(int block) const {
+  const auto found = fp8_shards_.find(block);
+  return found == fp8_shards_.end() || !scales_->uses_fp8() ? nullptr : &found->second;
 }
 
 void StateExchange::find_shared_pieces() {
@@ -56,39 +56,42 @@ void StateExchange::find_shared_pieces() {
   if (!is_trained || comm_ == nullptr) return;
   for (const SharedSum& sum : shared_sums(plan_, model_, program_.device)) {
     std::vector<SharedPiece>& pieces = shared_[{sum.block, sum.members}];
-    for (const HeldBox& shared : sum.boxes) pieces.push_back(shared_piece(shared, sum.members));
+    for (const TensorBox& shared : sum.boxes) pieces.push_back(shared_piece(shared, sum.members));
   }
 }
 
-// Of tensor parts with equal copies the lowest contributes.
-StateExchange::SharedPiece StateExchange::shared_piece(const HeldBox& shared,
+// Of tensor parts with equal copies, the lowest contributes.
+StateExchange::SharedPiece StateExchange::shared_piece(const TensorBox& shared,
                                                        const std::vector<int>& members) const {
   const std::string& name = parameters_.tensors()[static_cast<std::size_t>(shared.tensor)].name;
   const int block = parameters_.block_of(name);
   const BlockShape& shape = parameters_.shape(block);
-  const HeldTensor& held = *parameters_.find(name);
-  Box own = held.box;
-  const Span rows = shape.own_rows(held);
-  own[0] = {held.box[0].begin + rows.begin, held.box[0].begin + rows.end};
+  const LocalTensor& local_tensor = *parameters_.find(name);
+  Box own = local_tensor.box;
+  const Span rows = shape.own_rows(local_tensor);
+  own[0] = {local_tensor.box[0].begin + rows.begin, local_tensor.box[0].begin + rows.end};
   std::vector<std::int64_t> sizes;
   for (int d = 0; d < own.num_dims; ++d) sizes.push_back(own[d].size());
   SharedPiece piece;
-  piece.gradient =
-      parameters_.block(block)
-          .gradients.narrow(0, shape.num_shards == 1 ? held.offset : held.shard_offset, own.num_elements())
-          .view(sizes);
+  piece.gradient = parameters_.block(block)
+                       .gradients
+                       .narrow(0, shape.num_shards == 1 ? local_tensor.offset : local_tensor.shard_offset,
+                               own.num_elements())
+                       .view(sizes);
   for (int d = 0; d < own.num_dims; ++d)
     piece.gradient = piece.gradient.narrow(d, shared.box[d].begin - own[d].begin, shared.box[d].size());
-  // Shards of the parts of one copy: rows that two parts share may lie in different shards of theirs.
+  // Considers the shards of all parts of one copy: rows that two parts share may be in different shards of
+  // each.
   const int copy = strategy_of(stage_, block).tp * shape.num_shards,
-            first = program_.seat.index / copy * copy;
-  for (int index = first; index < program_.seat.index; ++index)
+            first = program_.location.index / copy * copy;
+  for (int index = first; index < program_.location.index; ++index)
     if (std::binary_search(members.begin(), members.end(), stage_.devices[static_cast<std::size_t>(index)]))
       piece.contributes = false;
   return piece;
 }
 
-// A tied embedding that another stage holds too comes first among a block's tensors, and is not summed with the others.
+// A tied embedding that another stage stores too is the first of a block's tensors, and is not summed
+// together with the others.
 std::int64_t StateExchange::end_of_shared(int block) const {
   const bool has_both_ends =
       stage_.chunks.front().first() == 0 && stage_.chunks.back().end() == plan_.num_blocks;
@@ -106,37 +109,38 @@ std::string StateExchange::what(const Instruction& next) const {
 }
 
 std::unique_ptr<Pending> StateExchange::begin(const Instruction& next, const StateBuffers& buffers) {
-  ensure(comm_ != nullptr, "{} in a program of one device", text(next.op));
+  ensure(comm_ != nullptr, "{} in a program for one device", text(next.op));
   if (next.op == Op::sync_gradients) return begin_sync(next, buffers);
   if (gathered_shape(next.block).tensors.empty()) return nullptr;  // a custom block without parameters
-  if (next.op == Op::send_buddy || next.op == Op::receive_buddy) return begin_buddy(next, buffers);
+  if (next.op == Op::send_copy || next.op == Op::receive_copy) return begin_copy_exchange(next, buffers);
   return next.op == Op::gather_parameters ? begin_gather(next, buffers) : begin_reduce(next, buffers);
 }
 
-// A shard lies in one piece on both sides.
-std::unique_ptr<Pending> StateExchange::begin_buddy(const Instruction& next, const StateBuffers& buffers) {
+// A shard is contiguous on both sides.
+std::unique_ptr<Pending> StateExchange::begin_copy_exchange(const Instruction& next,
+                                                            const StateBuffers& buffers) {
   if (parameters_.shape(next.block).tensors.empty()) return nullptr;
-  if (next.op == Op::send_buddy)
-    return comm_->send(next.peer, own_gradients(next.block), kBuddyTag, what(next));
-  return comm_->receive(next.peer, copied_gradients(next.block, buffers), kBuddyTag, what(next));
+  if (next.op == Op::send_copy)
+    return comm_->send(next.peer, own_gradients(next.block), kCopyTag, what(next));
+  return comm_->receive(next.peer, copied_gradients(next.block, buffers), kCopyTag, what(next));
 }
 
 at::Tensor StateExchange::copied_gradients(int block, const StateBuffers& buffers) const {
-  return first_of(buffers.copied, parameters_.shape(block).shard_elements, wide_);
+  return leading_elements(buffers.copied, parameters_.shape(block).shard_elements, wide_);
 }
 
 at::Tensor StateExchange::copied_weights(int block, const StateBuffers& buffers) const {
-  return first_of(buffers.room, parameters_.shape(block).shard_elements, element_);
+  return leading_elements(buffers.exchange, parameters_.shape(block).shard_elements, element_);
 }
 
-// Of a tied head the embedding's words come behind its own tensors.
+// For a tied head, the word embeddings follow its own tensors.
 BlockShape StateExchange::gathered_shape(int block) const {
   BlockShape shape = parameters_.shape(block);
-  const bool is_elsewhere = stage_.chunks.front().first() > 0;  // then the head has a copy of its own
+  const bool is_elsewhere = stage_.chunks.front().first() > 0;  // then the head has its own copy
   if (block != head_ || !model_.is_tied || shape.zero < 3 || is_elsewhere) return shape;
-  for (const HeldTensor& held : parameters_.shape(0).tensors) {
-    if (!parameters_.tensors()[static_cast<std::size_t>(held.tensor)].is_also_head) continue;
-    HeldTensor words = held;
+  for (const LocalTensor& local_tensor : parameters_.shape(0).tensors) {
+    if (!parameters_.tensors()[static_cast<std::size_t>(local_tensor.tensor)].is_also_head) continue;
+    LocalTensor words = local_tensor;
     words.offset = shape.whole_elements, words.shard_offset = shape.shard_elements;
     shape.tensors.push_back(words);
     shape.whole_elements += words.rows * words.row;
@@ -145,38 +149,40 @@ BlockShape StateExchange::gathered_shape(int block) const {
   return shape;
 }
 
-// Every member puts its own shard in its place among them.
+// Every member writes its own shard to its position among all shards.
 std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& next, const StateBuffers& buffers) {
   const BlockShape shape = gathered_shape(next.block);
   const BlockState& state = parameters_.block(next.block);
   const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
-  if (const NarrowShards* narrow = narrow_shards(next.block)) {
-    const at::Tensor all = first_of(buffers.room, shape.num_shards * narrow->bytes(), at::kByte);
+  if (const Fp8Shards* narrow = fp8_shards(next.block)) {
+    const at::Tensor all = leading_elements(buffers.exchange, shape.num_shards * narrow->bytes(), at::kByte);
     const at::Tensor own = all.narrow(0, shape.shard * narrow->bytes(), narrow->bytes());
     narrow->pack(state.weights, *scales_, *kernels_, own);
     return comm_->all_gather(group, own, all, what(next));
   }
-  const at::Tensor all = first_of(buffers.room, shape.num_shards * shape.shard_elements, element_);
+  const at::Tensor all =
+      leading_elements(buffers.exchange, shape.num_shards * shape.shard_elements, element_);
   at::Tensor own = all.narrow(0, shape.shard * shape.shard_elements, shape.shard_elements);
   if (shape.zero == 3) {
     const std::int64_t first = state.weights.numel();
     own.narrow(0, 0, first).copy_(state.weights);
     if (first < shape.shard_elements) {
-      const HeldTensor& words = shape.tensors.back();
+      const LocalTensor& words = shape.tensors.back();
       const at::Tensor& embedding = parameters_.block(0).weights;
-      for (const HeldTensor& held : parameters_.shape(0).tensors)
-        if (held.name == words.name)
+      for (const LocalTensor& local_tensor : parameters_.shape(0).tensors)
+        if (local_tensor.name == words.name)
           own.narrow(0, first, shape.shard_elements - first)
-              .copy_(embedding.narrow(0, held.shard_offset, shape.shard_elements - first));
+              .copy_(embedding.narrow(0, local_tensor.shard_offset, shape.shard_elements - first));
     }
   } else {
-    for (const StateRun& run : parameters_.updates(next.block))
+    for (const StateRange& run : parameters_.updates(next.block))
       own.narrow(0, run.shard, run.length).copy_(state.weights.narrow(0, run.whole, run.length));
   }
   return comm_->all_gather(group, own, all, what(next));
 }
 
-// Devices are in the order of tensor parts: the members' parts from their places in the stage.
+// Devices are in the order of tensor parts, so the parts of the members follow from their indices in the
+// stage.
 std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& next) const {
   const LayerStrategy& s = strategy_of(stage_, next.block);
   std::vector<int> parts;
@@ -185,7 +191,7 @@ std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& 
                                      stage_.devices.begin()) %
                     s.tp);
   const std::vector<Span> keys = tensor_parts(model_, CutUnit::kv_heads, s.tp);
-  const Span mine = keys[static_cast<std::size_t>(program_.seat.index % s.tp)];
+  const Span mine = keys[static_cast<std::size_t>(program_.location.index % s.tp)];
   const auto owners_of = [&](std::int64_t row) {
     std::vector<int> owners;
     for (int part = 0; part < s.tp; ++part)
@@ -196,10 +202,11 @@ std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& 
   std::vector<Rows> result;
   const BlockShape& shape = parameters_.shape(next.block);
   for (std::size_t t = 0; t < shape.tensors.size(); ++t) {
-    const HeldTensor& held = shape.tensors[t];
-    const Cut cut = parameters_.tensors()[static_cast<std::size_t>(held.tensor)].cut;
-    if (cut.unit == CutUnit::none && (s.sequence_parallel || held.is_for_heads) && std::ssize(parts) == s.tp)
-      result.push_back({t, {0, held.rows}});
+    const LocalTensor& local_tensor = shape.tensors[t];
+    const Cut cut = parameters_.tensors()[static_cast<std::size_t>(local_tensor.tensor)].cut;
+    if (cut.unit == CutUnit::none && (s.sequence_parallel || local_tensor.is_per_head) &&
+        std::ssize(parts) == s.tp)
+      result.push_back({t, {0, local_tensor.rows}});
     if (cut.unit != CutUnit::kv_heads) continue;
     for (std::int64_t row = mine.begin; row < mine.end; row += model_.head_dim)
       if (owners_of(row) == parts && parts.size() > 1)
@@ -210,7 +217,7 @@ std::vector<StateExchange::Rows> StateExchange::partial_rows(const Instruction& 
 
 at::Tensor StateExchange::whole_gradients(const Instruction& next, const StateBuffers& buffers) const {
   if (!buffers.whole.defined()) return parameters_.block(next.block).gradients;
-  return first_of(buffers.whole, parameters_.shape(next.block).whole_elements, wide_);
+  return leading_elements(buffers.whole, parameters_.shape(next.block).whole_elements, wide_);
 }
 
 at::Tensor StateExchange::own_gradients(int block) const {
@@ -223,16 +230,17 @@ template <typename Copy>
 void StateExchange::for_each_partial(const Instruction& next, const StateBuffers& buffers, Copy copy) {
   const BlockShape& shape = parameters_.shape(next.block);
   const at::Tensor whole = whole_gradients(next, buffers);
-  const at::Tensor packed =
-      first_of(buffers.room, next.bytes / static_cast<std::int64_t>(at::elementSize(wide_)), wide_);
+  const at::Tensor packed = leading_elements(
+      buffers.exchange, next.bytes / static_cast<std::int64_t>(at::elementSize(wide_)), wide_);
   std::int64_t offset = 0;
   for (const Rows& rows : partial_rows(next)) {
-    const HeldTensor& held = shape.tensors[rows.tensor];
-    const std::int64_t count = rows.rows.size() * held.row;
-    copy(whole.narrow(0, held.offset + rows.rows.begin * held.row, count), packed.narrow(0, offset, count));
+    const LocalTensor& local_tensor = shape.tensors[rows.tensor];
+    const std::int64_t count = rows.rows.size() * local_tensor.row;
+    copy(whole.narrow(0, local_tensor.offset + rows.rows.begin * local_tensor.row, count),
+         packed.narrow(0, offset, count));
     offset += count;
   }
-  ensure(offset == packed.numel(), "{} of {} elements are added up by {} parts", offset, packed.numel(),
+  ensure(offset == packed.numel(), "{} of {} elements are summed by {} tensor parts", offset, packed.numel(),
          program_.groups[static_cast<std::size_t>(next.group)].members.size());
 }
 
@@ -242,27 +250,30 @@ std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& next, co
   if (group.role == Role::replica) {
     const at::Tensor all = own_gradients(next.block);
     const std::int64_t begin = end_of_shared(next.block);
-    return comm_->all_reduce(group, all.narrow(0, begin, all.numel() - begin), Sum::sum, what(next));
+    return comm_->all_reduce(group, all.narrow(0, begin, all.numel() - begin), ReduceOp::sum, what(next));
   }
   if (group.role == Role::tensor) {
     for_each_partial(next, buffers, [](const at::Tensor& part, at::Tensor to) { to.copy_(part); });
     const std::int64_t count = next.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
-    return comm_->all_reduce(group, first_of(buffers.room, count, wide_), Sum::sum, what(next));
+    return comm_->all_reduce(group, leading_elements(buffers.exchange, count, wide_), ReduceOp::sum,
+                             what(next));
   }
-  ensure(group.role == Role::shard, "a sum of gradients over role {}", static_cast<int>(group.role));
+  ensure(group.role == Role::shard, "gradients cannot be reduced over a group with role {}",
+         static_cast<int>(group.role));
   const std::int64_t all = shape.num_shards * shape.shard_elements;
-  const at::Tensor room = first_of(buffers.room, all + (shape.zero >= 2 ? shape.shard_elements : 0), wide_);
-  at::Tensor shards = room.narrow(0, 0, all);
+  const at::Tensor exchange =
+      leading_elements(buffers.exchange, all + (shape.zero >= 2 ? shape.shard_elements : 0), wide_);
+  at::Tensor shards = exchange.narrow(0, 0, all);
   to_shards(shape, whole_gradients(next, buffers), shards);
   const at::Tensor sum =
-      shape.zero >= 2 ? room.narrow(0, all, shape.shard_elements) : own_gradients(next.block);
+      shape.zero >= 2 ? exchange.narrow(0, all, shape.shard_elements) : own_gradients(next.block);
   return comm_->reduce_scatter(group, shards, sum, what(next));
 }
 
 std::unique_ptr<Pending> StateExchange::begin_sync(const Instruction& next, const StateBuffers& buffers) {
   const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
   const std::int64_t count = next.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
-  const at::Tensor packed = first_of(buffers.room, count, wide_);
+  const at::Tensor packed = leading_elements(buffers.exchange, count, wide_);
   std::int64_t offset = 0;
   for (const SharedPiece& piece : shared_.at({next.block, group.members})) {
     at::Tensor to = packed.narrow(0, offset, piece.gradient.numel()).view(piece.gradient.sizes());
@@ -272,13 +283,13 @@ std::unique_ptr<Pending> StateExchange::begin_sync(const Instruction& next, cons
       to.zero_();
     offset += piece.gradient.numel();
   }
-  return comm_->all_reduce(group, packed, Sum::sum, what(next));
+  return comm_->all_reduce(group, packed, ReduceOp::sum, what(next));
 }
 
 void StateExchange::end_sync(const Instruction& next, const StateBuffers& buffers) {
   const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
   const std::int64_t count = next.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
-  const at::Tensor packed = first_of(buffers.room, count, wide_);
+  const at::Tensor packed = leading_elements(buffers.exchange, count, wide_);
   std::int64_t offset = 0;
   for (const SharedPiece& piece : shared_.at({next.block, group.members})) {
     at::Tensor to = piece.gradient;
@@ -292,12 +303,14 @@ void StateExchange::end(const Instruction& next, const StateBuffers& buffers) {
   const BlockShape& shape = parameters_.shape(next.block);
   if (next.op == Op::gather_parameters) {
     const BlockShape gathered = gathered_shape(next.block);
-    at::Tensor whole = gathered.zero == 3 ? first_of(buffers.whole, gathered.whole_elements, element_)
+    at::Tensor whole = gathered.zero == 3 ? leading_elements(buffers.whole, gathered.whole_elements, element_)
                                           : parameters_.block(next.block).weights;
-    if (const NarrowShards* narrow = narrow_shards(next.block))
-      return narrow->unpack(first_of(buffers.room, gathered.num_shards * narrow->bytes(), at::kByte),
-                            *scales_, whole);
-    const at::Tensor all = first_of(buffers.room, gathered.num_shards * gathered.shard_elements, element_);
+    if (const Fp8Shards* narrow = fp8_shards(next.block))
+      return narrow->unpack(
+          leading_elements(buffers.exchange, gathered.num_shards * narrow->bytes(), at::kByte), *scales_,
+          whole);
+    const at::Tensor all =
+        leading_elements(buffers.exchange, gathered.num_shards * gathered.shard_elements, element_);
     return from_shards(gathered, all, whole);
   }
   const Role role = program_.groups[static_cast<std::size_t>(next.group)].role;
@@ -306,8 +319,8 @@ void StateExchange::end(const Instruction& next, const StateBuffers& buffers) {
   if (role != Role::shard || shape.zero < 2) return;
   const std::int64_t all = shape.num_shards * shape.shard_elements;
   parameters_.block(next.block)
-      .gradients.add_(
-          first_of(buffers.room, all + shape.shard_elements, wide_).narrow(0, all, shape.shard_elements));
+      .gradients.add_(leading_elements(buffers.exchange, all + shape.shard_elements, wide_)
+                          .narrow(0, all, shape.shard_elements));
 }
 
 }  // namespace optimus

@@ -1,13 +1,16 @@
-// Weights and gradients on their way between the devices that share a block's state: gathers of shards, sums of gradients over
-// shards, copies and tensor parts. Begin prepares what is sent, end puts what came where it belongs; in between the Comm works.
+// Communication of weights and gradients between the devices that share a block's state: gathers of shards,
+// and reductions of gradients over shards, copies and tensor parts. begin prepares the data to send, end
+// stores the received data; in between the Comm works.
 //
-//   zero 0   sum over copies, in place
-//   zero 1   sum over shards: each keeps its own, at the begin of the whole gradients' buffer, whose rest is spent by then
-//   zero 2,3 the same of every micro-batch's whole gradients, added to the own shard
+//   zero 0   all-reduce over copies, in place
+//   zero 1   reduce-scatter over shards: each device keeps its own shard, at the start of the whole gradient
+//            buffer, whose rest is no longer needed
+//   zero 2,3 the same with the whole gradients of every micro-batch, added to the own shard
 //
-// Before that, tensor parts add up what each has seen only partly. Last of all, what other stages or pipelines hold too is added
-// up with them (schedule/shared_sums.h). Where the plan has buddies, a shard that is complete goes to the device that repeats its
-// update (Parameters::copies). Read next: block_shape.h.
+// Before that, tensor parts sum the gradients that each has computed only partially. Finally, gradients that
+// other stages or pipelines also store are summed with them (schedule/shared_sums.h). If the plan has
+// redundant copies, a complete shard is sent to the device that repeats its update (Parameters::copies). Read
+// next: block_shape.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,66 +20,66 @@
 #include <vector>
 
 #include "comm/comm.h"
-#include "engine/narrow_shards.h"
+#include "engine/fp8_shards.h"
 #include "engine/parameters.h"
 #include "schedule/program.h"
 #include "schedule/shared_sums.h"
 
 namespace optimus {
 
-// Buffers of one instruction; undefined where it has none.
+// Buffers of one instruction; undefined if the instruction does not use them.
 struct StateBuffers {
-  at::Tensor whole;   // weights gathered for use, or one micro-batch's gradients: flat, in whole order
-  at::Tensor room;    // where shards lie one behind the other; of a repeated update: where its weights go
-  at::Tensor copied;  // gradients of the shard whose update is repeated
+  at::Tensor whole;     // weights gathered for use, or one micro-batch's gradients: flat, in whole order
+  at::Tensor exchange;  // concatenated shards; of a repeated update: destination of its weights
+  at::Tensor copied;    // gradients of the shard whose update is repeated
 };
 
 class StateExchange {
  public:
-  // comm may be null when the program has no such instruction. All must outlive this.
+  // comm may be null if the program has no communication. All arguments must outlive this object.
   StateExchange(const Plan& plan, const ModelSpec& model, const Program& program, Parameters& parameters,
                 Comm* comm);
 
-  // From now on weights of layers in 8 bits are gathered in 8 bits (narrow_shards.h), in steps that have scales.
-  void gather_narrow(Fp8Scales& scales, const Kernels& kernels);
+  // From now on, weights of fp8 layers are gathered in fp8 (fp8_shards.h), in steps that have scales.
+  void gather_in_fp8(Fp8Scales& scales, const Kernels& kernels);
 
   std::unique_ptr<Pending> begin(const Instruction& next, const StateBuffers& buffers);
   void end(const Instruction& next, const StateBuffers& buffers);
 
-  // The reduced gradients of the shard whose update is repeated, once they have come: [shard_elements].
+  // The reduced gradients of the shard whose update is repeated, after they were received: [shard_elements].
   at::Tensor copied_gradients(int block, const StateBuffers& buffers) const;
-  // Room for the weights that come of a repeated update and that nobody wants.
+  // Memory for the weights that a repeated update writes and nothing reads.
   at::Tensor copied_weights(int block, const StateBuffers& buffers) const;
 
-  // The buffer that holds a gathered head's weights ends with a tied embedding's words, from here on.
+  // In the buffer with the gathered weights of a head: the offset at which the tied embedding weights begin.
   std::int64_t tied_offset() const { return parameters_.shape(head_).whole_elements; }
 
  private:
-  // Rows of a tensor that some tensor parts add up.
+  // Rows of a tensor whose gradient is summed over several tensor parts.
   struct Rows {
     std::size_t tensor = 0;  // of the block's shape
     Span rows;
   };
   BlockShape gathered_shape(int block) const;
-  const NarrowShards* narrow_shards(int block) const;  // null: this block is gathered as it is, now
+  const Fp8Shards* fp8_shards(int block) const;  // null: this block is currently not gathered in fp8
   std::vector<Rows> partial_rows(const Instruction& next) const;
   at::Tensor whole_gradients(const Instruction& next, const StateBuffers& buffers) const;
-  at::Tensor own_gradients(int block) const;  // the shard, or all
+  at::Tensor own_gradients(int block) const;  // the shard, or everything
   template <typename Copy>
   void for_each_partial(const Instruction& next, const StateBuffers& buffers, Copy copy);
   std::unique_ptr<Pending> begin_gather(const Instruction& next, const StateBuffers& buffers);
   std::unique_ptr<Pending> begin_reduce(const Instruction& next, const StateBuffers& buffers);
   std::unique_ptr<Pending> begin_sync(const Instruction& next, const StateBuffers& buffers);
-  std::unique_ptr<Pending> begin_buddy(const Instruction& next, const StateBuffers& buffers);
+  std::unique_ptr<Pending> begin_copy_exchange(const Instruction& next, const StateBuffers& buffers);
   void end_sync(const Instruction& next, const StateBuffers& buffers);
   std::string what(const Instruction& next) const;
-  // A piece of the own gradients that is added up with other stages or pipelines.
+  // A piece of the own gradients that is summed with other stages or pipelines.
   struct SharedPiece {
     at::Tensor gradient;  // a view
     bool contributes = true;
   };
   void find_shared_pieces();
-  SharedPiece shared_piece(const HeldBox& shared, const std::vector<int>& members) const;
+  SharedPiece shared_piece(const TensorBox& shared, const std::vector<int>& members) const;
   std::int64_t end_of_shared(int block) const;
 
   const Plan& plan_;
@@ -89,7 +92,7 @@ class StateExchange {
   const at::ScalarType element_, wide_;
   Fp8Scales* scales_ = nullptr;
   const Kernels* kernels_ = nullptr;
-  std::map<int, NarrowShards> narrow_;                                           // by block
+  std::map<int, Fp8Shards> fp8_shards_;                                          // by block
   std::map<std::pair<int, std::vector<int>>, std::vector<SharedPiece>> shared_;  // by block and members
 };
 

@@ -39,7 +39,7 @@ void StepGraph::run(const std::vector<double>& fixed, const std::function<void()
 #endif
 }
 
-// Recording runs nothing. When it fails, the work can still be done as it is.
+// Recording executes nothing. If it fails, the work can still run directly.
 void StepGraph::record(const std::function<void()>& work) {
 #ifdef OPTIMUS_CUDA
   auto recording = std::make_unique<Recording>();
@@ -55,7 +55,7 @@ void StepGraph::record(const std::function<void()>& work) {
     failure_ = failure_.substr(0, failure_.find('\n'));
     try {
       recording->graph.capture_end();
-    } catch (const std::exception&) {  // what has failed fails once more
+    } catch (const std::exception&) {  // ending a failed capture fails again
     }
     cudaGetLastError();
   }

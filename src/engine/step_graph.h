@@ -1,8 +1,8 @@
-// A step's work on a GPU, recorded once as a CUDA graph and replayed: no launch by the host between two kernels. Elsewhere, and
-// while there is nothing to replay, the work runs as it is.
+// Records the GPU work of a step once as a CUDA graph and replays it, which avoids kernel launches from the
+// host. On other devices, and while there is no graph, the work runs directly.
 //
-// What is recorded keeps its addresses and its kernels' arguments: tensors must be the same ones each time, and numbers that
-// change must be on the device (kernels/step_numbers.h). Read next: engine.cpp, train_step.
+// A graph keeps its addresses and kernel arguments: tensors must be the same each time, and numbers that
+// change must be on the device (kernels/step_scalars.h). Read next: engine.cpp, train_step.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -21,14 +21,14 @@ class StepGraph {
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  // Does the work, which starts kernels on the current stream and waits for none. `fixed`: numbers that kernels get as arguments;
-  // when they are not those of the call before, the work runs as it is twice (libraries look for their kernels), then it is
-  // recorded.
+  // Runs the work, which must only start kernels on the current stream and never wait. `fixed`: numbers that
+  // are kernel arguments. When they differ from the previous call, the work runs directly twice (libraries
+  // select their kernels), and is then recorded.
   void run(const std::vector<double>& fixed, const std::function<void()>& work);
-  // Tensors have moved.
+  // Discards the graph because tensors have moved.
   void forget();
   bool is_recorded() const;
-  // Why the work could not be recorded; empty: it was, or nobody has tried.
+  // Why the work could not be recorded; empty: it was recorded, or not tried yet.
   const std::string& failure() const { return failure_; }
 
  private:

@@ -1,5 +1,6 @@
-// One device's part of a layer under tensor and context parallelism: which heads, columns and vocabulary rows it works on, with
-// sequence parallelism which tokens are its own between products, and which part of the positions. A device alone has all of it.
+// One device's part of a layer under tensor and context parallelism: its heads, columns and vocabulary rows;
+// with sequence parallelism its tokens between GEMMs; and its part of the positions. A single device has
+// everything.
 #pragma once
 
 #include <vector>
@@ -12,13 +13,14 @@ namespace optimus {
 
 struct TensorPart {
   int tp = 1, part = 0;
-  int cp = 1, context = 0;  // of the positions, likewise
+  int cp = 1, context = 0;  // context part: index into the parts of the positions
   bool is_sequence_parallel = false;
   Span heads{}, kv_heads{}, vocab{};
 
   bool is_alone() const { return tp == 1; }
   bool is_first() const { return part == 0; }
-  // Of a micro-batch of `tokens`: the own slice, where there is one, else all; and how long slices are with padding.
+  // Of a micro-batch of `tokens` tokens: the own slice with sequence parallelism, otherwise all tokens;
+  // padded_slice: the length of slices including padding.
   Span slice(std::int64_t tokens) const {
     return is_sequence_parallel ? shard_span(tokens, tp, part) : Span{0, tokens};
   }
@@ -40,18 +42,19 @@ inline TensorPart tensor_part(const ModelSpec& model, const LayerStrategy& strat
   return part;
 }
 
-// Heads of queries that attention can take in one call: as many to each key/value head. Several where a part begins or ends
-// inside the group of a key/value head. Numbers count from the part's first.
-struct HeadRun {
+// Query heads that attention can process in one call: each key/value head has the same number of them. There
+// are several runs if a part begins or ends inside the group of a key/value head. Numbers are relative to the
+// first head of the part.
+struct HeadRange {
   std::int64_t first = 0, count = 0, first_kv = 0, num_kv = 0;
 };
-inline std::vector<HeadRun> head_runs(const ModelSpec& model, const TensorPart& part) {
+inline std::vector<HeadRange> head_ranges(const ModelSpec& model, const TensorPart& part) {
   const std::int64_t group = model.heads / model.kv_heads;
-  std::vector<HeadRun> runs;
+  std::vector<HeadRange> runs;
   for (std::int64_t head = part.heads.begin; head < part.heads.end;) {
     const std::int64_t kv = head / group, end = std::min((kv + 1) * group, part.heads.end),
                        count = end - head;
-    HeadRun* last = runs.empty() ? nullptr : &runs.back();
+    HeadRange* last = runs.empty() ? nullptr : &runs.back();
     if (last != nullptr && last->count / last->num_kv == count)
       last->count += count, last->num_kv += 1;
     else

@@ -1,5 +1,5 @@
-// Engine: the update of one block, behind the gate: of the own shard, and again of the one that this device keeps a copy of (Plan::buddy);
-// and what updates tell of the gradients' noise.
+// Implements the updates of engine.h: the update of one block after the gate, for the own shard and for the
+// shard of which this device has a redundant copy (Plan::buddy); and the statistics of gradient noise.
 #include <ATen/ops/dot.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@ void Engine::update_block(int block, const at::Tensor& numbers) {
           !parameters_.shape(block).is_sharded(StateKind::weights)});
 }
 
-// The same kernel in the same pieces as on the device that the shard belongs to, so that the copy has the same bits. Weights that come
-// of it go where a gather brings the same ones, or where nobody looks.
+// Uses the same kernel on the same ranges as the device that owns the shard, so that the copy is
+// bit-identical. The resulting weights go where a gather will write the same values, or to unused memory.
 void Engine::repeat_update(std::size_t index) {
   const int block = program_.instructions[index].block;
   const Parameters* const copies = parameters_.copies();
@@ -32,11 +32,11 @@ void Engine::repeat_update(std::size_t index) {
   update(block, numbers_, {*copies, gradients, weights, false});
 }
 
-// Masters that are weights lie with them.
+// Masters that are weights are laid out like them.
 void Engine::update(int block, const at::Tensor& numbers, const Updated& what) {
   const BlockState& state = what.of.block(block);
   AdamOptions adam{.beta1 = update_.beta1, .beta2 = update_.beta2, .epsilon = update_.epsilon};
-  for (const StateRun& run : what.of.updates(block)) {
+  for (const StateRange& run : what.of.updates(block)) {
     const auto own = [&](const at::Tensor& flat) { return flat.narrow(0, run.shard, run.length); };
     adam.weight_decay = run.has_weight_decay ? update_.weight_decay : 0;
     at::Tensor weights = what.weights.narrow(0, what.has_whole_weights ? run.whole : run.shard, run.length),
@@ -46,31 +46,31 @@ void Engine::update(int block, const at::Tensor& numbers, const Updated& what) {
   }
 }
 
-// In doubles, some of it at a time: what devices add up must not depend on how many they are.
+// In doubles, a piece at a time: the sum must not depend on the number of devices.
 void Engine::add_moment_sum() {
-  constexpr std::int64_t kAtATime = 1 << 18;
-  at::Tensor sum = numbers_.select(0, static_cast<int>(StepNumber::moment_sum));
+  constexpr std::int64_t kChunkElements = 1 << 18;
+  at::Tensor sum = numbers_.select(0, static_cast<int>(StepScalar::moment_sum));
   for (int block = 0; block < parameters_.num_blocks(); ++block) {
     const BlockState& state = parameters_.block(block);
-    for (const StateRun& run : parameters_.counted(block))
-      for (std::int64_t at = 0; at < run.length; at += kAtATime) {
+    for (const StateRange& run : parameters_.counted(block))
+      for (std::int64_t at = 0; at < run.length; at += kChunkElements) {
         const auto some = [&](const at::Tensor& flat) {
-          return flat.narrow(0, run.shard + at, std::min(kAtATime, run.length - at)).to(at::kDouble);
+          return flat.narrow(0, run.shard + at, std::min(kChunkElements, run.length - at)).to(at::kDouble);
         };
         sum.add_(at::dot(some(state.gradients), some(state.first)));
       }
   }
 }
 
-// Gradients are sums over targets, multiplied by the loss scale; moments are of the mean.
-void Engine::see_noise(const double* numbers) {
-  const auto at = [&](StepNumber which) { return numbers[static_cast<int>(which)]; };
-  const double to_mean = at(StepNumber::loss_scale) * at(StepNumber::num_counted);
-  noise.see({.squared = at(StepNumber::grad_norm) * at(StepNumber::grad_norm),
-             .product = at(StepNumber::moment_sum) / to_mean,
-             .samples = static_cast<double>(plan_.batch),
-             .factor = at(StepNumber::factor) * to_mean,
-             .beta1 = update_.beta1});
+// Gradients are sums over targets, multiplied by the loss scale; moments refer to the mean loss.
+void Engine::update_noise(const double* numbers) {
+  const auto at = [&](StepScalar which) { return numbers[static_cast<int>(which)]; };
+  const double to_mean = at(StepScalar::loss_scale) * at(StepScalar::num_counted);
+  noise.add_measurement({.squared = at(StepScalar::grad_norm) * at(StepScalar::grad_norm),
+                         .product = at(StepScalar::moment_sum) / to_mean,
+                         .samples = static_cast<double>(plan_.batch),
+                         .factor = at(StepScalar::factor) * to_mean,
+                         .beta1 = update_.beta1});
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See compare_logits.h.
+// Implements compare_logits.h.
 #include "inference/compare_logits.h"
 
 #include <ATen/ops/norm.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kTokens = 32;
 
-// Another source as it is after being stored in a type.
+// The values of another source after rounding to the type in which they will be stored.
 class RoundedWeights final : public WeightSource {
  public:
   RoundedWeights(const WeightSource& source, ElementType stored) : source_(source), stored_(stored) {}
@@ -62,7 +62,7 @@ Plan plan_of(const ModelSpec& spec, Precision precision) {
 at::Tensor logits_of(const ModelSpec& spec, const WeightSource& weights, Precision precision,
                      EventSink& events) {
   const Plan plan = plan_of(spec, precision);
-  Parameters parameters(plan, spec, 0, at::Device(at::kCPU), Keeping::weights);
+  Parameters parameters(plan, spec, 0, at::Device(at::kCPU), StorageMode::weights);
   load_weights(weights, parameters, events);
   Engine engine(plan, spec, parameters, {});
   return engine.logits(random_tokens(spec, plan)).clone();
@@ -82,8 +82,8 @@ LogitsComparison compare_logits(const OpenedModel& from, const OpenedModel& to, 
   const std::optional<Bytes> free = free_memory(at::Device(at::kCPU));
   LogitsComparison result;
   if (free && needed > *free) {
-    result.why_not =
-        fmt::format("the weights need {} in {}, {} are free", text(needed), text(precision), text(*free));
+    result.why_not = fmt::format("the weights need {} in {}, but only {} are free", text(needed),
+                                 text(precision), text(*free));
     return result;
   }
   result.is_done = true;

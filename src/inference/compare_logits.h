@@ -1,21 +1,24 @@
-// Whether two models compute the same: both run on the same tokens, one after the other, so that one of them is in memory.
+// Checks whether two models compute the same logits. They run on the same tokens one after the other, so that
+// only one of them is in memory at a time.
 #pragma once
 
 #include <string>
 
 #include "base/event.h"
-#include "settings/open_model.h"
+#include "checkpoint/open_model.h"
 
 namespace optimus {
 
 struct LogitsComparison {
   bool is_done = false;
-  std::string why_not;    // when it is not done
-  bool is_equal = false;  // bit for bit, `from` rounded to the type that `to` stores
-  // Of logits, norm-wise: what rounding the weights changed. 0 when nothing was rounded.
+  std::string why_not;    // set if the comparison was not done
+  bool is_equal = false;  // bit for bit, with `from` rounded to the type in which `to` is stored
+  // The change of the logits caused by rounding the weights, relative to their norm. 0 if nothing was
+  // rounded.
   double rounding = 0;
 };
-// On the processor, in fp32, or fp64 where the weights are. Not done when the memory is too small. Throws UserError.
+// Runs on the CPU in fp32, or in fp64 if the weights are fp64. Not done if there is too little memory. Throws
+// UserError.
 LogitsComparison compare_logits(const OpenedModel& from, const OpenedModel& to, EventSink& events);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See evaluate.h.
+// Implements evaluate.h.
 #include "inference/evaluate.h"
 
 #include <algorithm>
@@ -23,7 +23,8 @@ Sample read_window(const StreamRange& range, std::int64_t window, std::int64_t l
   for (std::int64_t i = 0; i <= length; ++i)
     if (const TokenId id = tokens[static_cast<std::size_t>(i)]; id < 0 || id >= model.vocab)
       throw UserError(
-          "token {} of the data is {}, outside the vocabulary of {} of {}; was it made by another tokenizer?",
+          "token {} of the data is {}, outside the vocabulary of {} of {}; was the data made with another "
+          "tokenizer?",
           begin + i, id, model.vocab, model.name);
   Sample sample;
   sample.inputs.assign(tokens.begin(), tokens.end() - 1);
@@ -33,8 +34,8 @@ Sample read_window(const StreamRange& range, std::int64_t window, std::int64_t l
   return sample;
 }
 
-// Fills up a batch and counts nothing.
-Sample uncounted(Sample sample) {
+// Pads a batch with a sample that does not count.
+Sample without_targets(Sample sample) {
   std::fill(sample.targets.begin(), sample.targets.end(), kNoTarget);
   sample.num_counted = 0;
   return sample;
@@ -45,7 +46,7 @@ std::int64_t num_windows(const StreamRange& range, std::int64_t length) {
 }
 
 Plan plan_for(const EvalOptions& options, const Inference& model, std::int64_t windows, std::int64_t length) {
-  // As many tokens at a time as keep products efficient.
+  // Enough tokens at a time for efficient GEMMs.
   const std::int64_t tokens = model.device.is_cuda() ? 32768 : 2048;
   const std::int64_t usual = std::clamp<std::int64_t>(tokens / length, 1, windows);
   const std::int64_t batch = std::min(options.batch.value_or(usual), windows);
@@ -56,10 +57,10 @@ Plan plan_for(const EvalOptions& options, const Inference& model, std::int64_t w
   return plan;
 }
 
-void refuse_nonsense(const EvalOptions& options) {
+void check_option_ranges(const EvalOptions& options) {
   const auto check = [](const char* name, const std::optional<std::int64_t>& value) {
     if (value && (*value < 1 || *value > 1'000'000'000))
-      throw UsageError("--{}: {} is not a number from 1 to 1,000,000,000", name, *value);
+      throw UsageError("--{}: {} is out of range, expected 1 to 1,000,000,000", name, *value);
   };
   check("seq", options.sequence_length), check("batch", options.batch);
 }
@@ -75,7 +76,8 @@ LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, con
     events.report(Progress{"evaluating", first * length, windows * length, "tokens"});
     std::vector<Sample> samples;
     for (std::int64_t w = first; w < first + plan.batch; ++w)
-      samples.push_back(w < windows ? read_window(range, w, length, model) : uncounted(samples.front()));
+      samples.push_back(w < windows ? read_window(range, w, length, model)
+                                    : without_targets(samples.front()));
     const Evaluation some = value_or_throw(engine.evaluate(make_batch(samples, plan, 0, 0, rank)));
     total.sum += some.loss_sum, total.count += some.num_counted;
   }
@@ -84,7 +86,7 @@ LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, con
 
 namespace {
 
-// A model, and the stream that it is measured on.
+// The token stream for an evaluation, and its windows.
 struct Opened {
   StreamRange range;
   std::int64_t length = 0, windows = 0;
@@ -93,11 +95,11 @@ struct Opened {
 Opened open_stream(const EvalOptions& options, const OpenedModel& model, EventSink& events) {
   const ModelSpec& spec = model.spec;
   if (!spec.is_causal)
-    throw UserError("{} fills in masked words; eval measures how models predict the next token", spec.name);
-  // Token files need no tokenizer, so a missing one is not worth a word.
+    throw UserError("{} is a masked language model; eval measures next-token prediction", spec.name);
+  // Token files need no tokenizer, so a missing one is not worth a warning.
   NullSink quiet;
-  EventSink& heard = is_tokenized(options.data) ? quiet : events;
-  const auto tokenizer = tokenizer_for_text(model, options.tokenizer, heard);
+  EventSink& warnings = is_tokenized(options.data) ? quiet : events;
+  const auto tokenizer = text_tokenizer(model, options.tokenizer, warnings);
   const std::shared_ptr<const TokenSet> tokens = open_data(options.data, *tokenizer, events);
   Opened opened{{tokens, 0, tokens->num_tokens()}, 0, 0};
   opened.length = options.sequence_length.value_or(std::min<std::int64_t>(spec.max_positions, 1024));
@@ -110,7 +112,7 @@ Opened open_stream(const EvalOptions& options, const OpenedModel& model, EventSi
 
 EvalResult result_of(const LossSum& total, const ModelSpec& model, Precision precision) {
   if (!std::isfinite(total.sum))
-    throw UserError("the loss of {} is not finite in {}; another --precision may help", model.name,
+    throw UserError("the loss of {} is not finite in {}; try another --precision", model.name,
                     text(precision));
   return {total.mean(), std::exp(total.mean()), total.count};
 }
@@ -121,7 +123,7 @@ EvalResult evaluate_on_ranks(const EvalOptions& options, EventSink& events) {
   EvalWork work{.windows = stream.windows, .sequence_length = stream.length};
   work.batch = options.batch;
   const bool is_gpu = choose_device(options.compute.device).is_cuda();
-  if (is_gpu) work.tokens_at_once = 32768;
+  if (is_gpu) work.tokens_per_pass = 32768;
   if (!options.compute.precision.empty())
     work.precision = parse_precision(options.compute.precision, "--precision");
   else if (options.layout.plan.empty())
@@ -138,7 +140,7 @@ EvalResult evaluate_on_ranks(const EvalOptions& options, EventSink& events) {
 }  // namespace
 
 EvalResult evaluate(const EvalOptions& options, EventSink& events) {
-  refuse_nonsense(options);
+  check_option_ranges(options);
   if (num_devices(options.layout) > 1 || !options.layout.plan.empty())
     return evaluate_on_ranks(options, events);
   Inference model = open_for_inference(options.model, options.compute, events);

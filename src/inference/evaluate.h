@@ -1,5 +1,5 @@
-// How well a model predicts a text: documents in file order as one stream, windows of a length, targets shifted by one, the last
-// partial window left out, positions from 0 in each window.
+// Measures how well a model predicts a text: documents in file order as one stream, windows of fixed length,
+// targets shifted by one, the last partial window dropped, positions from 0 in each window.
 #pragma once
 
 #include "base/event.h"
@@ -11,11 +11,11 @@ namespace optimus {
 
 struct LossSum {
   double sum = 0;
-  std::int64_t count = 0;  // of targets
+  std::int64_t count = 0;  // number of targets
   double mean() const { return sum / static_cast<double>(count); }
 };
-// Over the first windows of a range, at most so many, plan.batch at a time. Throws UserError when a token is outside the
-// vocabulary.
+// Evaluates the first windows of a range, at most `most_windows`, plan.batch at a time. Throws UserError if a
+// token is outside the vocabulary.
 LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, const StreamRange& range,
                    std::int64_t most_windows, EventSink& events, int rank = 0);
 

@@ -1,4 +1,4 @@
-// See evaluate_ranks.h.
+// Implements evaluate_ranks.h.
 #include "inference/evaluate_ranks.h"
 
 #include <exception>
@@ -16,15 +16,15 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kRankPatience{600};
+constexpr Seconds kRankTimeout{600};
 
 struct RankWork {
   LossSum total;
   std::exception_ptr failure;
-  bool is_lost = false;  // only because others were
+  bool only_lost_peers = false;  // only because other ranks were lost
 };
 
-// Weights and activations of all ranks of a device.
+// Compares the weights and activations of all ranks of a device with its free memory.
 void refuse_too_large_ranks(const Plan& plan, const ModelSpec& model,
                             const std::vector<std::string>& devices) {
   const Layout weights = layout_of(plan, model, StateKind::weights);
@@ -36,7 +36,7 @@ void refuse_too_large_ranks(const Plan& plan, const ModelSpec& model,
   for (const auto& [name, bytes] : needed) {
     const std::optional<Bytes> free = free_memory(parse_device(name));
     if (free && bytes > *free)
-      throw UserError("{} under this plan needs {} on {}, which has {} free", model.name, text(bytes), name,
+      throw UserError("{} with this plan needs {} on {}, which has {} free", model.name, text(bytes), name,
                       text(*free));
   }
 }
@@ -60,9 +60,9 @@ LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOption
       set_num_threads(threads);
       const std::unique_ptr<Comm> comm = world.comm(rank);
       const at::Device device = parse_device(devices[static_cast<std::size_t>(rank)]);
-      Parameters parameters(plan, model.spec, rank, device, Keeping::weights);
+      Parameters parameters(plan, model.spec, rank, device, StorageMode::weights);
       {
-        const std::lock_guard lock(loading);  // one tensor at a time beside the weights, not one a rank
+        const std::lock_guard lock(loading);  // one tensor at a time besides the weights, not one per rank
         NullSink quiet;
         load_weights(*model.weights, parameters, quiet);
       }
@@ -70,12 +70,12 @@ LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOption
                     {.device = device,
                      .rank = rank,
                      .comm = count > 1 ? comm.get() : nullptr,
-                     .patience = kRankPatience});
+                     .timeout = kRankTimeout});
       if (count > 1)
-        done_or_throw(comm->connect(0, engine.groups(), Deadline::after(kRankPatience, "connecting")));
+        done_or_throw(comm->connect(0, engine.groups(), Deadline::after(kRankTimeout, "connecting")));
       own.total = work(engine, rank);
     } catch (const PeersLost&) {
-      own.failure = std::current_exception(), own.is_lost = true;
+      own.failure = std::current_exception(), own.only_lost_peers = true;
     } catch (...) {
       own.failure = std::current_exception();
     }
@@ -84,9 +84,9 @@ LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOption
   for (int rank = 1; rank < count; ++rank) others.emplace_back(run, rank);
   run(0);
   for (std::thread& other : others) other.join();
-  for (const bool is_lost : {false, true})
+  for (const bool only_lost_peers : {false, true})
     for (const RankWork& rank : ranks)
-      if (rank.failure && rank.is_lost == is_lost) std::rethrow_exception(rank.failure);
+      if (rank.failure && rank.only_lost_peers == only_lost_peers) std::rethrow_exception(rank.failure);
   return ranks.front().total;
 }
 

@@ -1,4 +1,4 @@
-// See generate_text.h.
+// Implements generate_text.h.
 #include "inference/generate_text.h"
 
 #include <algorithm>
@@ -14,20 +14,20 @@
 namespace optimus {
 namespace {
 
-constexpr double kUsualTemperature = 0.8;
-constexpr std::int64_t kMostTokens = 1'000'000'000;
+constexpr double kDefaultTemperature = 0.8;
+constexpr std::int64_t kMaxTokens = 1'000'000'000;
 
-void refuse_nonsense(const TextOptions& o) {
+void check_option_ranges(const TextOptions& o) {
   if (o.prompt.has_value() == o.prompt_ids.has_value())
-    throw UsageError("give a prompt: either --prompt TEXT or --prompt-ids 1,2,3");
-  if (o.num_tokens < 1 || o.num_tokens > kMostTokens)
-    throw UsageError("--tokens: {} is not a number from 1 to 1,000,000,000", o.num_tokens);
+    throw UsageError("pass either --prompt TEXT or --prompt-ids 1,2,3");
+  if (o.num_tokens < 1 || o.num_tokens > kMaxTokens)
+    throw UsageError("--tokens: {} is out of range, expected 1 to 1,000,000,000", o.num_tokens);
   if (o.is_greedy && (o.temperature || o.top_p))
-    throw UsageError("--greedy leaves nothing to chance: it goes with neither --temperature nor --top-p");
+    throw UsageError("--greedy cannot be combined with --temperature or --top-p");
   if (o.temperature && !(*o.temperature >= 0 && *o.temperature <= 100))
-    throw UsageError("--temperature: {} is not from 0 to 100", *o.temperature);
+    throw UsageError("--temperature: {} is out of range, expected 0 to 100", *o.temperature);
   if (o.top_p && !(*o.top_p > 0 && *o.top_p <= 1))
-    throw UsageError("--top-p: {} is not above 0 and at most 1", *o.top_p);
+    throw UsageError("--top-p: {} is out of range, expected above 0 and at most 1", *o.top_p);
 }
 
 std::vector<std::int64_t> parse_ids(const std::string& list) {
@@ -43,7 +43,7 @@ std::vector<std::int64_t> parse_ids(const std::string& list) {
   return ids;
 }
 
-// An empty text begins where a document does: behind the token that ends the one before.
+// An empty prompt starts at the beginning of a document, after the token that ends the previous one.
 std::vector<std::int64_t> prompt_of(const TextOptions& options, const Tokenizer& tokenizer) {
   if (options.prompt_ids) return parse_ids(*options.prompt_ids);
   std::vector<TokenId> ids;
@@ -52,19 +52,20 @@ std::vector<std::int64_t> prompt_of(const TextOptions& options, const Tokenizer&
   return {ids.begin(), ids.end()};
 }
 
-// The folder's own word and the tokenizer's: a folder may name another end than its documents have.
+// The end tokens of the model's folder and of the tokenizer: the folder may name another end token than its
+// documents use.
 std::vector<std::int64_t> end_tokens(const OpenedModel& model, const Tokenizer& tokenizer) {
   const std::vector<TokenId> named = hf_end_tokens(model.folder);
   std::vector<std::int64_t> ids(named.begin(), named.end());
   if (const auto end = tokenizer.end_of_document()) ids.push_back(*end);
   if (ids.empty())
-    throw UserError("--stop: neither {} nor its tokenizer says which token ends a text",
+    throw UserError("--stop: neither {} nor its tokenizer defines an end-of-text token",
                     model.folder.string());
   return ids;
 }
 
-// Keys and values of all tokens, the table of rotary positions, and what the prompt's tokens pay each other in attention. As
-// floating point: sizes that a user gives must not overflow.
+// Memory for the keys and values of all tokens, the table of rotary positions, and the attention scores of
+// the prompt. Computed in floating point, so that sizes given by the user cannot overflow.
 Bytes memory_of_attention(const ModelSpec& model, Precision precision, std::int64_t prompt,
                           std::int64_t total) {
   const double wide = precision == Precision::fp64 ? 8 : 4;
@@ -79,22 +80,22 @@ Bytes memory_of_attention(const ModelSpec& model, Precision precision, std::int6
 
 GeneratedText generate_text(const TextOptions& options,
                             const std::function<void(const std::string&)>& on_text, EventSink& events) {
-  refuse_nonsense(options);
+  check_option_ranges(options);
   Inference model = open_for_inference(options.model, options.compute, events);
   const ModelSpec& spec = model.opened.spec;
-  const auto tokenizer = tokenizer_for_text(model.opened, options.tokenizer, events);
+  const auto tokenizer = text_tokenizer(model.opened, options.tokenizer, events);
   GeneratedText result;
   result.prompt_ids = prompt_of(options, *tokenizer);
   const std::int64_t prompt = std::ssize(result.prompt_ids), total = prompt + options.num_tokens;
   refuse_too_large_pass(inference_plan(spec, model.precision, 1, std::max<std::int64_t>(1, prompt)), spec,
                         model.device, memory_of_attention(spec, model.precision, prompt, total),
-                        fmt::format("{} tokens of prompt and {} new ones", prompt, options.num_tokens));
+                        fmt::format("{} prompt tokens and {} new tokens", prompt, options.num_tokens));
   if (spec.positions == PositionKind::rope && total > spec.max_positions)
-    events.report(Warning{fmt::format("{} tokens are more than the {} positions that {} is made for", total,
+    events.report(Warning{fmt::format("{} tokens exceed the {} positions that {} was trained for", total,
                                       spec.max_positions, spec.name)});
   TextStream stream(*tokenizer);
   GenerateOptions how{.num_tokens = options.num_tokens, .seed = options.seed};
-  how.temperature = options.is_greedy ? 0 : options.temperature.value_or(kUsualTemperature);
+  how.temperature = options.is_greedy ? 0 : options.temperature.value_or(kDefaultTemperature);
   how.top_p = options.top_p.value_or(1);
   if (options.stops) how.end_tokens = end_tokens(model.opened, *tokenizer);
   how.on_token = [&](std::int64_t id) { on_text(stream.push(static_cast<TokenId>(id))); };

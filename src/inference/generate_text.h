@@ -1,4 +1,4 @@
-// Text from a trained model: the prompt to tokens, tokens to text.
+// Generates text with a trained model: encodes the prompt and decodes the generated tokens.
 #pragma once
 
 #include <functional>
@@ -11,12 +11,12 @@
 namespace optimus {
 
 struct GeneratedText {
-  std::vector<std::int64_t> prompt_ids, ids;  // ids: the new ones
-  std::string text;                           // of the new ones: valid UTF-8
+  std::vector<std::int64_t> prompt_ids, ids;  // ids: the generated tokens
+  std::string text;                           // text of the generated tokens, as valid UTF-8
 };
 
-// on_text is called for each new token with what can be shown of it (data/text_stream.h), and once more at the end. Throws
-// UserError, and what on_text throws.
+// Calls on_text for each new token with the text that is complete so far (data/text_stream.h), and once more
+// at the end. Throws UserError, and what on_text throws.
 GeneratedText generate_text(const TextOptions& options,
                             const std::function<void(const std::string& text)>& on_text, EventSink& events);
 

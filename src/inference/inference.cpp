@@ -1,4 +1,4 @@
-// See inference.h.
+// Implements inference.h.
 #include "inference/inference.h"
 
 #include "base/error.h"
@@ -14,7 +14,7 @@ void refuse_too_large_weights(const ModelSpec& model, Precision precision, at::D
   const Bytes needed(num_parameters(model) * bytes_of(precision));
   const std::optional<Bytes> free = free_memory(device);
   if (free && needed > *free)
-    throw UserError("the weights of {} need {} in {}, {} has {} free", model.name, text(needed),
+    throw UserError("the weights of {} need {} in {}, but {} has only {} free", model.name, text(needed),
                     text(precision), device.str(), text(*free));
 }
 
@@ -33,7 +33,7 @@ Plan inference_plan(const ModelSpec& model, Precision precision, std::int64_t se
 Inference open_for_inference(const std::string& model, const ComputeOptions& options, EventSink& events) {
   const at::Device device = choose_device(options.device);
   if (options.threads < 0 || options.threads > 4096)
-    throw UsageError("--threads: {} is not a number from 0 to 4096", options.threads);
+    throw UsageError("--threads: {} is out of range, expected 0 to 4096", options.threads);
   set_num_threads(static_cast<int>(options.threads));
   const std::string usual = device.is_cuda() ? "bf16" : "fp32";
   const Precision precision =
@@ -41,7 +41,7 @@ Inference open_for_inference(const std::string& model, const ComputeOptions& opt
   OpenedModel opened = open_trained_model(model, events);
   refuse_too_large_weights(opened.spec, precision, device);
   Parameters parameters(inference_plan(opened.spec, precision, 1, 1), opened.spec, 0, device,
-                        Keeping::weights);
+                        StorageMode::weights);
   load_weights(*opened.weights, parameters, events);
   return {std::move(opened), precision, device, std::move(parameters)};
 }
@@ -51,8 +51,8 @@ void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device 
   const Bytes needed = plan_arena(compile(plan, model, 0)).bytes + more;
   const std::optional<Bytes> free = free_memory(device);
   if (free && needed > *free)
-    throw UserError("{} need {} beside the weights, {} has {} free", what, text(needed), device.str(),
-                    text(*free));
+    throw UserError("{} need {} besides the weights, but {} has only {} free", what, text(needed),
+                    device.str(), text(*free));
 }
 
 }  // namespace optimus

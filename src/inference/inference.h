@@ -1,10 +1,10 @@
-// A trained model on a device, ready to be evaluated or to generate: weights and no state of training.
+// A trained model on a device for evaluation or generation: its weights, without training state.
 #pragma once
 
 #include "base/event.h"
+#include "checkpoint/open_model.h"
 #include "engine/parameters.h"
 #include "settings/inference_options.h"
-#include "settings/open_model.h"
 
 namespace optimus {
 
@@ -14,14 +14,14 @@ struct Inference {
   at::Device device;
   Parameters parameters;
 };
-// Throws UserError; also when the weights do not fit the device's memory.
+// Throws UserError, also if the weights do not fit into the device's memory.
 Inference open_for_inference(const std::string& model, const ComputeOptions& options, EventSink& events);
 
-// A plan whose forward is the model's and which keeps as little as it can.
+// A plan for forward passes that saves as few activations as possible.
 Plan inference_plan(const ModelSpec& model, Precision precision, std::int64_t sequences,
                     std::int64_t sequence_length);
-// Throws UserError when activations of the plan and `more` do not fit beside what the device holds by now. `what` is computed:
-// "8 windows of 1024 tokens".
+// Throws UserError if the activations of the plan and `more` bytes do not fit into the device's free memory.
+// `what` describes the work in the message, for example "8 windows of 1024 tokens".
 void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes more,
                            const std::string& what);
 

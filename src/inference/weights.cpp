@@ -1,4 +1,4 @@
-// See weights.h.
+// Implements weights.h.
 #include "inference/weights.h"
 
 #include <ATen/ops/empty.h>
@@ -11,15 +11,15 @@
 namespace optimus {
 namespace {
 
-// What `inner` has of values that lie as `outer` does.
-at::Tensor part_of_values(at::Tensor values, const Box& outer, const Box& inner) {
+// The part `inner` of values that cover the box `outer`.
+at::Tensor slice_of_box(at::Tensor values, const Box& outer, const Box& inner) {
   ensure(outer.contains(inner), "{} is not inside {}", text(inner), text(outer));
   for (int d = 0; d < outer.num_dims; ++d)
     values = values.narrow(d, inner[d].begin - outer[d].begin, inner[d].size());
   return values;
 }
 
-// Masters of shards whose updates a device repeats.
+// Fills the master weights of redundant shard copies.
 template <typename Real>
 void load_copies(const WeightSource& source, Parameters& copies) {
   constexpr at::ScalarType kType = std::is_same_v<Real, double> ? at::kDouble : at::kFloat;
@@ -33,7 +33,7 @@ void load_copies(const WeightSource& source, Parameters& copies) {
   }
 }
 
-// A device holds weights, and masters of all or of a part of them.
+// Fills the weights, and the master weights of all or a part of them.
 template <typename Real>
 void load(const WeightSource& source, Parameters& parameters, EventSink& events) {
   constexpr at::ScalarType kType = std::is_same_v<Real, double> ? at::kDouble : at::kFloat;
@@ -43,15 +43,15 @@ void load(const WeightSource& source, Parameters& parameters, EventSink& events)
   for (const LogicalTensor& tensor : parameters.tensors()) {
     events.report(Progress{"loading", num_done++, total, "tensors"});
     at::Tensor weight = parameters.weight(tensor.name), master = parameters.master(tensor.name);
-    if (!weight.defined()) continue;  // of another stage
+    if (!weight.defined()) continue;  // belongs to another stage
     const Box box = parameters.box(tensor.name, &BlockState::weights);
     if (box.is_empty()) continue;
     at::Tensor values = at::empty(weight.sizes(), kType);
     source.read_box(tensor, box,
                     std::span(values.data_ptr<Real>(), static_cast<std::size_t>(values.numel())));
     const Box own = parameters.box(tensor.name, &BlockState::masters);
-    if (!own.is_empty()) master.copy_(part_of_values(values, box, own));
-    // Through the master's type, as an update rounds.
+    if (!own.is_empty()) master.copy_(slice_of_box(values, box, own));
+    // Rounds through the master's type, as an update does.
     if (!weight.is_alias_of(master)) weight.copy_(values.to(master.scalar_type()));
   }
 }
@@ -59,7 +59,7 @@ void load(const WeightSource& source, Parameters& parameters, EventSink& events)
 template <typename Real>
 void copy_master(const Parameters& parameters, const std::string& name, const Box& box, std::span<Real> out) {
   const Box own = parameters.box(name, &BlockState::masters);
-  const at::Tensor values = part_of_values(parameters.master(name), own, box);
+  const at::Tensor values = slice_of_box(parameters.master(name), own, box);
   ensure(values.numel() == std::ssize(out), "{} values for {} of {}", values.numel(), out.size(), name);
   at::from_blob(out.data(), values.sizes(), std::is_same_v<Real, double> ? at::kDouble : at::kFloat)
       .copy_(values);

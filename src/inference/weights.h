@@ -1,17 +1,18 @@
-// Weights between files and an engine's memory.
+// Copies weights between files and an engine's memory.
 #pragma once
 
 #include "base/event.h"
+#include "checkpoint/open_model.h"
 #include "engine/parameters.h"
-#include "settings/open_model.h"
 
 namespace optimus {
 
-// Fills all parameters that are held here, and reads no more than those. One of them at a time is in memory beside them. Throws
-// UserError.
+// Fills all parameters of this rank and reads nothing else. One tensor at a time is in memory besides them.
+// Throws UserError.
 void load_weights(const WeightSource& source, Parameters& parameters, EventSink& events);
 
-// Parameters as a source of weights: their masters, which no precision of training has rounded. They must outlive this.
+// Parameters as a source of weights: their master weights, which are not rounded to the training precision.
+// The parameters must outlive this.
 class ParameterWeights final : public WeightSource {
  public:
   ParameterWeights(const Parameters& parameters, Precision precision)

@@ -1,4 +1,4 @@
-// What the attention implementations share. Read attention_plain.cpp for what they compute.
+// Shared by the attention implementations. See attention_plain.cpp for the definition of what they compute.
 #include "kernels/attention.h"
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 namespace optimus {
 
 void check_attention(const AttentionShape& shape, const AttentionDropout& dropout) {
-  ensure(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "{} heads in groups of {}", shape.heads,
-         shape.kv_heads);
+  ensure(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
+         "{} heads cannot be divided into groups of {} key/value heads", shape.heads, shape.kv_heads);
   ensure(dropout.rate == 0 || (static_cast<std::int64_t>(dropout.samples.size()) >= shape.sequences &&
                                dropout.max_positions >= shape.length),
-         "attention dropout for {} samples of {} positions, given {} sequences of {}", dropout.samples.size(),
-         dropout.max_positions, shape.sequences, shape.length);
+         "attention dropout covers {} samples of {} positions, but there are {} sequences of {}",
+         dropout.samples.size(), dropout.max_positions, shape.sequences, shape.length);
 }
 
 std::vector<AttentionSegment> segments_of(const AttentionTask& task) {
@@ -23,7 +23,7 @@ std::vector<AttentionSegment> segments_of(const AttentionTask& task) {
   for (const AttentionSegment& segment : task.segments)
     ensure(segment.sequence >= 0 && segment.sequence < shape.sequences && segment.begin >= 0 &&
                segment.begin <= segment.end && segment.end <= shape.length,
-           "segment {}..{} of sequence {} among {} sequences of {}", segment.begin, segment.end,
+           "segment {}..{} of sequence {} is outside {} sequences of {}", segment.begin, segment.end,
            segment.sequence, shape.sequences, shape.length);
   if (!task.segments.empty()) return task.segments;
   std::vector<AttentionSegment> whole;
@@ -51,8 +51,8 @@ at::Tensor rows_of(const AttentionShape& shape, const AttentionSegment& segment,
   return tensor.narrow(0, segment.sequence * shape.length + segment.begin, segment.end - segment.begin);
 }
 
-// Ours is faster than ATen's on processors (bench_kernels), unless they multiply bf16 matrices in hardware, which we leave to
-// ATen.
+// Our host kernel is faster than ATen's on CPUs (bench_kernels), except on CPUs with hardware support for
+// bf16 matrices.
 std::unique_ptr<Attention> make_attention(at::Device device, at::ScalarType type) {
 #ifdef __AMX_BF16__
   if (type == at::kBFloat16) return make_fused_attention();

@@ -1,15 +1,17 @@
-// Attention: out = softmax(q kᵀ * scale) v, and its gradients, one call for a micro-batch.
+// Attention: out = softmax(q kᵀ * scale) v, and its gradients, with one call per micro-batch.
 //
-// Three implementations that agree within rounding: fused (ATen's flash and cuDNN kernels), plain (matrix of scores by ATen,
-// one segment and all its heads at a time: the twin that tests trust, and what CUDA uses for fp32, and for dropout where cuDNN
-// takes no mask), and host (our own kernel for processors, in blocks, with keyed dropout). make_attention picks for a device.
+// Three implementations that agree up to rounding: fused (ATen's flash and cuDNN kernels), plain (score
+// matrices by ATen, for one segment and all its heads at a time: the reference in tests, and used on CUDA for
+// fp32, and for dropout where cuDNN accepts no mask), and host (our own blocked CPU kernel, with keyed
+// dropout). make_attention selects one for a device.
 //
-//   q, out, dq: [sequences * length, heads, head_dim]; k, v, dk, dv: [.., kv_heads, head_dim]. Elements of a head are
-//   neighbours, the other strides are free: q, k, v are usually column ranges of one buffer. heads is a multiple of kv_heads;
-//   heads h * group .. (h + 1) * group of q use head h of k and v.
-//   logsumexp: [sequences, heads, length], fp32, or fp64 with fp64 elements; forward writes it, backward reads it.
+//   q, out, dq: [sequences * length, heads, head_dim]; k, v, dk, dv: [.., kv_heads, head_dim]. The elements
+//   of a head are contiguous; the other strides are arbitrary: q, k, v are usually column ranges of one
+//   buffer. heads is a multiple of kv_heads; heads h * group .. (h + 1) * group of q use head h of k and v.
+//   logsumexp: [sequences, heads, length], fp32, or fp64 with fp64 elements; forward writes it, backward
+//   reads it.
 //
-// dq, dk, dv may lie where q, k, v do. Positions outside all segments get zero output and zero gradients.
+// dq, dk, dv may alias q, k, v. Positions outside all segments get zero output and zero gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,28 +27,29 @@ namespace optimus {
 struct AttentionShape {
   std::int64_t sequences = 0, length = 0, heads = 0, kv_heads = 0, head_dim = 0;
   bool is_causal = true;
-  double scale = 1;  // of scores: usually 1 / sqrt(head_dim)
+  double scale = 1;  // of the scores: usually 1 / sqrt(head_dim)
 };
 
-// Positions begin .. end of a sequence see each other and nothing else: a document, or the real part of a padded sequence.
-// Segments do not overlap.
+// Positions begin .. end of a sequence that attend only to each other: a document, or the part of a padded
+// sequence without padding. Segments do not overlap.
 struct AttentionSegment {
   std::int64_t sequence = 0, begin = 0, end = 0;
 };
 
-// The probability of key j for query i in a head is dropped when number i * max_positions + j of
-// key.with(global sample).with(head) is below `rate`, else scaled by 1 / (1 - rate). i and j count from the sequence's start.
+// The attention probability of key j for query i in a head is dropped if the random number with index i *
+// max_positions + j of key.with(global sample).with(head) is below `rate`; otherwise it is scaled by 1 / (1 -
+// rate). i and j are positions in the sequence.
 struct AttentionDropout {
   double rate = 0;
-  RandomKey key{};                      // of (seed, step, layer, site)
+  RandomKey key{};                      // derived from (seed, step, layer, site)
   std::vector<std::int64_t> samples{};  // global sample of each sequence
-  std::int64_t first_head = 0;          // global number of the first head here
+  std::int64_t first_head = 0;          // global number of the device's first head
   std::int64_t max_positions = 0;       // of the model, not of this batch
 };
 
 struct AttentionTask {
   AttentionShape shape{};
-  std::vector<AttentionSegment> segments{};  // empty: every sequence whole
+  std::vector<AttentionSegment> segments{};  // empty: each sequence is one segment
   AttentionDropout dropout{};
 };
 
@@ -64,25 +67,28 @@ class Attention {
 std::unique_ptr<Attention> make_plain_attention();
 std::unique_ptr<Attention> make_fused_attention();
 std::unique_ptr<Attention> make_host_attention();
-// The fastest there is for a device and element type.
+// The fastest implementation for a device and element type.
 std::unique_ptr<Attention> make_attention(at::Device device, at::ScalarType type);
 
-// For implementations: aborts where heads do not fall into groups, or the dropout does not cover the sequences.
+// For implementations: aborts if the heads cannot be grouped, or the dropout does not cover the sequences.
 void check_attention(const AttentionShape& shape, const AttentionDropout& dropout);
-// The task's segments, or those that it means by having none. Checks them, and the dropout's samples.
+// The task's segments, or one per sequence if it has none. Checks the segments and the samples of the
+// dropout.
 std::vector<AttentionSegment> segments_of(const AttentionTask& task);
 // Zeroes the rows of a [sequences * length, ..] tensor that no segment covers.
 void zero_gaps(const AttentionTask& task, at::Tensor& tensor);
 // The segment's rows of a [sequences * length, heads, head_dim] tensor.
 at::Tensor rows_of(const AttentionShape& shape, const AttentionSegment& segment, const at::Tensor& tensor);
-// 0 or 1 / (1 - rate) for each score of a sequence's heads, of fp32 or fp64 and where `like` is: [heads, queries, keys].
+// The factor, 0 or 1 / (1 - rate), of each score of a sequence's heads: [heads, queries, keys], fp32 or fp64,
+// with the type and device of `like`.
 at::Tensor dropout_factors(const AttentionDropout& dropout, std::int64_t sequence, std::int64_t heads,
                            Span queries, Span keys, const at::Tensor& like);
 #ifdef OPTIMUS_CUDA
-// The same on a card; key: of the sample.
+// The same on a GPU; key: of the sample.
 void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span queries, Span keys,
                           at::Tensor& factors);
-// 1 where a score is kept, else 0, of all positions of a task's whole sequences: [sequences, heads, length, length], of any type.
+// Fills `mask` with 1 for retained and 0 for dropped scores, for all positions of a task's whole sequences:
+// [sequences, heads, length, length], any type.
 void fill_dropout_mask(const AttentionDropout& dropout, bool is_causal, Span sequences, Span heads,
                        at::Tensor& mask);
 #endif

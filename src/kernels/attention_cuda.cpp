@@ -1,4 +1,5 @@
-// Dropout of attention's scores on a card, where attention is not computed by one kernel, or by one that takes a mask. Empty without CUDA.
+// Dropout factors and masks of attention scores on a GPU, for the plain implementation and for kernels that
+// take a mask. Empty without CUDA.
 #ifdef OPTIMUS_CUDA
 #include <algorithm>
 
@@ -8,15 +9,15 @@
 namespace optimus {
 namespace {
 
-// scores: [heads, queries, keys]; key_of: of a head.
+// scores: [heads, queries, keys]; key_of: returns the key of a head.
 template <typename KeyOf>
-void fill_scores(const AttentionDropout& dropout, cuda::FactorsTask task, at::Tensor& scores,
+void fill_scores(const AttentionDropout& dropout, cuda::DropoutFactorsTask task, at::Tensor& scores,
                  const KeyOf& key_of) {
   const Launch launch(scores);
   task.element = element_of(scores), task.rate = dropout.rate, task.max_positions = dropout.max_positions;
   task.num_queries = scores.size(1), task.num_keys = scores.size(2);
-  for (std::int64_t first = 0; first < scores.size(0); first += cuda::kMostKeys) {
-    task.num_heads = std::min<std::int64_t>(cuda::kMostKeys, scores.size(0) - first);
+  for (std::int64_t first = 0; first < scores.size(0); first += cuda::kMaxDropoutKeys) {
+    task.num_heads = std::min<std::int64_t>(cuda::kMaxDropoutKeys, scores.size(0) - first);
     task.factors = flat_data(scores.narrow(0, first, task.num_heads), scores.scalar_type());
     cuda::DropoutKeys keys;
     for (std::int64_t i = 0; i < task.num_heads; ++i) keys.of[i] = key_of(first + i).value;
@@ -28,7 +29,7 @@ void fill_scores(const AttentionDropout& dropout, cuda::FactorsTask task, at::Te
 
 void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span queries, Span keys,
                           at::Tensor& factors) {
-  cuda::FactorsTask task{.first_query = queries.begin, .first_key = keys.begin};
+  cuda::DropoutFactorsTask task{.first_query = queries.begin, .first_key = keys.begin};
   fill_scores(dropout, task, factors, [&](std::int64_t head) {
     return key.with(static_cast<std::uint64_t>(dropout.first_head + head));
   });
@@ -36,7 +37,7 @@ void fill_dropout_factors(const AttentionDropout& dropout, RandomKey key, Span q
 
 void fill_dropout_mask(const AttentionDropout& dropout, bool is_causal, Span sequences, Span heads,
                        at::Tensor& mask) {
-  cuda::FactorsTask task{.is_mask = true, .is_causal = is_causal};
+  cuda::DropoutFactorsTask task{.is_mask = true, .is_causal = is_causal};
   at::Tensor flat = mask.flatten(0, 1);
   fill_scores(dropout, task, flat, [&](std::int64_t row) {
     const std::int64_t sample =

@@ -19,7 +19,7 @@
 #include <mutex>
 #include <vector>
 
-// The frontend's own variable, by which it finds the cuDNN that PyTorch has loaded.
+// The frontend's own variable, through which it finds the cuDNN that PyTorch has loaded.
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
 }
@@ -29,7 +29,7 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-// How the graphs name their tensors.
+// The tensor ids used in the graphs.
 enum Name : std::int64_t {
   kQuery = 1,
   kKey,
@@ -44,9 +44,9 @@ enum Name : std::int64_t {
   kScale,
   kInverse
 };
-using Places = std::unordered_map<std::int64_t, void*>;
+using VariantPack = std::unordered_map<std::int64_t, void*>;
 
-// A [sequences * length, heads, head_dim] tensor as cuDNN sees it: [sequences, heads, length, head_dim].
+// A [sequences * length, heads, head_dim] tensor in cuDNN's order: [sequences, heads, length, head_dim].
 struct Layout4 {
   std::vector<std::int64_t> sizes, strides;
 };
@@ -65,16 +65,16 @@ void describe(const GraphTensor& tensor, Name name, const Layout4& layout) {
   tensor->set_output(true).set_uid(name).set_dim(layout.sizes).set_stride(layout.strides);
 }
 
-// One kernel for shapes and strides: the graph, and which of its plans is taken.
-struct Choice {
-  std::shared_ptr<fe::graph::Graph> graph;  // null: cuDNN cannot do it
+// The kernel for given shapes and strides: the graph, and the index of the selected execution plan.
+struct SelectedKernel {
+  std::shared_ptr<fe::graph::Graph> graph;  // null: not supported by cuDNN
   std::int64_t plan = 0, workspace_bytes = 0;
 };
 
 class Builder {
  public:
-  Builder(const AttentionShape& shape, at::ScalarType type, bool drops)
-      : shape_(shape), drops_(drops), graph_(std::make_shared<fe::graph::Graph>()) {
+  Builder(const AttentionShape& shape, at::ScalarType type, bool has_dropout)
+      : shape_(shape), has_dropout_(has_dropout), graph_(std::make_shared<fe::graph::Graph>()) {
     graph_->set_io_data_type(type == at::kBFloat16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -99,8 +99,9 @@ class Builder {
                        .set_generate_stats(true)
                        .set_causal_mask(shape_.is_causal)
                        .set_attn_scale(static_cast<float>(shape_.scale));
-    // Both multiply; cuDNN knows the chain in which the mask comes first, which is the second argument here.
-    if (drops_) options.set_dropout(number(kScale), mask());
+    // Both arguments are factors; cuDNN recognizes the pattern in which the mask is applied first, which is
+    // the second argument here.
+    if (has_dropout_) options.set_dropout(number(kScale), mask());
     auto [result, sums] = graph_->sdpa(input(kQuery, layout_of(shape_, q)), input(kKey, layout_of(shape_, k)),
                                        input(kValue, layout_of(shape_, v)), options);
     describe(result, kOut, layout_of(shape_, out));
@@ -113,7 +114,7 @@ class Builder {
                        .set_name("attention backward")
                        .set_causal_mask(shape_.is_causal)
                        .set_attn_scale(static_cast<float>(shape_.scale));
-    if (drops_) options.set_dropout(mask(), number(kScale), number(kInverse));
+    if (has_dropout_) options.set_dropout(mask(), number(kScale), number(kInverse));
     const GraphTensor sums = input(kSums, sums_layout(shape_));
     sums->set_data_type(fe::DataType_t::FLOAT);
     auto [of_query, of_key, of_value] =
@@ -124,50 +125,52 @@ class Builder {
     describe(of_key, kKeyGradient, layout_of(shape_, dk));
     describe(of_value, kValueGradient, layout_of(shape_, dv));
   }
-  // null where cuDNN has no kernel for the graph.
+  // Returns null if cuDNN has no kernel for the graph.
   std::shared_ptr<fe::graph::Graph> build(cudnnHandle_t handle) try {
     const bool is_built = graph_->validate().is_good() && graph_->build_operation_graph(handle).is_good() &&
                           graph_->create_execution_plans({fe::HeurMode_t::A}).is_good() &&
                           graph_->check_support().is_good() &&
                           graph_->build_plans(fe::BuildPlanPolicy_t::ALL).is_good();
     return is_built ? graph_ : nullptr;
-  } catch (const std::runtime_error&) {  // a library that the frontend did not find
+  } catch (const std::runtime_error&) {  // the frontend did not find a library
     return nullptr;
   }
 
  private:
   const AttentionShape& shape_;
-  const bool drops_;
+  const bool has_dropout_;
   std::shared_ptr<fe::graph::Graph> graph_;
 };
 
-// What one call covers: all of a task, or with dropout as much as a mask may be large for.
+// The part of a task that one call covers: all of it, or with dropout as much as the size limit of the mask
+// allows.
 struct Part {
   AttentionShape shape{};  // of the part
   Span sequences{}, groups{};
   at::Tensor mask{};  // with dropout: 1 or 0 for each score
   double rate = 0;
-  float scale = 1, inverse = 1;  // of what is kept; see scaled_out
+  float scale = 1, inverse = 1;  // of retained scores; see scaled_out
 
-  bool drops() const { return rate > 0; }
+  bool has_dropout() const { return rate > 0; }
   Span heads() const {
     const std::int64_t group = shape.heads / shape.kv_heads;
     return {groups.begin * group, groups.end * group};
   }
-  void add_dropout(Places& places, bool is_backward) const {
-    if (!drops()) return;
-    places[kMask] = mask.data_ptr(), places[kScale] = const_cast<float*>(&scale);
-    if (is_backward) places[kInverse] = const_cast<float*>(&inverse);
+  void add_dropout(VariantPack& variant_pack, bool is_backward) const {
+    if (!has_dropout()) return;
+    variant_pack[kMask] = mask.data_ptr(), variant_pack[kScale] = const_cast<float*>(&scale);
+    if (is_backward) variant_pack[kInverse] = const_cast<float*>(&inverse);
   }
-  // What the backward reads as the result. It must take its product with dout times 1 - rate: cuDNN 9.19 ignores the number that
-  // says so and takes 1, so that is what it is told, and the result is smaller instead.
-  at::Tensor scaled_out(const at::Tensor& out) const { return drops() ? out * (1 - rate) : out; }
+  // The output as the backward must see it. The backward should multiply the product of output and dout by 1
+  // - rate, but cuDNN 9.19 ignores the argument for this factor and uses 1. We therefore pass 1 and scale the
+  // output instead.
+  at::Tensor scaled_out(const at::Tensor& out) const { return has_dropout() ? out * (1 - rate) : out; }
   void fill_mask(const AttentionTask& task, const at::Tensor& like) {
-    if (!drops()) return;
+    if (!has_dropout()) return;
     mask = at::empty({shape.sequences, shape.heads, shape.length, shape.length}, like.options());
     fill_dropout_mask(task.dropout, shape.is_causal, sequences, heads(), mask);
   }
-  // Of rows and heads, or rows and heads of keys.
+  // The part's rows and heads, of queries or of keys.
   at::Tensor queries(const at::Tensor& rows) const {
     return rows_of_part(rows).narrow(1, heads().begin, shape.heads);
   }
@@ -185,15 +188,17 @@ struct Part {
 };
 
 std::vector<Part> parts_of(const AttentionTask& task) {
-  constexpr std::int64_t kMostBytes = 256 << 20;
+  constexpr std::int64_t kMaxMaskBytes = 256 << 20;
   const AttentionShape& whole = task.shape;
   check_attention(whole, task.dropout);
   const std::int64_t group = whole.heads / whole.kv_heads;
-  // Groups of heads at a time; of whole sequences, if there is room for one.
-  const bool drops = task.dropout.rate > 0;
-  const std::int64_t most = std::max<std::int64_t>(1, kMostBytes / (2 * group * whole.length * whole.length));
-  const std::int64_t groups = drops ? std::min(most, whole.kv_heads) : whole.kv_heads;
-  const std::int64_t sequences = drops ? std::max<std::int64_t>(1, most / whole.kv_heads) : whole.sequences;
+  // Some groups of heads at a time; whole sequences if the mask of one fits.
+  const bool has_dropout = task.dropout.rate > 0;
+  const std::int64_t most =
+      std::max<std::int64_t>(1, kMaxMaskBytes / (2 * group * whole.length * whole.length));
+  const std::int64_t groups = has_dropout ? std::min(most, whole.kv_heads) : whole.kv_heads;
+  const std::int64_t sequences =
+      has_dropout ? std::max<std::int64_t>(1, most / whole.kv_heads) : whole.sequences;
   std::vector<Part> parts;
   for (std::int64_t s = 0; s < whole.sequences; s += sequences)
     for (std::int64_t g = 0; g < whole.kv_heads; g += groups) {
@@ -209,21 +214,21 @@ std::vector<Part> parts_of(const AttentionTask& task) {
   return parts;
 }
 
-bool execute(const Choice& choice, cudnnHandle_t handle, Places& places) {
+bool execute(const SelectedKernel& kernel, cudnnHandle_t handle, VariantPack& variant_pack) {
   const at::DataPtr workspace = c10::cuda::CUDACachingAllocator::get()->allocate(
-      static_cast<std::size_t>(std::max<std::int64_t>(1, choice.workspace_bytes)));
-  return choice.graph->execute_plan_at_index(handle, places, workspace.get(), choice.plan).is_good();
+      static_cast<std::size_t>(std::max<std::int64_t>(1, kernel.workspace_bytes)));
+  return kernel.graph->execute_plan_at_index(handle, variant_pack, workspace.get(), kernel.plan).is_good();
 }
 
-// cuDNN's own favourite, which was the fastest by far on all shapes that were tried (docs/performance.md). Not by measurement: a
-// run would then round otherwise than the run before it.
-Choice first_that_runs(Builder& builder, cudnnHandle_t handle, Places& places) {
+// Uses cuDNN's first plan, which was the fastest by far for all tested shapes (docs/performance.md). It is
+// not selected by measurement, because then two runs could round differently.
+SelectedKernel first_working_plan(Builder& builder, cudnnHandle_t handle, VariantPack& variant_pack) {
   const std::shared_ptr<fe::graph::Graph> graph = builder.build(handle);
   for (std::int64_t plan = 0; graph != nullptr && plan < graph->get_execution_plan_count(); ++plan) {
-    Choice choice{graph, plan, 0};
-    if (graph->get_workspace_size_plan_at_index(plan, choice.workspace_bytes).is_good() &&
-        execute(choice, handle, places))
-      return choice;
+    SelectedKernel kernel{graph, plan, 0};
+    if (graph->get_workspace_size_plan_at_index(plan, kernel.workspace_bytes).is_good() &&
+        execute(kernel, handle, variant_pack))
+      return kernel;
   }
   return {};
 }
@@ -231,12 +236,12 @@ Choice first_that_runs(Builder& builder, cudnnHandle_t handle, Places& places) {
 }  // namespace
 
 struct CudnnAttention::State {
-  std::map<std::vector<std::int64_t>, Choice> choices;
+  std::map<std::vector<std::int64_t>, SelectedKernel> selected_kernels;
 
-  static std::vector<std::int64_t> key(const AttentionShape& shape, bool drops,
+  static std::vector<std::int64_t> key(const AttentionShape& shape, bool has_dropout,
                                        std::initializer_list<at::Tensor> tensors) {
     std::vector<std::int64_t> result = {shape.sequences, shape.length, shape.head_dim, shape.is_causal,
-                                        drops};
+                                        has_dropout};
     for (const at::Tensor& tensor : tensors)
       result.insert(result.end(), {static_cast<std::int64_t>(tensor.scalar_type()), tensor.device().index(),
                                    tensor.size(1), tensor.stride(0), tensor.stride(1)});
@@ -246,37 +251,38 @@ struct CudnnAttention::State {
   bool forward(const Part& part, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                const at::Tensor& out, const at::Tensor& logsumexp) {
     const cudnnHandle_t handle = at::native::getCudnnHandle();
-    Places places = {{kQuery, q.data_ptr()},
-                     {kKey, k.data_ptr()},
-                     {kValue, v.data_ptr()},
-                     {kOut, out.data_ptr()},
-                     {kSums, logsumexp.data_ptr()}};
-    part.add_dropout(places, false);
-    auto [at, is_new] = choices.try_emplace(key(part.shape, part.drops(), {q, k, v, out}));
+    VariantPack variant_pack = {{kQuery, q.data_ptr()},
+                                {kKey, k.data_ptr()},
+                                {kValue, v.data_ptr()},
+                                {kOut, out.data_ptr()},
+                                {kSums, logsumexp.data_ptr()}};
+    part.add_dropout(variant_pack, false);
+    auto [at, is_new] = selected_kernels.try_emplace(key(part.shape, part.has_dropout(), {q, k, v, out}));
     if (is_new) {
-      Builder builder(part.shape, q.scalar_type(), part.drops());
+      Builder builder(part.shape, q.scalar_type(), part.has_dropout());
       builder.add_forward(q, k, v, out);
-      at->second = first_that_runs(builder, handle, places);
+      at->second = first_working_plan(builder, handle, variant_pack);
     }
-    return at->second.graph != nullptr && execute(at->second, handle, places);
+    return at->second.graph != nullptr && execute(at->second, handle, variant_pack);
   }
 
   bool backward(const Part& part, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, const at::Tensor& dq,
                 const at::Tensor& dk, const at::Tensor& dv) {
     const cudnnHandle_t handle = at::native::getCudnnHandle();
-    Places places = {
+    VariantPack variant_pack = {
         {kQuery, q.data_ptr()},          {kKey, k.data_ptr()},          {kValue, v.data_ptr()},
         {kOut, out.data_ptr()},          {kSums, logsumexp.data_ptr()}, {kOutGradient, dout.data_ptr()},
         {kQueryGradient, dq.data_ptr()}, {kKeyGradient, dk.data_ptr()}, {kValueGradient, dv.data_ptr()}};
-    part.add_dropout(places, true);
-    auto [at, is_new] = choices.try_emplace(key(part.shape, part.drops(), {q, k, v, out, dout, dq, dk, dv}));
+    part.add_dropout(variant_pack, true);
+    auto [at, is_new] =
+        selected_kernels.try_emplace(key(part.shape, part.has_dropout(), {q, k, v, out, dout, dq, dk, dv}));
     if (is_new) {
-      Builder builder(part.shape, q.scalar_type(), part.drops());
+      Builder builder(part.shape, q.scalar_type(), part.has_dropout());
       builder.add_backward(dout, q, k, v, out, dq, dk, dv);
-      at->second = first_that_runs(builder, handle, places);
+      at->second = first_working_plan(builder, handle, variant_pack);
     }
-    return at->second.graph != nullptr && execute(at->second, handle, places);
+    return at->second.graph != nullptr && execute(at->second, handle, variant_pack);
   }
 };
 
@@ -302,7 +308,8 @@ bool CudnnAttention::forward(const AttentionTask& task, const at::Tensor& q, con
 bool CudnnAttention::backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q,
                               const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                               const at::Tensor& logsumexp, at::Tensor& dq, at::Tensor& dk, at::Tensor& dv) {
-  // It reads its operands while it writes. Callers hand in the same tensors, or others that share nothing.
+  // cuDNN reads its operands while it writes. Callers pass either the same tensors or tensors that do not
+  // overlap.
   const bool is_in_place =
       dq.data_ptr() == q.data_ptr() || dk.data_ptr() == k.data_ptr() || dv.data_ptr() == v.data_ptr();
   if (fe::cudnn_dlhandle == nullptr || is_in_place || !logsumexp.is_contiguous()) return false;

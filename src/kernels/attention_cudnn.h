@@ -1,8 +1,9 @@
-// Attention by cuDNN's own graph interface, reading q, k and v where a joint product left them and writing results where the
-// caller wants them: no copies, no tensors of the library's. ATen's operators, which call the same kernels, return new tensors.
+// Attention by cuDNN's own graph interface. It reads q, k and v from the output of a joint GEMM and writes
+// results to the caller's tensors, without copies or allocations. ATen's operators call the same kernels but
+// return new tensors.
 //
-// Needs cuDNN's headers and its header-only frontend when it is built (OPTIMUS_CUDNN); without them it can do nothing, and
-// says so. One thread calls. Read next: attention_fused.cpp, which asks it first.
+// Needs cuDNN's headers and its header-only frontend at build time (OPTIMUS_CUDNN). Without them is_built()
+// returns false, and so do all calls. One thread calls. Read next: attention_fused.cpp, which tries it first.
 #pragma once
 
 #include <memory>
@@ -17,9 +18,10 @@ class CudnnAttention {
   ~CudnnAttention();
   static bool is_built();
 
-  // As Attention::forward and backward, for tasks without segments. false: there is no kernel for this, and somebody else must do
-  // it all. The kernel is chosen at the first call with these shapes and strides. Dropout is a mask that is filled before each
-  // call, for as many sequences or heads at a time as 256 MiB hold.
+  // As Attention::forward and backward, for tasks without segments. false: no kernel supports the task,
+  // nothing was done, and the caller must use another implementation. The kernel is selected at the first
+  // call with these shapes and strides. Dropout uses a mask that is filled before each call, for as many
+  // sequences or heads at a time as fit into 256 MiB.
   bool forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp);
   bool backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,

@@ -1,6 +1,7 @@
-// Attention by fused kernels: ATen's flash on processors; on CUDA cuDNN's, straight where that can be (attention_cudnn.h), else
-// through ATen, or ATen's flash. ATen's allocate their results, which are copied into the caller's tensors; what they cannot do
-// (dropout by key, which cuDNN alone takes, as a mask; wide types on CUDA) goes to the other implementations.
+// Attention by fused kernels: ATen's flash kernel on CPUs; on CUDA cuDNN's, directly where supported
+// (attention_cudnn.h), otherwise cuDNN's or flash through ATen. ATen's operators allocate their results,
+// which are copied to the caller's tensors. The other implementations handle what these do not support: keyed
+// dropout (supported by cuDNN alone, as a mask) and wide types on CUDA.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
@@ -19,10 +20,11 @@
 namespace optimus {
 namespace {
 
-// What one kernel call covers: sequences of equal length, tensors as [sequences, heads, length, head_dim].
+// The part of a task that one kernel call covers: sequences of equal length, tensors as [sequences, heads,
+// length, head_dim].
 struct Piece {
   std::int64_t first_row = 0, sequences = 0, length = 0;  // rows first_row .. + sequences * length
-  std::int64_t sequence = 0, begin = 0;                   // where it starts, for logsumexp
+  std::int64_t sequence = 0, begin = 0;                   // its start, for logsumexp
 
   at::Tensor heads(const at::Tensor& tensor) const {
     return tensor.narrow(0, first_row, sequences * length).unflatten(0, {sequences, length}).transpose(1, 2);
@@ -73,7 +75,7 @@ Backward host_backward(const AttentionShape& shape, const Inputs& in, const Save
   return {dq, dk, dv};
 }
 
-// cuDNN's is the faster one on Hopper; PyTorch's user may have turned it off.
+// cuDNN is faster on Hopper; the PyTorch setting can disable it.
 bool uses_cudnn(const AttentionShape& shape) {
   return shape.head_dim <= 128 && at::globalContext().userEnabledCuDNNSDP();
 }
@@ -105,8 +107,8 @@ Backward cuda_backward(const AttentionShape& shape, const Inputs& in, const Save
   return {dq, dk, dv};
 }
 
-// The flash kernel for processors wants as many heads of k as of q: one call for the first head of every group, one for the
-// second, ... each a view with a stride.
+// The flash kernel for CPUs needs equal numbers of heads in q and k: one call for the first head of every
+// group, one for the second, and so on, each with a strided view.
 at::Tensor member(const at::Tensor& heads, std::int64_t index, std::int64_t group) {
   return heads.slice(1, index, std::nullopt, group);
 }
@@ -115,8 +117,8 @@ class FusedAttention final : public Attention {
  public:
   void forward(const AttentionTask& task, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                at::Tensor& out, at::Tensor& logsumexp) const override {
-    if (is_straight(task, q) && cudnn_->forward(task, q, k, v, out, logsumexp)) return;
-    if (needs_other(task, q)) return other(q).forward(task, q, k, v, out, logsumexp);
+    if (can_call_cudnn(task, q) && cudnn_->forward(task, q, k, v, out, logsumexp)) return;
+    if (needs_fallback(task, q)) return other(q).forward(task, q, k, v, out, logsumexp);
     zero_gaps(task, out);
     if (!task.segments.empty()) logsumexp.zero_();
     const std::int64_t calls = num_calls(task.shape, q);
@@ -135,8 +137,8 @@ class FusedAttention final : public Attention {
   void backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                 const at::Tensor& v, const at::Tensor& out, const at::Tensor& logsumexp, at::Tensor& dq,
                 at::Tensor& dk, at::Tensor& dv) const override {
-    if (is_straight(task, q) && cudnn_->backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv)) return;
-    if (needs_other(task, q)) return other(q).backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv);
+    if (can_call_cudnn(task, q) && cudnn_->backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv)) return;
+    if (needs_fallback(task, q)) return other(q).backward(task, dout, q, k, v, out, logsumexp, dq, dk, dv);
     zero_gaps(task, dq), zero_gaps(task, dk), zero_gaps(task, dv);
     const std::int64_t calls = num_calls(task.shape, q);
     for (const Piece& piece : pieces_of(task)) {
@@ -166,20 +168,20 @@ class FusedAttention final : public Attention {
                           member(saved.logsumexp, index, group)};
     return all.q.is_cuda() ? cuda_backward(shape, in, of_member) : host_backward(shape, in, of_member);
   }
-  // CUDA's kernels know groups.
+  // CUDA kernels support grouped-query attention directly.
   static std::int64_t num_calls(const AttentionShape& shape, const at::Tensor& q) {
     return q.is_cuda() ? 1 : shape.heads / shape.kv_heads;
   }
-  static bool needs_other(const AttentionTask& task, const at::Tensor& q) {
-    return task.dropout.rate != 0 || (q.is_cuda() && !is_narrow(task.shape, q));
+  static bool needs_fallback(const AttentionTask& task, const at::Tensor& q) {
+    return task.dropout.rate != 0 || (q.is_cuda() && !is_16_bit(task.shape, q));
   }
-  static bool is_narrow(const AttentionShape& shape, const at::Tensor& q) {
+  static bool is_16_bit(const AttentionShape& shape, const at::Tensor& q) {
     return (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf) && shape.head_dim % 8 == 0 &&
            shape.head_dim <= 256;
   }
-  // Segments would be a graph of cuDNN's for every length there is.
-  static bool is_straight(const AttentionTask& task, const at::Tensor& q) {
-    return q.is_cuda() && uses_cudnn(task.shape) && is_narrow(task.shape, q) && task.segments.empty() &&
+  // Not with segments: every segment length would need its own cuDNN graph.
+  static bool can_call_cudnn(const AttentionTask& task, const at::Tensor& q) {
+    return q.is_cuda() && uses_cudnn(task.shape) && is_16_bit(task.shape, q) && task.segments.empty() &&
            q.numel() > 0;
   }
   const Attention& other(const at::Tensor& q) const { return q.is_cuda() ? *plain_ : *host_; }

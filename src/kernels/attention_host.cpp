@@ -1,5 +1,6 @@
-// Attention on processors, our own: blocks of queries against blocks of keys, with dropout masks that are a function of
-// (sample, head, query, key) alone; over whole sequences, and as a hop of a ring. Read next: host_attention.h.
+// Our own attention for CPUs: blocks of queries against blocks of keys, with dropout masks that depend only
+// on (sample, head, query, key). Computes attention over whole sequences, or one ring step. Read next:
+// host_attention.h.
 #include <numeric>
 
 #include "kernels/attention.h"
@@ -9,11 +10,11 @@
 namespace optimus {
 namespace {
 
-// Attention over whole sequences: every segment is one piece, the parts are everything.
-RingTask ring_of_one(const AttentionTask& task) {
+// Expresses attention over whole sequences as a ring with one part: every segment is one piece.
+RingTask single_part_ring(const AttentionTask& task) {
   RingTask ring{.shape = task.shape,
                 .own_length = task.shape.length,
-                .their_length = task.shape.length,
+                .key_length = task.shape.length,
                 .pieces = {},
                 .dropout = task.dropout};
   for (const AttentionSegment& segment : segments_of(task))
@@ -34,7 +35,7 @@ class HostAttention final : public Attention {
     zero_gaps(task, out);
     if (!task.segments.empty()) logsumexp.zero_();
     const AttentionTensors all{out, q, k, v, out, logsumexp, q, k, v};
-    host_attention_forward(ring_of_one(task), all, Results::written);
+    host_attention_forward(single_part_ring(task), all, OutputMode::written);
   }
 
   void backward(const AttentionTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
@@ -42,7 +43,7 @@ class HostAttention final : public Attention {
                 at::Tensor& dk, at::Tensor& dv) const override {
     zero_gaps(task, dq), zero_gaps(task, dk), zero_gaps(task, dv);
     const AttentionTensors all{dout, q, k, v, out, logsumexp, dq, dk, dv};
-    host_attention_backward(ring_of_one(task), all, Results::written);
+    host_attention_backward(single_part_ring(task), all, OutputMode::written);
   }
 };
 
@@ -52,7 +53,7 @@ class HostRingAttention final : public RingAttention {
                at::Tensor& out, at::Tensor& logsumexp) const override {
     check_ring_task(task, q, k);
     const AttentionTensors all{out, q, k, v, out, logsumexp, q, k, v};
-    host_attention_forward(task, all, Results::added);
+    host_attention_forward(task, all, OutputMode::added);
   }
 
   void backward(const RingTask& task, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
@@ -60,11 +61,11 @@ class HostRingAttention final : public RingAttention {
                 at::Tensor& dk, at::Tensor& dv) const override {
     check_ring_task(task, q, k);
     const AttentionTensors all{dout, q, k, v, out, logsumexp, dq, dk, dv};
-    host_attention_backward(task, all, Results::added);
+    host_attention_backward(task, all, OutputMode::added);
   }
 };
 
-// Cuts pieces where `joins(range so far, next)` is false.
+// Starts a new range wherever `joins(range so far, next)` is false.
 template <typename Joins>
 std::vector<Span> ranges_of(const std::vector<RingPiece>& pieces, Joins joins) {
   std::vector<Span> ranges;
@@ -85,7 +86,7 @@ std::vector<Span> pieces_by_queries(const std::vector<RingPiece>& pieces) {
   });
 }
 
-std::vector<Span> pieces_apart(const std::vector<RingPiece>& pieces) {
+std::vector<Span> independent_pieces(const std::vector<RingPiece>& pieces) {
   return ranges_of(pieces, [&](Span range, const RingPiece& next) {
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       const RingPiece& piece = pieces[static_cast<std::size_t>(i)];
@@ -101,7 +102,7 @@ std::int64_t num_scores(const RingPiece& piece) {
   return piece.is_causal ? all / 2 + 1 : all;
 }
 
-void share_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& work) {
+void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& work) {
   const std::int64_t total = std::accumulate(costs.begin(), costs.end(), std::int64_t{0});
   const std::int64_t num_ranges =
       std::min<std::int64_t>(at::get_num_threads(), static_cast<std::int64_t>(costs.size()));
@@ -109,7 +110,7 @@ void share_by_cost(const std::vector<std::int64_t>& costs, const std::function<v
   std::int64_t item = 0, before = 0;
   for (std::int64_t range = 0; range < num_ranges; ++range) {
     const std::int64_t begin = item, until = total / num_ranges * (range + 1);
-    // An item goes where its middle lies.
+    // An item belongs to the range that contains its middle.
     while (item < static_cast<std::int64_t>(costs.size()) &&
            (range + 1 == num_ranges || before + costs[static_cast<std::size_t>(item)] / 2 < until))
       before += costs[static_cast<std::size_t>(item++)];

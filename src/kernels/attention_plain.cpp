@@ -1,4 +1,4 @@
-// Attention as its definition says, by ATen operations: the twin that the others are compared with.
+// Attention by its definition, with ATen operations: the reference for the other implementations.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
@@ -15,7 +15,7 @@ at::Tensor wider(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
 }
 
-// One segment of a task, its tensors as [heads, rows, head_dim] in the wider type.
+// One segment of a task, with its tensors as [heads, rows, head_dim] in the wider type.
 class PlainSegment {
  public:
   PlainSegment(const AttentionTask& task, const AttentionSegment& segment) : task_(task), segment_(segment) {}
@@ -23,11 +23,11 @@ class PlainSegment {
   at::Tensor query_heads(const at::Tensor& tensor) const {
     return wider(rows_of(task_.shape, segment_, tensor).transpose(0, 1));
   }
-  // Repeated for each head of the group.
+  // Repeated for each query head of the group.
   at::Tensor key_heads(const at::Tensor& tensor) const {
     return query_heads(tensor).repeat_interleave(group(), 0);
   }
-  // Writes back what key_heads read: the sum over the group.
+  // The inverse of key_heads: writes the sum over the group.
   void put_key_heads(const at::Tensor& values, at::Tensor& to) const {
     const AttentionShape& shape = task_.shape;
     const at::Tensor sum = values.reshape({shape.kv_heads, group(), length(), shape.head_dim}).sum(1);
@@ -44,7 +44,7 @@ class PlainSegment {
     return result.masked_fill(is_later, -std::numeric_limits<double>::infinity());
   }
 
-  // 0 or 1 / (1 - rate) for each score, or undefined without dropout.
+  // 0 or 1 / (1 - rate) for each score; undefined without dropout.
   at::Tensor factors(const at::Tensor& like) const {
     if (task_.dropout.rate == 0) return {};
     const Span here{segment_.begin, segment_.end};
@@ -88,15 +88,15 @@ class PlainAttention final : public Attention {
       const at::Tensor probabilities = (here.scores(query, key) - here.statistics(logsumexp)).exp();
       const at::Tensor factors = here.factors(probabilities);
       const at::Tensor dropped = factors.defined() ? probabilities * factors : probabilities;
-      at::Tensor slopes = at::matmul(upstream, value.transpose(1, 2));
-      if (factors.defined()) slopes = slopes * factors;
+      at::Tensor score_gradients = at::matmul(upstream, value.transpose(1, 2));
+      if (factors.defined()) score_gradients = score_gradients * factors;
       const at::Tensor delta = (upstream * here.query_heads(out)).sum(2, true);
-      const at::Tensor dscores = probabilities * (slopes - delta) * task.shape.scale;
+      const at::Tensor dscores = probabilities * (score_gradients - delta) * task.shape.scale;
       const at::Tensor query_gradient = at::matmul(dscores, key),
                        key_gradient = at::matmul(dscores.transpose(1, 2), query);
       const at::Tensor value_gradient = at::matmul(dropped.transpose(1, 2), upstream);
       rows_of(task.shape, segment, dq)
-          .copy_(query_gradient.transpose(0, 1));  // all read, so it may lie where q does
+          .copy_(query_gradient.transpose(0, 1));  // everything was read before, so dq may alias q
       here.put_key_heads(key_gradient, dk);
       here.put_key_heads(value_gradient, dv);
     }

@@ -1,5 +1,5 @@
-// CudaKernels: tensors to the kernels of cuda_*.cu, on the current stream. Workspaces come from ATen's allocator, which gives
-// them back in the stream's order. Compiled where CUDA is; without it the file is empty.
+// CudaKernels: calls the kernels of cuda_*.cu with tensors, on the current stream. Workspaces come from
+// ATen's stream-ordered allocator. Compiled in CUDA builds only; otherwise the file is empty.
 #ifdef OPTIMUS_CUDA
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sort.h>
@@ -13,20 +13,20 @@
 namespace optimus {
 namespace {
 
-double* step_numbers_of(const at::Tensor& numbers) {
-  ensure(numbers.numel() == kNumStepNumbers, "{} numbers of a step", numbers.numel());
+double* step_scalars_of(const at::Tensor& numbers) {
+  ensure(numbers.numel() == kNumStepScalars, "{} is not the number of step scalars", numbers.numel());
   return static_cast<double*>(flat_data(numbers, at::kDouble));
 }
 
 void ensure_same_size(const at::Tensor& tensor, const at::Tensor& like) {
-  ensure(!tensor.defined() || tensor.sizes() == like.sizes(), "a tensor of {} elements with one of {}",
+  ensure(!tensor.defined() || tensor.sizes() == like.sizes(), "a tensor has {} elements, expected {}",
          tensor.defined() ? tensor.numel() : 0, like.numel());
 }
 
-// Rows in packs of 16 bytes, and whole tiles of 16 x 16.
-bool is_quantised_here(const at::Tensor& x) {
-  const bool is_narrow = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
-  return is_narrow && x.dim() == 2 && x.size(0) % 16 == 0 && x.size(1) % 16 == 0 && x.stride(1) == 1 &&
+// Requires rows in packs of 16 bytes, and whole tiles of 16 x 16.
+bool can_quantize(const at::Tensor& x) {
+  const bool is_16_bit = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
+  return is_16_bit && x.dim() == 2 && x.size(0) % 16 == 0 && x.size(1) % 16 == 0 && x.stride(1) == 1 &&
          x.size(0) < (1 << 23) && x.numel() < (std::int64_t{1} << 36) && x.stride(0) % 8 == 0 &&
          reinterpret_cast<std::uintptr_t>(x.data_ptr()) % 16 == 0;
 }
@@ -34,11 +34,11 @@ bool is_quantised_here(const at::Tensor& x) {
 bool is_in_packs(const at::Tensor& flat) {
   return !flat.defined() || reinterpret_cast<std::uintptr_t>(flat.data_ptr()) % 16 == 0;
 }
-cuda::NarrowRoom narrow_room(const Fp8Room& room) {
-  return {.y = flat_data(room.y, at::kFloat8_e4m3fn),
-          .transposed = flat_data(room.transposed, at::kFloat8_e4m3fn),
-          .scale = static_cast<const float*>(flat_data(room.scale, at::kFloat)),
-          .maximum = static_cast<std::uint32_t*>(flat_data(room.maximum, at::kFloat))};
+cuda::Fp8Pointers fp8_pointers(const Fp8Output& output) {
+  return {.y = flat_data(output.y, at::kFloat8_e4m3fn),
+          .transposed = flat_data(output.transposed, at::kFloat8_e4m3fn),
+          .scale = static_cast<const float*>(flat_data(output.scale, at::kFloat)),
+          .maximum = static_cast<std::uint32_t*>(flat_data(output.maximum, at::kFloat))};
 }
 
 // table[ids[row]] += values[row], each row of the table in the order of ids.
@@ -57,7 +57,7 @@ void add_to_table(const at::Tensor& values, const at::Tensor& ids, at::Tensor& t
                               .workspace = workspace.data_ptr()});
 }
 
-// The rows of sequences first .. first + count.
+// The rows first_row .. first_row + num_rows.
 cuda::Rows part_of(cuda::Rows rows, std::int64_t first_row, std::int64_t num_rows, int element_size) {
   if (rows.data == nullptr) return rows;
   rows.data = static_cast<char*>(rows.data) + first_row * rows.outer_stride * element_size;
@@ -69,12 +69,12 @@ class CudaKernels final : public Kernels {
  public:
   void norm(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
             at::Tensor& y, at::Tensor& statistics) const override {
-    if (x.size(-1) > cuda::kWidestNorm) return plain_->norm(options, x, weight, bias, y, statistics);
+    if (x.size(-1) > cuda::kMaxNormWidth) return fallback_->norm(options, x, weight, bias, y, statistics);
     ensure_same_size(y, x);
     const at::ScalarType type = x.scalar_type();
     const Launch launch(x);
     launch(cuda::norm, {.element = element_of(x),
-                        .is_centred = options.kind == NormKind::layer_norm,
+                        .is_centered = options.kind == NormKind::layer_norm,
                         .eps = options.eps,
                         .x = rows_of(x),
                         .y = rows_of(y, type),
@@ -86,9 +86,9 @@ class CudaKernels final : public Kernels {
   void norm_backward(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
                      const at::Tensor& weight, const at::Tensor& statistics, const at::Tensor& residual,
                      at::Tensor& dx, at::Tensor& weight_gradient, at::Tensor& bias_gradient) const override {
-    if (x.size(-1) > cuda::kWidestNorm)
-      return plain_->norm_backward(options, dy, x, weight, statistics, residual, dx, weight_gradient,
-                                   bias_gradient);
+    if (x.size(-1) > cuda::kMaxNormWidth)
+      return fallback_->norm_backward(options, dy, x, weight, statistics, residual, dx, weight_gradient,
+                                      bias_gradient);
     launch_norm_backward(
         norm_task(options, dy, x, weight, statistics, residual, dx, weight_gradient, bias_gradient), x);
   }
@@ -99,7 +99,7 @@ class CudaKernels final : public Kernels {
                                at::Tensor& bias_gradient, StreamSums& sums) const override {
     cuda::NormBackwardTask task =
         norm_task(options, dy, x, weight, statistics, residual, dx, weight_gradient, bias_gradient);
-    if (x.size(-1) > cuda::kWidestNorm || !cuda::norm_backward_can_sum(task))
+    if (x.size(-1) > cuda::kMaxNormWidth || !cuda::norm_backward_can_sum(task))
       return Kernels::norm_backward_with_sums(options, dy, x, weight, statistics, residual, dx,
                                               weight_gradient, bias_gradient, sums);
     task.residual_sum = flat_data(sums.residual, wide_type(x));
@@ -128,7 +128,8 @@ class CudaKernels final : public Kernels {
     task.x = rows_of(x), task.gate = rows_of(gate, type);
     task.dy = rows_of(dy, type), task.dx = rows_of(dx, type);
     if (gate.defined()) {
-      ensure(d_gate.defined() && d_gate.sizes() == x.sizes(), "a gate without room for its gradient");
+      ensure(d_gate.defined() && d_gate.sizes() == x.sizes(),
+             "a gated activation needs a tensor for the gradient of its gate");
       task.d_gate = rows_of(d_gate, type);
     }
     launch(cuda::activation_backward, task);
@@ -137,7 +138,8 @@ class CudaKernels final : public Kernels {
   void rope(at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& positions,
             bool is_backward) const override {
     ensure(x.dim() == 3 && x.size(2) == 2 * cosine.size(1) && positions.numel() == x.size(0),
-           "rope of heads of {} with {} angles", x.size(-1), cosine.size(1));
+           "rotary embedding of heads with dimension {} needs half as many angles, not {}", x.size(-1),
+           cosine.size(1));
     if (x.numel() == 0) return;
     const Launch launch(x);
     launch(cuda::rope, {.element = element_of(x),
@@ -151,7 +153,7 @@ class CudaKernels final : public Kernels {
 
   void embedding(const at::Tensor& ids, const at::Tensor& position_ids, const at::Tensor& tokens,
                  const at::Tensor& positions, const at::Tensor& types, at::Tensor& out) const override {
-    ensure(ids.numel() == out.size(0), "{} ids for {} rows", ids.numel(), out.size(0));
+    ensure(ids.numel() == out.size(0), "{} ids for {} output rows", ids.numel(), out.size(0));
     const at::ScalarType type = out.scalar_type();
     const Launch launch(out);
     cuda::EmbeddingTask task;
@@ -176,8 +178,8 @@ class CudaKernels final : public Kernels {
 
   void cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses,
                      double gradient_scale) const override {
-    ensure(targets.numel() == logits.size(0) && losses.numel() == logits.size(0), "{} targets for {} rows",
-           targets.numel(), logits.size(0));
+    ensure(targets.numel() == logits.size(0) && losses.numel() == logits.size(0),
+           "{} targets for {} rows of logits", targets.numel(), logits.size(0));
     const Launch launch(logits);
     launch(cuda::cross_entropy, {.element = element_of(logits),
                                  .logits = rows_of(logits),
@@ -188,11 +190,11 @@ class CudaKernels final : public Kernels {
 
   void loss_statistics(const at::Tensor& logits, const at::Tensor& targets,
                        at::Tensor& statistics) const override {
-    plain_->loss_statistics(logits, targets, statistics);
+    fallback_->loss_statistics(logits, targets, statistics);
   }
   void loss_gradient(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& logsumexp,
                      double gradient_scale) const override {
-    plain_->loss_gradient(logits, targets, logsumexp, gradient_scale);
+    fallback_->loss_gradient(logits, targets, logsumexp, gradient_scale);
   }
 
   void add(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& residual,
@@ -216,14 +218,15 @@ class CudaKernels final : public Kernels {
     const at::ScalarType wide = wide_type(x);
     const Launch launch(x);
     const cuda::Rows rows = rows_of(x);
-    ensure(sum.numel() == rows.width, "a sum of {} columns of {}", sum.numel(), rows.width);
+    ensure(sum.numel() == rows.width, "a sum with {} columns cannot receive {} columns", sum.numel(),
+           rows.width);
     const at::Tensor workspace = at::empty({cuda::sum_parts(launch.queue(), element_of(x), rows), rows.width},
                                            x.options().dtype(wide));
     launch(cuda::add_rows, element_of(x), rows, flat_data(sum, wide), workspace.data_ptr());
   }
 
   void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const override {
-    ensure(sum.numel() == 1, "a sum of {} elements", sum.numel());
+    ensure(sum.numel() == 1, "a square sum must have one element, not {}", sum.numel());
     const Launch launch(flat);
     const at::Tensor workspace = at::empty({cuda::kSquareParts}, flat.options().dtype(at::kDouble));
     launch(cuda::add_square_sum, element_of(flat), flat_data(flat, flat.scalar_type()), flat.numel(),
@@ -232,7 +235,7 @@ class CudaKernels final : public Kernels {
 
   void pass_gate(const GateOptions& options, at::Tensor& numbers) const override {
     const Launch launch(numbers);
-    launch(cuda::pass_gate, options, step_numbers_of(numbers));
+    launch(cuda::pass_gate, options, step_scalars_of(numbers));
   }
 
   void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
@@ -245,7 +248,7 @@ class CudaKernels final : public Kernels {
                          .beta2 = options.beta2,
                          .epsilon = options.epsilon,
                          .weight_decay = options.weight_decay,
-                         .numbers = step_numbers_of(numbers),
+                         .numbers = step_scalars_of(numbers),
                          .count = master.numel(),
                          .gradient = flat_data(gradient, wide),
                          .master = flat_data(master, wide),
@@ -254,75 +257,78 @@ class CudaKernels final : public Kernels {
                          .weight = flat_data(weight, weight.scalar_type())});
   }
 
-  // ATen's copy is one vectorised pass in every pair of types.
-  void quantise(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,
+  // ATen's copy is one vectorized pass for all pairs of types.
+  void quantize(Fp8Operand operand, const at::Tensor& x, const at::Tensor& scale, at::Tensor& y,
                 at::Tensor& transposed, at::Tensor& maximum) const override {
-    if (!is_quantised_here(x)) return Kernels::quantise(operand, x, scale, y, transposed, maximum);
+    if (!can_quantize(x)) return Kernels::quantize(operand, x, scale, y, transposed, maximum);
     const at::ScalarType narrow = fp8_type(operand);
     ensure_same_size(y, x);
     const Launch launch(x);
-    launch(cuda::quantise,
+    launch(cuda::quantize,
            {.element = element_of(x),
-            .format = operand == Fp8Operand::gradient ? cuda::Narrow::e5m2 : cuda::Narrow::e4m3,
+            .format = operand == Fp8Operand::gradient ? cuda::Fp8Format::e5m2 : cuda::Fp8Format::e4m3,
             .x = rows_of(x),
             .y = flat_data(y, narrow),
             .transposed = flat_data(transposed, narrow),
             .scale = static_cast<const float*>(flat_data(scale, at::kFloat)),
             .maximum = static_cast<std::uint32_t*>(flat_data(maximum, at::kFloat))});
   }
-  void quantise_through(Activation kind, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& gate,
-                        const at::Tensor& scale, at::Tensor& y, at::Tensor& transposed, at::Tensor& maximum,
-                        at::Tensor& sum) const override {
-    const bool can = x.scalar_type() == at::kBFloat16 && is_quantised_here(dy) && is_quantised_here(x) &&
-                     (!gate.defined() || (is_quantised_here(gate) && !sum.defined())) && y.defined() &&
+  void quantize_activation_gradient(Activation kind, const at::Tensor& dy, const at::Tensor& x,
+                                    const at::Tensor& gate, const at::Tensor& scale, at::Tensor& y,
+                                    at::Tensor& transposed, at::Tensor& maximum,
+                                    at::Tensor& sum) const override {
+    const bool can = x.scalar_type() == at::kBFloat16 && can_quantize(dy) && can_quantize(x) &&
+                     (!gate.defined() || (can_quantize(gate) && !sum.defined())) && y.defined() &&
                      transposed.defined();
-    if (!can) return Kernels::quantise_through(kind, dy, x, gate, scale, y, transposed, maximum, sum);
+    if (!can)
+      return Kernels::quantize_activation_gradient(kind, dy, x, gate, scale, y, transposed, maximum, sum);
     for (const at::Tensor& other : {dy, gate}) ensure_same_size(other, x);
     const at::Tensor workspace =
-        sum.defined()
-            ? at::empty({cuda::quantise_through_parts(x.size(0)), x.size(1)}, x.options().dtype(at::kFloat))
-            : at::Tensor();
+        sum.defined() ? at::empty({cuda::quantize_activation_gradient_parts(x.size(0)), x.size(1)},
+                                  x.options().dtype(at::kFloat))
+                      : at::Tensor();
     const Launch launch(x);
-    launch(cuda::quantise_through, {.kind = kind,
-                                    .dy = rows_of(dy, at::kBFloat16),
-                                    .x = rows_of(x),
-                                    .gate = rows_of(gate, at::kBFloat16),
-                                    .y = flat_data(y, at::kFloat8_e5m2),
-                                    .transposed = flat_data(transposed, at::kFloat8_e5m2),
-                                    .scale = static_cast<const float*>(flat_data(scale, at::kFloat)),
-                                    .maximum = static_cast<std::uint32_t*>(flat_data(maximum, at::kFloat)),
-                                    .sum = static_cast<float*>(flat_data(sum, at::kFloat)),
-                                    .workspace = static_cast<float*>(flat_data(workspace, at::kFloat))});
+    launch(cuda::quantize_activation_gradient,
+           {.kind = kind,
+            .dy = rows_of(dy, at::kBFloat16),
+            .x = rows_of(x),
+            .gate = rows_of(gate, at::kBFloat16),
+            .y = flat_data(y, at::kFloat8_e5m2),
+            .transposed = flat_data(transposed, at::kFloat8_e5m2),
+            .scale = static_cast<const float*>(flat_data(scale, at::kFloat)),
+            .maximum = static_cast<std::uint32_t*>(flat_data(maximum, at::kFloat)),
+            .sum = static_cast<float*>(flat_data(sum, at::kFloat)),
+            .workspace = static_cast<float*>(flat_data(workspace, at::kFloat))});
   }
   void norm_to_fp8(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight,
-                   const at::Tensor& bias, at::Tensor& statistics, Fp8Room& room) const override {
-    const bool can = x.scalar_type() == at::kBFloat16 && is_quantised_here(x) && !room.transposed.defined() &&
-                     x.size(1) <= cuda::kWidestNorm && is_in_packs(weight) && is_in_packs(bias);
-    if (!can) return Kernels::norm_to_fp8(options, x, weight, bias, statistics, room);
-    ensure_same_size(room.y, x);
+                   const at::Tensor& bias, at::Tensor& statistics, Fp8Output& output) const override {
+    const bool can = x.scalar_type() == at::kBFloat16 && can_quantize(x) && !output.transposed.defined() &&
+                     x.size(1) <= cuda::kMaxNormWidth && is_in_packs(weight) && is_in_packs(bias);
+    if (!can) return Kernels::norm_to_fp8(options, x, weight, bias, statistics, output);
+    ensure_same_size(output.y, x);
     const Launch launch(x);
     launch(cuda::norm_to_fp8,
            {.element = element_of(x),
-            .is_centred = options.kind == NormKind::layer_norm,
+            .is_centered = options.kind == NormKind::layer_norm,
             .eps = options.eps,
             .x = rows_of(x),
             .y = {},
             .statistics = rows_of(statistics, at::kFloat),
             .weight = flat_data(weight, at::kBFloat16),
             .bias = flat_data(bias, at::kBFloat16)},
-           narrow_room(room));
+           fp8_pointers(output));
   }
   void activation_to_fp8(Activation kind, const at::Tensor& x, const at::Tensor& gate,
-                         Fp8Room& room) const override {
-    const bool can = x.scalar_type() == at::kBFloat16 && is_quantised_here(x) &&
-                     (!gate.defined() || is_quantised_here(gate)) && room.transposed.defined();
-    if (!can) return Kernels::activation_to_fp8(kind, x, gate, room);
-    for (const at::Tensor& other : {gate, room.y}) ensure_same_size(other, x);
+                         Fp8Output& output) const override {
+    const bool can = x.scalar_type() == at::kBFloat16 && can_quantize(x) &&
+                     (!gate.defined() || can_quantize(gate)) && output.transposed.defined();
+    if (!can) return Kernels::activation_to_fp8(kind, x, gate, output);
+    for (const at::Tensor& other : {gate, output.y}) ensure_same_size(other, x);
     const Launch launch(x);
     cuda::ActivationTask task;
     task.element = element_of(x), task.kind = kind;
     task.x = rows_of(x), task.gate = rows_of(gate, at::kBFloat16);
-    launch(cuda::activation_to_fp8, task, narrow_room(room));
+    launch(cuda::activation_to_fp8, task, fp8_pointers(output));
   }
   void transpose_fp8(const at::Tensor& from, at::Tensor& to) const override {
     const bool can = from.size(0) % 16 == 0 && from.size(1) % 16 == 0 && is_in_packs(from) && is_in_packs(to);
@@ -342,11 +348,11 @@ class CudaKernels final : public Kernels {
     for (const at::Tensor& other : {dy, residual, dx}) ensure_same_size(other, x);
     const at::ScalarType type = x.scalar_type(), wide = wide_type(x);
     cuda::NormBackwardTask task;
-    task.element = element_of(x), task.is_centred = options.kind == NormKind::layer_norm;
+    task.element = element_of(x), task.is_centered = options.kind == NormKind::layer_norm;
     task.dy = rows_of(dy, type), task.x = rows_of(x), task.residual = rows_of(residual, type);
     task.dx = rows_of(dx, type), task.statistics = rows_of(statistics, wide);
     task.weight = flat_data(weight, type), task.weight_gradient = flat_data(weight_gradient, wide);
-    if (task.is_centred) task.bias_gradient = flat_data(bias_gradient, wide);
+    if (task.is_centered) task.bias_gradient = flat_data(bias_gradient, wide);
     return task;
   }
   static void launch_norm_backward(cuda::NormBackwardTask task, const at::Tensor& x) {
@@ -356,15 +362,16 @@ class CudaKernels final : public Kernels {
     task.workspace = workspace.data_ptr();
     launch(cuda::norm_backward, task);
   }
-  // The keys of sequences are arguments of a launch, so that none waits for a copy to the device.
+  // The keys of the sequences are kernel arguments, so that no launch waits for a copy to the device.
   static void add_with_dropout(const Launch& launch, const cuda::AddTask& whole, const DropoutSite& dropout) {
     const std::int64_t length = dropout.sequence_length, num_sequences = std::ssize(dropout.samples);
     const std::int64_t begin = dropout.first_row, end = begin + whole.x.num_rows;
-    ensure(length > 0 && end <= length * num_sequences, "{} rows from {} of {} sequences of {}",
-           whole.x.num_rows, begin, num_sequences, length);
-    for (std::int64_t first = begin / length; first * length < end; first += cuda::kMostKeys) {
+    ensure(length > 0 && end <= length * num_sequences,
+           "dropout: {} rows starting at {} exceed {} sequences of {}", whole.x.num_rows, begin,
+           num_sequences, length);
+    for (std::int64_t first = begin / length; first * length < end; first += cuda::kMaxDropoutKeys) {
       cuda::DropoutKeys keys;
-      const std::int64_t count = std::min<std::int64_t>(cuda::kMostKeys, num_sequences - first);
+      const std::int64_t count = std::min<std::int64_t>(cuda::kMaxDropoutKeys, num_sequences - first);
       for (std::int64_t i = 0; i < count; ++i)
         keys.of[i] =
             dropout.key.with(static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(first + i)]))
@@ -383,7 +390,7 @@ class CudaKernels final : public Kernels {
     }
   }
 
-  std::unique_ptr<Kernels> plain_ = make_plain_kernels();  // for rows wider than registers hold
+  std::unique_ptr<Kernels> fallback_ = make_plain_kernels();  // for rows that do not fit into registers
 };
 
 }  // namespace

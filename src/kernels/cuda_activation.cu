@@ -1,5 +1,6 @@
-// Activation functions on CUDA, plain and gated, with their gradients: one pass each, one pack of neighbours a thread.
-#include "kernels/cuda_curves.cuh"
+// Activation functions on CUDA, plain and gated, with their gradients: one pass each, one pack of adjacent
+// elements per thread.
+#include "kernels/cuda_activation_functions.cuh"
 
 namespace optimus::cuda {
 namespace {
@@ -7,7 +8,7 @@ namespace {
 template <typename Function, typename T, int kPack>
 __global__ void __launch_bounds__(256)
     forward_kernel(RowsOf<T> x, RowsOf<T> gate, RowsOf<T> y, std::int64_t num_rows, std::int64_t num_packs) {
-  for_each_place(num_rows, num_packs, [&](std::int64_t row, std::int64_t column) {
+  for_each_position(num_rows, num_packs, [&](std::int64_t row, std::int64_t column) {
     Values<T, kPack> in, gates, out;
     in.load(x.row(row) + column * kPack);
     if (gate.data != nullptr) gates.load(gate.row(row) + column * kPack);
@@ -23,13 +24,13 @@ template <typename Function, typename T, int kPack>
 __global__ void __launch_bounds__(256)
     backward_kernel(RowsOf<T> dy, RowsOf<T> x, RowsOf<T> gate, RowsOf<T> dx, RowsOf<T> d_gate,
                     std::int64_t num_rows, std::int64_t num_packs) {
-  for_each_place(num_rows, num_packs, [&](std::int64_t row, std::int64_t column) {
+  for_each_position(num_rows, num_packs, [&](std::int64_t row, std::int64_t column) {
     Values<T, kPack> upstream, in;
     upstream.load(dy.row(row) + column * kPack);
     in.load(x.row(row) + column * kPack);
     if (gate.data == nullptr) {
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) in.at[i] = upstream.at[i] * Function::at(in.at[i]).slope;
+      for (int i = 0; i < kPack; ++i) in.at[i] = upstream.at[i] * Function::at(in.at[i]).derivative;
       in.store(dx.row(row) + column * kPack);
       return;
     }
@@ -37,9 +38,9 @@ __global__ void __launch_bounds__(256)
     gates.load(gate.row(row) + column * kPack);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-      const Curve<T> curve = Function::at(gates.at[i]);
-      gates.at[i] = upstream.at[i] * in.at[i] * curve.slope;
-      upstream.at[i] *= curve.value;
+      const ValueAndDerivative<T> result = Function::at(gates.at[i]);
+      gates.at[i] = upstream.at[i] * in.at[i] * result.derivative;
+      upstream.at[i] *= result.value;
     }
     upstream.store(dx.row(row) + column * kPack);
     gates.store(d_gate.row(row) + column * kPack);

@@ -1,4 +1,5 @@
-// AdamW on CUDA: one pass over gradient, master, moments and weight; four elements a thread. The gate before it: one thread.
+// AdamW on CUDA: one pass over gradient, master, moments and weight, four elements per thread. The preceding
+// gate uses a single thread.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -12,18 +13,18 @@ struct AdamArguments {
   std::int64_t count;
   double* numbers;
   double weight_decay;
-  Wide<T> beta1, rest1, beta2, rest2, epsilon;
+  Wide<T> beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;
 };
 
-// What the step's numbers say, read once a thread.
+// The factors from the step scalars, read once per thread.
 template <typename W>
 struct AdamFactors {
   W decay, rate, inverse_root, scale;
   __device__ AdamFactors(double* numbers, double weight_decay)
-      : decay(static_cast<W>(1 - number(numbers, StepNumber::learning_rate) * weight_decay)),
-        rate(static_cast<W>(number(numbers, StepNumber::rate))),
-        inverse_root(static_cast<W>(number(numbers, StepNumber::inverse_root))),
-        scale(static_cast<W>(number(numbers, StepNumber::factor))) {}
+      : decay(static_cast<W>(1 - number(numbers, StepScalar::learning_rate) * weight_decay)),
+        rate(static_cast<W>(number(numbers, StepScalar::rate))),
+        inverse_root(static_cast<W>(number(numbers, StepScalar::inverse_root))),
+        scale(static_cast<W>(number(numbers, StepScalar::factor))) {}
 };
 
 template <typename T, int kPack>
@@ -37,8 +38,8 @@ __device__ __forceinline__ void update(const AdamArguments<T>& of, const AdamFac
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
     const W scaled = gradient[i] * by.scale;
-    first[i] = of.beta1 * first[i] + of.rest1 * scaled;
-    second[i] = of.beta2 * second[i] + of.rest2 * scaled * scaled;
+    first[i] = of.beta1 * first[i] + of.one_minus_beta1 * scaled;
+    second[i] = of.beta2 * second[i] + of.one_minus_beta2 * scaled * scaled;
     const W divisor = sqrt(second[i]) * by.inverse_root + of.epsilon;
     master[i] = master[i] * by.decay - by.rate * (first[i] / divisor);
     weight.at[i] = master[i];
@@ -49,17 +50,18 @@ __device__ __forceinline__ void update(const AdamArguments<T>& of, const AdamFac
 
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) adam_kernel(const AdamArguments<T> of) {
-  if (number(of.numbers, StepNumber::is_finite) == 0) return;
+  if (number(of.numbers, StepScalar::is_finite) == 0) return;
   const AdamFactors<Wide<T>> by(of.numbers, of.weight_decay);
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x,
                      step = gridDim.x * 256ll;
   for (std::int64_t pack = thread; pack < of.count / kPack; pack += step)
     update<T, kPack>(of, by, pack * kPack);
-  const std::int64_t rest = of.count / kPack * kPack + thread;  // fewer than kPack: of the first threads
+  // fewer than kPack elements, for the first threads
+  const std::int64_t rest = of.count / kPack * kPack + thread;
   if (rest < of.count) update<T, 1>(of, by, rest);
 }
 
-__global__ void gate_kernel(GateOptions options, double* numbers) { work_out_gate(options, numbers); }
+__global__ void gate_kernel(GateOptions options, double* numbers) { compute_gate(options, numbers); }
 
 template <typename T, int kPack>
 void launch(const Queue& queue, const AdamArguments<T>& of) {

@@ -1,5 +1,6 @@
-// Residual, bias and keyed dropout on CUDA, in one pass. The random numbers are those of base/random.h: element (position,
-// column) of a sequence takes word e % 4 of block e / 4, e = position * width + column.
+// Residual, bias and keyed dropout on CUDA, in one pass. The random numbers are those of base/random.h:
+// element (position, column) of a sequence uses word e % 4 of block e / 4, where e = position * width +
+// column.
 #include <cmath>
 
 #include "kernels/cuda_math.cuh"
@@ -8,7 +9,8 @@
 namespace optimus::cuda {
 namespace {
 
-// Drops or scales kPack neighbours, of which the first is `element` (a multiple of kPack where that is more than one).
+// Drops or scales kPack adjacent values. `element` is the index of the first; if kPack > 1, it is a multiple
+// of kPack.
 template <typename W, int kPack>
 __device__ __forceinline__ void drop(W (&values)[kPack], std::uint64_t key, std::uint64_t element,
                                      std::uint32_t threshold, W scale) {
@@ -36,14 +38,14 @@ struct AddArguments {
   const T* bias;
   std::int64_t num_rows, num_packs;
   unsigned sequence_length, first_row, first_position, jump_at, jump;
-  std::uint32_t threshold;  // of 24 bits, below which a number drops its element
-  Wide<T> scale;            // of what is kept
+  std::uint32_t threshold;  // 24 bits; an element is dropped if its number is below
+  Wide<T> scale;            // of retained elements
 };
 
-template <typename T, int kPack, bool kDrops>
+template <typename T, int kPack, bool kHasDropout>
 __global__ void __launch_bounds__(256)
     add_kernel(const AddArguments<T> of, const __grid_constant__ DropoutKeys keys) {
-  for_each_place(of.num_rows, of.num_packs, [&](std::int64_t row, std::int64_t column) {
+  for_each_position(of.num_rows, of.num_packs, [&](std::int64_t row, std::int64_t column) {
     const std::int64_t at = column * kPack;
     Values<T, kPack> sum, more;
     sum.load(of.x.row(row) + at);
@@ -52,7 +54,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
       for (int i = 0; i < kPack; ++i) sum.at[i] += more.at[i];
     }
-    if constexpr (kDrops) {
+    if constexpr (kHasDropout) {
       const unsigned place = of.first_row + static_cast<unsigned>(row), sequence = place / of.sequence_length,
                      number = place - sequence * of.sequence_length,
                      position = of.first_position + number + (number >= of.jump_at ? of.jump : 0u);

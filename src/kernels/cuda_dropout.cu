@@ -1,4 +1,5 @@
-// What keyed dropout leaves of attention's scores on CUDA: the factors of dropout_factors (kernels/attention.h), or ones and zeros.
+// Keyed dropout of attention scores on CUDA: the factors of dropout_factors (kernels/attention.h), or a mask
+// of ones and zeros.
 #include <cmath>
 
 #include "kernels/cuda_math.cuh"
@@ -12,11 +13,12 @@ struct ScorePlaces {
   bool is_causal;
 };
 
-// A thread has the scores of one block of four random numbers, of which a row's first and last may have fewer.
+// A thread computes the scores of one block of four random numbers; the first and last block of a row may
+// have fewer.
 template <typename T, bool kIsAligned>
 __global__ void __launch_bounds__(256)
     factors_kernel(T* factors, const ScorePlaces at, const __grid_constant__ DropoutKeys keys,
-                   std::uint32_t threshold, T kept) {
+                   std::uint32_t threshold, T retained_value) {
   const std::int64_t query = blockIdx.x, head = blockIdx.z;
   const std::int64_t first = (at.first_query + query) * at.max_positions + at.first_key;
   const std::int64_t block = first / 4 + static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
@@ -26,7 +28,7 @@ __global__ void __launch_bounds__(256)
   const Words words = is_seen ? random_block(keys.of[head], static_cast<std::uint64_t>(block)) : Words{};
   Pack<T, 4> four;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) four.values[i] = (words.at[i] >> 8) < threshold ? T(0) : kept;
+  for (int i = 0; i < 4; ++i) four.values[i] = (words.at[i] >> 8) < threshold ? T(0) : retained_value;
   T* const row = factors + (head * at.num_queries + query) * at.num_keys;
   if constexpr (kIsAligned) {
     *reinterpret_cast<Pack<T, 4>*>(row + key) = four;
@@ -38,11 +40,13 @@ __global__ void __launch_bounds__(256)
 }
 
 template <typename T>
-void launch_factors(const Queue& queue, const FactorsTask& task, const DropoutKeys& keys, T kept) {
+void launch_factors(const Queue& queue, const DropoutFactorsTask& task, const DropoutKeys& keys,
+                    T retained_value) {
   constexpr int kThreads = 256;
   const bool begin_with_blocks = task.max_positions % 4 == 0 && task.first_key % 4 == 0;
   const bool is_aligned = begin_with_blocks && task.num_keys % 4 == 0;
-  const std::int64_t blocks = (task.num_keys + (begin_with_blocks ? 3 : 6)) / 4;  // of numbers, in a row
+  // blocks of random numbers per row
+  const std::int64_t blocks = (task.num_keys + (begin_with_blocks ? 3 : 6)) / 4;
   const dim3 grid(static_cast<unsigned>(task.num_queries),
                   static_cast<unsigned>((blocks + kThreads - 1) / kThreads),
                   static_cast<unsigned>(task.num_heads));
@@ -51,23 +55,24 @@ void launch_factors(const Queue& queue, const FactorsTask& task, const DropoutKe
   const auto kernel = is_aligned ? factors_kernel<T, true> : factors_kernel<T, false>;
   kernel<<<grid, kThreads, 0, queue.stream>>>(static_cast<T*>(task.factors), at, keys,
                                               static_cast<std::uint32_t>(std::ceil(task.rate * 0x1p24)),
-                                              kept);
+                                              retained_value);
 }
 
 }  // namespace
 
-void dropout_factors(const Queue& queue, const FactorsTask& task, const DropoutKeys& keys) {
+void dropout_factors(const Queue& queue, const DropoutFactorsTask& task, const DropoutKeys& keys) {
   if (task.num_heads == 0 || task.num_queries == 0 || task.num_keys == 0) return;
-  const double kept = task.is_mask ? 1 : 1 / (1 - task.rate);
+  const double retained_value = task.is_mask ? 1 : 1 / (1 - task.rate);
   switch (task.element) {
     case Element::fp64:
-      return launch_factors<double>(queue, task, keys, kept);
+      return launch_factors<double>(queue, task, keys, retained_value);
     case Element::fp32:
-      return launch_factors<float>(queue, task, keys, static_cast<float>(kept));
+      return launch_factors<float>(queue, task, keys, static_cast<float>(retained_value));
     case Element::bf16:
-      return launch_factors<__nv_bfloat16>(queue, task, keys, __float2bfloat16(static_cast<float>(kept)));
+      return launch_factors<__nv_bfloat16>(queue, task, keys,
+                                           __float2bfloat16(static_cast<float>(retained_value)));
     case Element::fp16:
-      return launch_factors<__half>(queue, task, keys, __float2half(static_cast<float>(kept)));
+      return launch_factors<__half>(queue, task, keys, __float2half(static_cast<float>(retained_value)));
   }
 }
 

@@ -1,12 +1,12 @@
-// Embedding tables and rotary positions on CUDA. The gradient of a table is summed in the order of tokens without atomic
-// additions: rows come sorted by id (cuda.cpp sorts), a block sums a piece of them, and an id whose rows go over several pieces
-// is added up by a second kernel.
+// Embedding tables and rotary positions on CUDA. The gradient of a table is summed in the order of tokens
+// without atomics: rows are sorted by id (by cuda.cpp), a block sums one piece of them, and ids whose rows
+// span several pieces are summed by a second kernel.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
 namespace {
 
-// Stops the program as ATen does: an id outside its table is a defect of ours, and its address is anybody's.
+// Traps like ATen: an id outside its table is an internal error and would access arbitrary memory.
 __device__ __forceinline__ void check(bool is_inside) {
   if (!is_inside) __trap();
 }
@@ -17,33 +17,33 @@ struct RopeArguments {
   std::int64_t row_stride, head_stride, num_rows, num_positions;
   const Wide<T>*cosine, *sine;
   const std::int32_t* positions;
-  int num_heads, num_packs;  // of half a head
+  int num_heads, num_packs;  // per half head
   Wide<T> direction;
 };
 
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) rope_kernel(RopeArguments<T> of) {
   const int half = of.num_packs * kPack;
-  for_each_place(of.num_rows, static_cast<std::int64_t>(of.num_heads) * of.num_packs,
-                 [&](std::int64_t row, std::int64_t column) {
-                   const int head = static_cast<int>(column) / of.num_packs,
-                             at = (static_cast<int>(column) - head * of.num_packs) * kPack;
-                   const std::int64_t position = of.positions[row];
-                   check(position >= 0 && position < of.num_positions);
-                   Wide<T> cosine[kPack], sine[kPack];
-                   load_wide(of.cosine + position * half + at, cosine);
-                   load_wide(of.sine + position * half + at, sine);
-                   T* first = of.x + row * of.row_stride + head * of.head_stride + at;
-                   Values<T, kPack> a, b;
-                   a.load(first), b.load(first + half);
+  for_each_position(of.num_rows, static_cast<std::int64_t>(of.num_heads) * of.num_packs,
+                    [&](std::int64_t row, std::int64_t column) {
+                      const int head = static_cast<int>(column) / of.num_packs,
+                                at = (static_cast<int>(column) - head * of.num_packs) * kPack;
+                      const std::int64_t position = of.positions[row];
+                      check(position >= 0 && position < of.num_positions);
+                      Wide<T> cosine[kPack], sine[kPack];
+                      load_wide(of.cosine + position * half + at, cosine);
+                      load_wide(of.sine + position * half + at, sine);
+                      T* first = of.x + row * of.row_stride + head * of.head_stride + at;
+                      Values<T, kPack> a, b;
+                      a.load(first), b.load(first + half);
 #pragma unroll
-                   for (int i = 0; i < kPack; ++i) {
-                     const Wide<T> turn = of.direction * sine[i], before = a.at[i];
-                     a.at[i] = before * cosine[i] - b.at[i] * turn;
-                     b.at[i] = b.at[i] * cosine[i] + before * turn;
-                   }
-                   a.store(first), b.store(first + half);
-                 });
+                      for (int i = 0; i < kPack; ++i) {
+                        const Wide<T> signed_sine = of.direction * sine[i], before = a.at[i];
+                        a.at[i] = before * cosine[i] - b.at[i] * signed_sine;
+                        b.at[i] = b.at[i] * cosine[i] + before * signed_sine;
+                      }
+                      a.store(first), b.store(first + half);
+                    });
 }
 
 template <typename T>
@@ -57,7 +57,7 @@ struct EmbeddingArguments {
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256)
     embedding_kernel(EmbeddingArguments<T> of, std::int64_t num_rows, std::int64_t num_packs) {
-  for_each_place(num_rows, num_packs, [&](std::int64_t row, std::int64_t column) {
+  for_each_position(num_rows, num_packs, [&](std::int64_t row, std::int64_t column) {
     const std::int64_t id = of.ids[row], at = column * kPack;
     check(id < of.num_tokens);
     Values<T, kPack> sum, more;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(256)
   });
 }
 
-constexpr int kPiece = 64;  // sorted rows that a block sums
+constexpr int kPiece = 64;  // number of sorted rows that a block sums
 
 template <typename T>
 struct ScatterArguments {
@@ -91,7 +91,8 @@ struct ScatterArguments {
   RowsOf<Wide<T>> table;
   const std::int64_t *sorted, *order;
   Wide<T>*
-      workspace;  // [pieces, 2, width]: sums of an id that began before the piece; that goes on behind it
+      // [pieces, 2, width]: sums of the id that began before the piece, and of the id that continues after it
+      workspace;
   std::int64_t num_rows, table_rows;
 };
 
@@ -104,8 +105,9 @@ __device__ __forceinline__ void add_to(W* place, const W (&sum)[kPack]) {
   store_wide(place, before);
 }
 
-// One piece of sorted rows: whole ids go to the table; the first and the last id of the piece to the workspace where they
-// are shared with neighbours. An id that fills a piece and goes on both ways counts as one that began before.
+// Sums one piece of sorted rows. Complete ids are added to the table; the first and the last id of the piece
+// go to the workspace if they are shared with adjacent pieces. An id that fills a whole piece and continues
+// on both sides counts as one that began before.
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) scatter_kernel(ScatterArguments<T> of, std::int64_t num_packs) {
   using W = Wide<T>;
@@ -126,15 +128,15 @@ __global__ void __launch_bounds__(256) scatter_kernel(ScatterArguments<T> of, st
       for (int k = 0; k < kPack; ++k) sum[k] += values.at[k];
     }
     const bool began_before = first == begin && begin > 0 && of.sorted[begin - 1] == id;
-    const bool goes_on = i == end && end < of.num_rows && of.sorted[end] == id;
-    if (began_before || goes_on)
+    const bool continues_after = i == end && end < of.num_rows && of.sorted[end] == id;
+    if (began_before || continues_after)
       store_wide(of.workspace + (piece * 2 + (began_before ? 0 : 1)) * width + column * kPack, sum);
     else if (id >= 0)
       add_to(of.table.row(id) + column * kPack, sum);
   }
 }
 
-// An id that begins in a piece and goes on: its parts in order.
+// Sums the parts of an id that begins in a piece and continues after it, in order.
 template <typename T, int kPack>
 __global__ void __launch_bounds__(256) scatter_rest_kernel(ScatterArguments<T> of, std::int64_t num_packs) {
   using W = Wide<T>;
@@ -144,7 +146,7 @@ __global__ void __launch_bounds__(256) scatter_rest_kernel(ScatterArguments<T> o
   if (column >= num_packs || end >= of.num_rows) return;
   const std::int64_t id = of.sorted[end];
   if (id < 0 || of.sorted[end - 1] != id) return;
-  if (begin > 0 && of.sorted[begin] == id && of.sorted[begin - 1] == id) return;  // began before
+  if (begin > 0 && of.sorted[begin] == id && of.sorted[begin - 1] == id) return;  // began before this piece
   W sum[kPack], more[kPack];
   load_wide(of.workspace + (piece * 2 + 1) * width + column * kPack, sum);
   for (std::int64_t next = piece + 1; next * kPiece < of.num_rows && of.sorted[next * kPiece] == id; ++next) {

@@ -1,12 +1,12 @@
-// To 8 bits on CUDA: one pass reads a matrix, measures it, and writes it as it lies, transposed, or both, since Hopper's 8-bit
-// products want the summed dimension contiguous in both operands.
+// Conversion to fp8 on CUDA: one pass reads a matrix, measures its maximum, and writes it unchanged in order,
+// transposed, or both, because Hopper's fp8 GEMMs need the reduction dimension contiguous in both operands.
 #include "kernels/cuda_fp8.cuh"
 
 namespace optimus::cuda {
 namespace {
 
-// As it lies: 32 numbers a thread at a time, 16 bytes of result in one store.
-template <typename T, Narrow kFormat>
+// Without transposition: a thread processes 32 numbers at a time, and stores 16 bytes of results at once.
+template <typename T, Fp8Format kFormat>
 __global__ void __launch_bounds__(kThreads)
     plain_kernel(RowsOf<T> x, unsigned num_pieces, unsigned pieces_of_row, bool is_contiguous,
                  std::uint8_t* y, const float* scale_of, std::uint32_t* maximum) {
@@ -14,19 +14,19 @@ __global__ void __launch_bounds__(kThreads)
   const float scale = *scale_of;
   std::uint32_t largest = 0;
   const unsigned first = blockIdx.x * kThreads * kPieces + threadIdx.x;
-  Eight in[2 * kPieces] = {};
+  Pack8 in[2 * kPieces] = {};
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     const unsigned piece = first + i * kThreads;
     if (piece >= num_pieces) continue;
     const unsigned row = is_contiguous ? 0 : piece / pieces_of_row;
     const T* from = x.row(row) + std::int64_t{16} * (piece - row * pieces_of_row);
-    in[2 * i] = load_eight(from), in[2 * i + 1] = load_eight(from + 8);
+    in[2 * i] = load_pack8(from), in[2 * i + 1] = load_pack8(from + 8);
   }
 #pragma unroll
-  for (const Eight& eight : in) largest = larger_pair(largest, eight);
+  for (const Pack8& eight : in) largest = max_magnitudes(largest, eight);
   uint2 out[2 * kPieces];
-  narrow_all<T, kFormat>(in, is_all_finite<T>(largest), scale, out);
+  quantize_all<T, kFormat>(in, is_all_finite<T>(largest), scale, out);
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     const unsigned piece = first + i * kThreads;
@@ -34,10 +34,10 @@ __global__ void __launch_bounds__(kThreads)
       *reinterpret_cast<uint4*>(y + std::int64_t{16} * piece) =
           make_uint4(out[2 * i].x, out[2 * i].y, out[2 * i + 1].x, out[2 * i + 1].y);
   }
-  keep_largest<T>(largest, maximum);
+  update_maximum<T>(largest, maximum);
 }
 
-template <typename T, Narrow kFormat>
+template <typename T, Fp8Format kFormat>
 __global__ void __launch_bounds__(kThreads)
     tile_kernel(RowsOf<T> x, std::int64_t num_rows, std::int64_t width, std::uint8_t* y,
                 std::uint8_t* transposed, const float* scale_of, std::uint32_t* maximum) {
@@ -52,31 +52,31 @@ __global__ void __launch_bounds__(kThreads)
   for (int half = 0; half < 2; ++half) {
     const int in_tile = half * kTile / 2 + group * 4;
     if (column >= width || first_row + in_tile >= num_rows) continue;
-    Eight in[4];
+    Pack8 in[4];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) in[r] = load_eight(x.row(first_row + in_tile + r) + column);
+    for (int r = 0; r < 4; ++r) in[r] = load_pack8(x.row(first_row + in_tile + r) + column);
 #pragma unroll
-    for (const Eight& eight : in) largest = larger_pair(largest, eight);
+    for (const Pack8& eight : in) largest = max_magnitudes(largest, eight);
     uint2 out[4];
-    narrow_all<T, kFormat>(in, is_all_finite<T>(largest), scale, out);
+    quantize_all<T, kFormat>(in, is_all_finite<T>(largest), scale, out);
     if (y != nullptr)
 #pragma unroll
       for (int r = 0; r < 4; ++r)
         *reinterpret_cast<uint2*>(y + (first_row + in_tile + r) * width + column) = out[r];
-    put_turned(out, pack, half * kTile / 8 + group, words);
+    store_transposed_words(out, pack, half * kTile / 8 + group, words);
   }
-  keep_largest<T>(largest, maximum);
-  store_turned(words, first_row, num_rows, first_column, width, transposed);
+  update_maximum<T>(largest, maximum);
+  store_transposed(words, first_row, num_rows, first_column, width, transposed);
 }
 
-template <typename T, Narrow kFormat>
-void launch(const Queue& queue, const QuantiseTask& task) {
+template <typename T, Fp8Format kFormat>
+void launch(const Queue& queue, const QuantizeTask& task) {
   const auto y = static_cast<std::uint8_t*>(task.y), transposed = static_cast<std::uint8_t*>(task.transposed);
   const std::int64_t rows = task.x.num_rows, width = task.x.width;
   if (transposed == nullptr) {
     const auto pieces_of_row = static_cast<unsigned>(width / 16);
     const auto num_pieces =
-        static_cast<unsigned>(rows * pieces_of_row);  // below 2^32: fewer than 2^36 numbers
+        static_cast<unsigned>(rows * pieces_of_row);  // below 2^32, because there are fewer than 2^36 numbers
     const bool is_contiguous = task.x.outer_stride == width && task.x.num_inner == 1;
     plain_kernel<T, kFormat><<<(num_pieces + 2 * kThreads - 1) / (2 * kThreads), kThreads, 0, queue.stream>>>(
         RowsOf<T>(task.x), num_pieces, pieces_of_row, is_contiguous, y, task.scale, task.maximum);
@@ -89,13 +89,14 @@ void launch(const Queue& queue, const QuantiseTask& task) {
 }
 
 template <typename T>
-void with_format(const Queue& queue, const QuantiseTask& task) {
-  task.format == Narrow::e4m3 ? launch<T, Narrow::e4m3>(queue, task) : launch<T, Narrow::e5m2>(queue, task);
+void with_format(const Queue& queue, const QuantizeTask& task) {
+  task.format == Fp8Format::e4m3 ? launch<T, Fp8Format::e4m3>(queue, task)
+                                 : launch<T, Fp8Format::e5m2>(queue, task);
 }
 
 }  // namespace
 
-void quantise(const Queue& queue, const QuantiseTask& task) {
+void quantize(const Queue& queue, const QuantizeTask& task) {
   if (task.x.num_rows == 0 || task.x.width == 0) return;
   task.element == Element::fp16 ? with_format<__half>(queue, task) : with_format<__nv_bfloat16>(queue, task);
 }

@@ -1,12 +1,14 @@
-// What the kernels that write 8 bits share.
+// Shared by the kernels that write fp8.
 //
-// Transposing, a block has a tile of 128 x 128. A thread has packs of 8 columns from 4 neighbouring rows, so that 4 rows of a column
-// make one word; words go through shared memory to threads that write 16 rows of a column at once. Lines of shared memory are ordered
-// so that a warp's words lie in 32 different banks (stride 34, columns that one instruction writes are neighbouring lines).
+// For transposition, a block processes a tile of 128 x 128. A thread has packs of 8 columns from 4 adjacent
+// rows, so that 4 rows of a column form one word. The words pass through shared memory to threads that write
+// 16 rows of a column at once. Lines of shared memory are ordered so that a warp's words are in 32 different
+// banks (stride 34; the columns that one instruction writes are adjacent lines).
 //
-// Numbers are measured as pairs of 16-bit words without their signs, which are ordered as the numbers are; only where one of them is
-// not finite a thread takes the longer way that turns infinity into NaN. Few blocks find a new maximum: one that does not leaves the
-// common word alone, on which all would wait.
+// Maxima are computed on pairs of 16-bit words without their signs, whose order is that of the magnitudes.
+// Only if one of them is not finite, a thread takes the slower path that turns infinity into NaN. Few blocks
+// find a new maximum; a block that does not skips the atomic update of the common word, which would serialize
+// all blocks.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -18,30 +20,30 @@ namespace optimus::cuda {
 constexpr int kTile = 128, kThreads = 256, kPacks = kTile / 8, kLine = 34;
 
 // 8 numbers of 16 bits.
-struct Eight {
+struct Pack8 {
   uint4 words;
 };
 template <typename T>
-__device__ __forceinline__ Eight load_eight(const T* from) {
+__device__ __forceinline__ Pack8 load_pack8(const T* from) {
   return {*reinterpret_cast<const uint4*>(from)};
 }
 
 // The larger of the magnitudes in both halves of two words.
-__device__ __forceinline__ std::uint32_t larger_pair(std::uint32_t largest, std::uint32_t word) {
+__device__ __forceinline__ std::uint32_t max_magnitudes(std::uint32_t largest, std::uint32_t word) {
   return __vmaxu2(largest, word & 0x7fff7fffu);
 }
-__device__ __forceinline__ std::uint32_t larger_pair(std::uint32_t largest, const Eight& eight) {
-  largest = larger_pair(larger_pair(largest, eight.words.x), eight.words.y);
-  return larger_pair(larger_pair(largest, eight.words.z), eight.words.w);
+__device__ __forceinline__ std::uint32_t max_magnitudes(std::uint32_t largest, const Pack8& eight) {
+  largest = max_magnitudes(max_magnitudes(largest, eight.words.x), eight.words.y);
+  return max_magnitudes(max_magnitudes(largest, eight.words.z), eight.words.w);
 }
 template <typename T>
 __device__ __forceinline__ bool is_all_finite(std::uint32_t largest) {
   constexpr std::uint32_t kInfinity = std::is_same_v<T, __half> ? 0x7c00u : 0x7f80u;
   return (largest & 0xffffu) < kInfinity && largest >> 16 < kInfinity;
 }
-// The magnitude of one as fp32, as a word.
+// A 16-bit magnitude converted to fp32, as a word.
 template <typename T>
-__device__ __forceinline__ std::uint32_t wide_word(std::uint32_t magnitude) {
+__device__ __forceinline__ std::uint32_t magnitude_as_fp32_bits(std::uint32_t magnitude) {
   if constexpr (std::is_same_v<T, __half>)
     return __float_as_uint(__half2float(__ushort_as_half(static_cast<unsigned short>(magnitude))));
   else
@@ -56,43 +58,43 @@ __device__ __forceinline__ float2 widen_pair(std::uint32_t word) {
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
-__device__ __forceinline__ std::uint32_t pair_of(float first, float second) {
+__device__ __forceinline__ std::uint32_t pack_bf16_pair(float first, float second) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
-// Infinity times zero is NaN, which stays NaN in 8 bits; on its own it would become the largest number.
+// Infinity times zero is NaN, which stays NaN in fp8; infinity itself would saturate at the largest number.
 template <bool kIsFinite>
 __device__ __forceinline__ float scaled(float x, float scale) {
   return kIsFinite ? x * scale : fmaf(x, 0.0f, x * scale);
 }
-template <typename T, Narrow kFormat, bool kIsFinite>
-__device__ __forceinline__ std::uint32_t narrow_pair(std::uint32_t word, float scale) {
-  constexpr __nv_fp8_interpretation_t kind = kFormat == Narrow::e4m3 ? __NV_E4M3 : __NV_E5M2;
+template <typename T, Fp8Format kFormat, bool kIsFinite>
+__device__ __forceinline__ std::uint32_t quantize_pair(std::uint32_t word, float scale) {
+  constexpr __nv_fp8_interpretation_t kind = kFormat == Fp8Format::e4m3 ? __NV_E4M3 : __NV_E5M2;
   const float2 pair = widen_pair<T>(word);
   return __nv_cvt_float2_to_fp8x2(
       make_float2(scaled<kIsFinite>(pair.x, scale), scaled<kIsFinite>(pair.y, scale)), __NV_SATFINITE, kind);
 }
-template <typename T, Narrow kFormat, bool kIsFinite>
-__device__ __forceinline__ uint2 narrow_eight(const Eight& eight, float scale) {
-  const auto pair = [&](std::uint32_t word) { return narrow_pair<T, kFormat, kIsFinite>(word, scale); };
+template <typename T, Fp8Format kFormat, bool kIsFinite>
+__device__ __forceinline__ uint2 quantize_pack(const Pack8& eight, float scale) {
+  const auto pair = [&](std::uint32_t word) { return quantize_pair<T, kFormat, kIsFinite>(word, scale); };
   return make_uint2(pair(eight.words.x) | pair(eight.words.y) << 16, pair(eight.words.z) | pair(eight.words.w)
                                                                                                << 16);
 }
-template <typename T, Narrow kFormat, int kCount>
-__device__ __forceinline__ void narrow_all(const Eight (&from)[kCount], bool is_finite, float scale,
-                                           uint2 (&to)[kCount]) {
+template <typename T, Fp8Format kFormat, int kCount>
+__device__ __forceinline__ void quantize_all(const Pack8 (&from)[kCount], bool is_finite, float scale,
+                                             uint2 (&to)[kCount]) {
   if (is_finite) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) to[i] = narrow_eight<T, kFormat, true>(from[i], scale);
+    for (int i = 0; i < kCount; ++i) to[i] = quantize_pack<T, kFormat, true>(from[i], scale);
   } else {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) to[i] = narrow_eight<T, kFormat, false>(from[i], scale);
+    for (int i = 0; i < kCount; ++i) to[i] = quantize_pack<T, kFormat, false>(from[i], scale);
   }
 }
 
-// Bytes c of four words that are rows become word c.
-__device__ __forceinline__ void turn(const std::uint32_t (&rows)[4], std::uint32_t (&columns)[4]) {
+// Transposes four words of four bytes: byte c of each row word becomes column word c.
+__device__ __forceinline__ void transpose_bytes(const std::uint32_t (&rows)[4], std::uint32_t (&columns)[4]) {
   const std::uint32_t low01 = __byte_perm(rows[0], rows[1], 0x5140),
                       high01 = __byte_perm(rows[0], rows[1], 0x7362),
                       low23 = __byte_perm(rows[2], rows[3], 0x5140),
@@ -101,9 +103,9 @@ __device__ __forceinline__ void turn(const std::uint32_t (&rows)[4], std::uint32
   columns[2] = __byte_perm(high01, high23, 0x5410), columns[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// Of a block's pairs. Every thread of the block calls; ends with all of them here.
+// Updates `maximum` with the pairs of a block. Every thread of the block must call it; contains a barrier.
 template <typename T, int kBlock = kThreads>
-__device__ __forceinline__ void keep_largest(std::uint32_t pair, std::uint32_t* maximum) {
+__device__ __forceinline__ void update_maximum(std::uint32_t pair, std::uint32_t* maximum) {
   __shared__ std::uint32_t of_warp[kBlock / 32];
   const std::uint32_t largest = __reduce_max_sync(0xffffffffu, max(pair & 0xffffu, pair >> 16));
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
@@ -112,26 +114,29 @@ __device__ __forceinline__ void keep_largest(std::uint32_t pair, std::uint32_t* 
   std::uint32_t of_block = 0;
 #pragma unroll
   for (int warp = 0; warp < kBlock / 32; ++warp) of_block = max(of_block, of_warp[warp]);
-  of_block = wide_word<T>(of_block);
+  of_block = magnitude_as_fp32_bits<T>(of_block);
   if (of_block > __ldcg(maximum)) atomicMax(maximum, of_block);
 }
 
-// Four rows of 8 columns into lines of shared memory, [kTile * kLine]; group: which four rows of the tile.
-__device__ __forceinline__ void put_turned(const uint2 (&out)[4], int pack, int group, std::uint32_t* words) {
+// Stores four rows of 8 columns, transposed, into lines of shared memory, [kTile * kLine]; group: index of
+// the four rows in the tile.
+__device__ __forceinline__ void store_transposed_words(const uint2 (&out)[4], int pack, int group,
+                                                       std::uint32_t* words) {
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     std::uint32_t rows[4], columns[4];
 #pragma unroll
     for (int r = 0; r < 4; ++r) rows[r] = part == 0 ? out[r].x : out[r].y;
-    turn(rows, columns);
+    transpose_bytes(rows, columns);
 #pragma unroll
     for (int c = 0; c < 4; ++c) words[((part * 4 + c) * kPacks + pack) * kLine + group] = columns[c];
   }
 }
-// Out of them, behind a barrier: 8 threads a column, 16 rows each. to: [columns, num_rows], the tile's first column among them.
-__device__ __forceinline__ void store_turned(const std::uint32_t* words, std::int64_t first_row,
-                                             std::int64_t num_rows, std::int64_t first_column,
-                                             std::int64_t width, std::uint8_t* to) {
+// Writes the transposed tile from shared memory, after a barrier: 8 threads per column, 16 rows each. to:
+// [columns, num_rows] of the whole matrix.
+__device__ __forceinline__ void store_transposed(const std::uint32_t* words, std::int64_t first_row,
+                                                 std::int64_t num_rows, std::int64_t first_column,
+                                                 std::int64_t width, std::uint8_t* to) {
   const int piece = static_cast<int>(threadIdx.x) % 8;
   const std::int64_t row = first_row + piece * 16;
   if (row >= num_rows) return;

@@ -1,15 +1,16 @@
-// The CUDA kernels as cuda.cpp calls them: raw pointers, sizes and a stream. Nothing here knows libtorch, so that nvcc compiles
-// seconds, not minutes; nothing allocates: workspaces are handed in. Launches are asynchronous; errors are those of
-// cudaGetLastError().
+// The interface of the CUDA kernels for cuda.cpp: raw pointers, sizes and a stream. It does not depend on
+// libtorch, which keeps nvcc compile times at seconds. Nothing here allocates; callers pass workspaces.
+// Launches are asynchronous; errors are reported by cudaGetLastError().
 //
-// What each computes is said in kernels.h, by the same names. Read next: cuda_math.cuh (elements), then any cuda_*.cu.
+// kernels.h documents each operation under the same name. Read next: cuda_math.cuh (elements), then any
+// cuda_*.cu.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
-#include "kernels/step_numbers.h"
+#include "kernels/step_scalars.h"
 #include "model/spec.h"
 
 namespace optimus::cuda {
@@ -21,46 +22,50 @@ inline int size_of(Element element) {
 
 struct Queue {
   cudaStream_t stream = nullptr;
-  int num_processors = 1;  // multiprocessors of the device
+  int num_multiprocessors = 1;  // multiprocessors of the device
 };
 
-// A [rows, width] or [rows, heads, width] tensor as rows * heads rows; strides in elements. data is null where there is none.
+// A [rows, width] or [rows, heads, width] tensor as rows * heads rows; strides in elements. data is null for
+// an absent tensor.
 struct Rows {
   void* data = nullptr;
-  std::int64_t num_rows = 0, num_inner = 1, width = 0;  // num_rows counts all
+  std::int64_t num_rows = 0, num_inner = 1, width = 0;  // num_rows is the total number, rows * heads
   std::int64_t outer_stride = 0, inner_stride = 0;
 };
 
-constexpr std::int64_t kWidestNorm = 16384;
+constexpr std::int64_t kMaxNormWidth = 16384;
 
 struct NormTask {
   Element element = Element::fp32;
-  bool is_centred = false;
+  bool is_centered = false;
   double eps = 0;
   Rows x, y, statistics;
   const void *weight = nullptr, *bias = nullptr;
 };
 void norm(const Queue& queue, const NormTask& task);
 
-// Where a tensor goes in 8 bits (below): as [rows, width], transposed as [width, rows]; null: not wanted.
-struct NarrowRoom {
+// Destination of a tensor in fp8 (below): as [rows, width], and transposed as [width, rows]; null: not
+// needed.
+struct Fp8Pointers {
   void *y = nullptr, *transposed = nullptr;
   const float* scale = nullptr;
   std::uint32_t* maximum = nullptr;
 };
-// The same, rounded to bf16 and then to e4m3; the task's y is not written, nothing is transposed. bf16 in packs, rows and width multiples of 16.
-void norm_to_fp8(const Queue& queue, const NormTask& task, const NarrowRoom& room);
+// The same, rounded to bf16 and then to e4m3. The task's y is not written, and there is no transposed copy.
+// The input is bf16 in packs; rows and width are multiples of 16.
+void norm_to_fp8(const Queue& queue, const NormTask& task, const Fp8Pointers& output);
 
 struct NormBackwardTask {
   Element element = Element::fp32;
-  bool is_centred = false;
+  bool is_centered = false;
   Rows dy, x, residual, dx, statistics;
   const void* weight = nullptr;
   void *weight_gradient = nullptr, *bias_gradient = nullptr;
-  void *residual_sum = nullptr, *output_sum = nullptr;  // of columns; null: not wanted
-  void* workspace = nullptr;                            // norm_backward_workspace numbers of the wider type
+  void *residual_sum = nullptr, *output_sum = nullptr;  // column sums; null: not needed
+  void* workspace = nullptr;                            // norm_backward_workspace elements of the wider type
 };
-bool norm_backward_can_sum(const NormBackwardTask& task);  // the columns of residual and output
+// whether it can sum the columns of residual and output
+bool norm_backward_can_sum(const NormBackwardTask& task);
 std::int64_t norm_backward_workspace(const Queue& queue, const NormBackwardTask& task);
 void norm_backward(const Queue& queue, const NormBackwardTask& task);
 
@@ -91,7 +96,7 @@ struct EmbeddingTask {
 };
 void embedding(const Queue& queue, const EmbeddingTask& task);
 
-// table[ids[order[i]]] += values[order[i]], where order sorts the ids and keeps the order of equal ones.
+// table[ids[order[i]]] += values[order[i]], where order is a stable sort of the ids.
 struct ScatterTask {
   Element element = Element::fp32;  // of values; the table is of the wider type
   Rows values, table;
@@ -110,10 +115,11 @@ struct LossTask {
 };
 void cross_entropy(const Queue& queue, const LossTask& task);
 
-// Sequences, or heads, that one launch with dropout covers: their keys travel as arguments of the kernel.
-constexpr int kMostKeys = 256;
+// The maximum number of sequences, or heads, per launch with dropout: their keys are passed as kernel
+// arguments.
+constexpr int kMaxDropoutKeys = 256;
 struct DropoutKeys {
-  std::uint64_t of[kMostKeys] = {};
+  std::uint64_t of[kMaxDropoutKeys] = {};
 };
 struct AddTask {
   Element element = Element::fp32;
@@ -121,46 +127,48 @@ struct AddTask {
   const void* bias = nullptr;
   double rate = 0;
   std::int64_t sequence_length = 1;
-  std::int64_t first_row = 0;  // of the sequences' rows, the first of x
-  // Row r of a sequence is its position first_position + r, from row jump_at on + jump.
+  std::int64_t first_row = 0;  // index of the first row of x among the rows of the sequences
+  // Row r of a sequence has position first_position + r, plus `jump` for rows from jump_at on.
   std::int64_t first_position = 0, jump_at = 0, jump = 0;
 };
-// keys: not read when the rate is 0; else of rows / sequence_length sequences.
+// keys: one per sequence (rows / sequence_length of them); not read if the rate is 0.
 void add(const Queue& queue, const AddTask& task, const DropoutKeys& keys);
 
-// [heads, queries, keys] without gaps: 0, or 1 / (1 - rate); of a mask 0 or 1. Queries and keys count from the sequence's start.
-struct FactorsTask {
+// Contiguous [heads, queries, keys] of 0 or 1 / (1 - rate); for a mask 0 or 1. Queries and keys are positions
+// in the sequence.
+struct DropoutFactorsTask {
   Element element = Element::fp32;
   void* factors = nullptr;
-  bool is_mask = false, is_causal = false;  // causal: keys behind their query are not drawn
-  std::int64_t num_heads = 0;  // at most kMostKeys; those of several sequences one behind the other
+  bool is_mask = false, is_causal = false;  // causal: keys after their query are skipped
+  std::int64_t num_heads = 0;  // at most kMaxDropoutKeys; heads of several sequences are concatenated
   std::int64_t first_query = 0, num_queries = 0, first_key = 0, num_keys = 0, max_positions = 0;
   double rate = 0;
 };
-// keys: one a head.
-void dropout_factors(const Queue& queue, const FactorsTask& task, const DropoutKeys& keys);
+// keys: one per head.
+void dropout_factors(const Queue& queue, const DropoutFactorsTask& task, const DropoutKeys& keys);
 
 // sum[j] += sum of x[., j], with a workspace of [sum_parts, width] of the wider type.
 std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x);
 void add_rows(const Queue& queue, Element element, const Rows& x, void* sum, void* workspace);
-// sums[s][j] += parts[., s, j] in order, for each sum that is not null; part p begins at parts + p * stride. fp32 or fp64.
-struct PartsTask {
+// sums[s][j] += parts[., s, j] in order, for each sum that is not null; part p begins at parts + p * stride.
+// fp32 or fp64.
+struct PartialSumsTask {
   Element element = Element::fp32;
   const void* parts = nullptr;
   std::int64_t num_parts = 0, stride = 0, width = 0;
   void* sums[4] = {};
 };
-void add_parts(const Queue& queue, const PartsTask& task);
+void add_partial_sums(const Queue& queue, const PartialSumsTask& task);
 
-// *sum += squares of values, with a workspace of kSquareParts numbers.
+// *sum += sum of the squares of values, with a workspace of kSquareParts numbers.
 constexpr int kSquareParts = 1024;
 void add_square_sum(const Queue& queue, Element element, const void* values, std::int64_t count, double* sum,
                     double* workspace);
 
 struct AdamTask {
-  Element element = Element::fp32;  // of the weight; the rest is of the wider type
+  Element element = Element::fp32;  // of the weight; everything else has the wider type
   double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
-  double* numbers = nullptr;  // of the step, on the device
+  double* numbers = nullptr;  // the step scalars, on the device
   std::int64_t count = 0;
   const void* gradient = nullptr;
   void *master = nullptr, *first = nullptr, *second = nullptr, *weight = nullptr;
@@ -168,34 +176,38 @@ struct AdamTask {
 void adamw(const Queue& queue, const AdamTask& task);
 void pass_gate(const Queue& queue, const GateOptions& options, double* numbers);
 
-// fp8: y = x * scale in 8 bits, rounded to nearest even, what is too large becomes the largest number, what is infinite NaN. y as
-// [rows, width], transposed as [width, rows]; null: not wanted. maximum (null: not wanted) becomes the largest of itself and |x|, as
-// an unsigned word, so that NaN is the largest of all. Rows and width are multiples of 16, x lies in packs; bf16 and fp16.
-enum class Narrow { e4m3, e5m2 };
-struct QuantiseTask {
+// fp8: y = x * scale, rounded to nearest even. Values that are too large saturate at the largest number;
+// infinity becomes NaN. y is [rows, width], transposed is [width, rows]; null: not needed. maximum (null: not
+// needed) becomes the maximum of itself and |x|, compared as unsigned words, so that NaN is the largest. Rows
+// and width are multiples of 16, x is packed; bf16 or fp16.
+enum class Fp8Format { e4m3, e5m2 };
+struct QuantizeTask {
   Element element = Element::bf16;
-  Narrow format = Narrow::e4m3;
+  Fp8Format format = Fp8Format::e4m3;
   Rows x;
   void *y = nullptr, *transposed = nullptr;
   const float* scale = nullptr;
   std::uint32_t* maximum = nullptr;
 };
-void quantise(const Queue& queue, const QuantiseTask& task);
+void quantize(const Queue& queue, const QuantizeTask& task);
 
-// The gradient through an activation function, rounded to bf16 and then to e5m2, and its columns summed: what activation_backward,
-// add_rows and quantise do one behind the other. With a gate, its columns come first, and nothing is summed. Everything is bf16.
-struct QuantiseThroughTask {
+// The gradient through an activation function, rounded to bf16 and then to e5m2, and its column sums: fuses
+// activation_backward, add_rows and quantise. With a gate, the gate's columns come first, and nothing is
+// summed. All inputs are bf16.
+struct QuantizeActivationGradientTask {
   Activation kind = Activation::gelu;
   Rows dy, x, gate;
   void *y = nullptr, *transposed = nullptr;  // [rows, columns], [columns, rows]
   const float* scale = nullptr;
   std::uint32_t* maximum = nullptr;
-  float *sum = nullptr, *workspace = nullptr;  // null: not wanted; [quantise_through_parts, width]
+  float *sum = nullptr,
+        *workspace = nullptr;  // null: not needed; workspace: [quantize_activation_gradient_parts, width]
 };
-std::int64_t quantise_through_parts(std::int64_t num_rows);
-void quantise_through(const Queue& queue, const QuantiseThroughTask& task);
-// activation (x and gate of the task), rounded to bf16 and then to e4m3, both ways. Everything as above.
-void activation_to_fp8(const Queue& queue, const ActivationTask& task, const NarrowRoom& room);
+std::int64_t quantize_activation_gradient_parts(std::int64_t num_rows);
+void quantize_activation_gradient(const Queue& queue, const QuantizeActivationGradientTask& task);
+// activation (x and gate of the task), rounded to bf16 and then to e4m3, as it is and transposed. Constraints
+// as above.
+void activation_to_fp8(const Queue& queue, const ActivationTask& task, const Fp8Pointers& output);
 // to [width, rows] = from [rows, width], in bytes.
 void transpose_fp8(const Queue& queue, const void* from, std::int64_t num_rows, std::int64_t width, void* to);
 

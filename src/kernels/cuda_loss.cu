@@ -1,5 +1,6 @@
-// Softmax cross entropy on CUDA: a block a row. The first pass keeps a running maximum and the sum of exponentials below it; the
-// second, while the row is still in the chip's cache, writes the gradient over the logits.
+// Softmax cross entropy on CUDA: one block per row. The first pass maintains a running maximum and the sum of
+// exponentials relative to it. The second pass, while the row is still in the GPU's cache, overwrites the
+// logits with the gradient.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -8,7 +9,7 @@ namespace {
 constexpr int kThreads =
     1024;  // two rows at a time on a multiprocessor: the second pass finds most of them in the cache
 
-// sum of e^(x - max) over some elements, and that max.
+// The sum of e^(x - max) over some elements, and their max.
 template <typename T>
 struct ExponentialSum {
   Wide<T> max, sum;
@@ -24,16 +25,16 @@ struct ExponentialSum {
       merge(__shfl_xor_sync(0xffffffffu, max, step), __shfl_xor_sync(0xffffffffu, sum, step));
   }
 };
-// The lowest finite number, so that no infinity is subtracted from itself where logits are -infinity.
+// The lowest finite number, so that infinity is never subtracted from itself for logits of -infinity.
 template <typename W>
 __device__ __forceinline__ W lowest() {
   return std::is_same_v<W, double> ? static_cast<W>(-1.7976931348623157e308) : static_cast<W>(-3.4028234e38f);
 }
 
-// A row of any alignment: elements before the first whole pack, packs, and the rest.
+// A row with any alignment: elements before the first whole pack, packs, and the rest.
 template <typename T>
 struct Pieces {
-  std::int64_t head, num_packs, tail;  // the tail begins here
+  std::int64_t head, num_packs, tail;  // tail: index of the first element after the packs
 
   __device__ Pieces(const T* row, std::int64_t width) {
     constexpr std::int64_t kBytes = kWidth<T> * sizeof(T);
@@ -53,7 +54,7 @@ struct Pieces {
   }
 };
 
-// Of a whole row, in all threads.
+// The result for a whole row, returned in all threads.
 template <typename T>
 __device__ ExponentialSum<T> sum_exponentials(const T* row, std::int64_t width, const Pieces<T>& pieces) {
   using W = Wide<T>;
@@ -76,7 +77,7 @@ __device__ ExponentialSum<T> sum_exponentials(const T* row, std::int64_t width, 
   __syncthreads();
   own = {lowest<W>(), 0};
   if (lane < kThreads / 32) own = {maxima[lane], sums[lane]};
-  own.merge_warp();  // each warp for itself
+  own.merge_warp();  // each warp separately
   return own;
 }
 
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
   T* row = logits.row(blockIdx.x);
   const std::int64_t target = targets[blockIdx.x];
   const Pieces<T> pieces(row, width);
-  if (target >= width) __trap();  // a defect of ours; its address is anybody's
+  if (target >= width) __trap();  // an internal error; it would access arbitrary memory
   if (target < 0) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
     if (scale == 0) return;
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kThreads)
   const double of_target = static_cast<double>(widen(row[target])) - static_cast<double>(total.max);
   if (threadIdx.x == 0) losses[blockIdx.x] = static_cast<W>(log(static_cast<double>(total.sum)) - of_target);
   if (scale == 0) return;
-  __syncthreads();  // all have read the target's logit
+  __syncthreads();  // all threads have read the target's logit
   const W factor = static_cast<W>(scale / static_cast<double>(total.sum));
   pieces.for_each(width, [&](std::int64_t at, auto count) {
     Values<T, decltype(count)::value> values;
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
       values.at[i] = exponential<T>(values.at[i] - total.max) * factor;
     values.store(row + at);
   });
-  __syncthreads();  // the target's place is written twice, this time last
+  __syncthreads();  // the target's element is written twice; this write must be last
   if (threadIdx.x == 0)
     row[target] = narrow<T>(static_cast<W>((exp(of_target) / static_cast<double>(total.sum) - 1) * scale));
 }

@@ -1,5 +1,5 @@
-// What the CUDA kernels share: elements and their wider type, 16-byte packs of neighbours, exponentials, sums over a group of
-// threads, and how a plane of rows and packs is dealt to blocks.
+// Shared by the CUDA kernels: elements and their wider type, 16-byte packs of adjacent elements,
+// exponentials, sums over a group of threads, and the assignment of a plane of rows and packs to blocks.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -47,17 +47,17 @@ __device__ __forceinline__ __half narrow<__half>(float x) {
   return __float2half_rn(x);
 }
 
-// kPack neighbours, read and written at once: kPack * sizeof(T) bytes, aligned to as many.
+// kPack adjacent elements, loaded and stored at once: kPack * sizeof(T) bytes, with the same alignment.
 template <typename T, int kPack>
 struct alignas(sizeof(T) * kPack) Pack {
   T values[kPack];
 };
 
-// How many elements 16 bytes hold. fp64 is for comparison, not for speed: it goes one by one.
+// The number of elements in 16 bytes. fp64 is used for comparison only and is processed one by one.
 template <typename T>
 constexpr int kWidth = std::is_same_v<T, double> ? 1 : static_cast<int>(16 / sizeof(T));
 
-// kPack neighbours in the wider type: what kernels compute with.
+// kPack adjacent elements converted to the wider type, in which kernels compute.
 template <typename T, int kPack>
 struct Values {
   Wide<T> at[kPack];
@@ -75,8 +75,8 @@ struct Values {
   }
 };
 
-// kPack neighbours as they lie in memory, for kernels that hold many: as words, since the compiler gives single 16-bit numbers a
-// register each.
+// kPack adjacent elements in their stored form, for kernels that keep many in registers: as words, because
+// the compiler uses one register for each single 16-bit number.
 template <typename T, int kPack, bool kIsWords = sizeof(T) == 2 && kPack % 2 == 0>
 struct Raw {
   Pack<T, kPack> pack;
@@ -100,7 +100,7 @@ struct Raw<T, kPack, true> {
   }
 };
 
-// kPack neighbouring numbers of the wider type itself, in 16-byte pieces.
+// Load and store kPack adjacent elements that already have the wider type, in 16-byte pieces.
 template <typename W, int kPack>
 __device__ __forceinline__ void load_wide(const W* from, W (&to)[kPack]) {
   constexpr int kPiece = kPack * sizeof(W) > 16 ? static_cast<int>(16 / sizeof(W)) : kPack;
@@ -123,8 +123,8 @@ __device__ __forceinline__ void store_wide(W* to, const W (&from)[kPack]) {
   }
 }
 
-// e^x and 1 / x. Results that are rounded to 16 bits get the hardware's approximations (2^-21; what is below 2^-126 is 0), which
-// double the speed of kernels that would otherwise wait for arithmetic.
+// e^x and 1 / x. Results that are rounded to 16 bits use the hardware's approximations (2^-21; results below
+// 2^-126 are 0), which doubles the speed of kernels that are otherwise limited by arithmetic.
 template <typename T>
 __device__ __forceinline__ Wide<T> exponential(Wide<T> x) {
   if constexpr (std::is_same_v<T, double>)
@@ -148,12 +148,12 @@ __device__ __forceinline__ Wide<T> inverse(Wide<T> x) {
   }
 }
 
-// A Rows of one element type, on the device.
+// Rows of one element type, on the device.
 template <typename T>
 struct RowsOf {
   T* data = nullptr;
   std::int64_t outer_stride = 0, inner_stride = 0;
-  unsigned num_inner = 1;  // fewer than 2^31 rows in all (cuda.cpp): divisions of 64 bits cost registers
+  unsigned num_inner = 1;  // fewer than 2^31 rows in total (cuda.cpp): 64-bit divisions cost registers
 
   RowsOf() = default;
   explicit RowsOf(const Rows& rows)
@@ -168,7 +168,7 @@ struct RowsOf {
   }
 };
 
-// The sum over the threads of a warp, in all of them.
+// The sum over the threads of a warp, returned in all of them.
 template <typename W>
 __device__ __forceinline__ W warp_sum(W value) {
 #pragma unroll
@@ -176,28 +176,28 @@ __device__ __forceinline__ W warp_sum(W value) {
   return value;
 }
 
-// Two sums over kGroup threads, in all of them: a warp, or a block of kGroup threads. `room` is for two calls in turn: a group
-// may still read the one while it fills the other.
+// Two sums over kGroup threads (a warp, or a block of kGroup threads), returned in all of them. The shared
+// memory `scratch` is double-buffered: a group may still read one half while it fills the other.
 template <int kGroup, typename W>
 struct GroupSums {
   static constexpr int kWarps = kGroup / 32;
-  struct Room {
+  struct Scratch {
     W parts[2][2][kWarps];
   };
-  Room& room;
-  int turn = 0;
+  Scratch& scratch;
+  int buffer = 0;
 
-  __device__ explicit GroupSums(Room& memory) : room(memory) {}
+  __device__ explicit GroupSums(Scratch& memory) : scratch(memory) {}
   __device__ __forceinline__ void operator()(W& a, W& b) {
     a = warp_sum(a), b = warp_sum(b);
     if constexpr (kGroup > 32) {
       const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-      if (lane == 0) room.parts[turn][0][warp] = a, room.parts[turn][1][warp] = b;
+      if (lane == 0) scratch.parts[buffer][0][warp] = a, scratch.parts[buffer][1][warp] = b;
       __syncthreads();
       a = 0, b = 0;
 #pragma unroll
-      for (int i = 0; i < kWarps; ++i) a += room.parts[turn][0][i], b += room.parts[turn][1][i];
-      turn ^= 1;
+      for (int i = 0; i < kWarps; ++i) a += scratch.parts[buffer][0][i], b += scratch.parts[buffer][1][i];
+      buffer ^= 1;
     }
   }
 };
@@ -205,7 +205,8 @@ struct GroupSums {
 inline bool is_aligned(const void* data, std::int64_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0;
 }
-// Whether every row begins at 16 bytes and has whole packs of 16 bytes; true of what is not there.
+// Whether every row starts at a 16-byte address and consists of whole packs of 16 bytes; true for an absent
+// tensor.
 inline bool has_packs(const Rows& rows, int element_size) {
   if (rows.data == nullptr) return true;
   const int count = 16 / element_size;
@@ -217,26 +218,29 @@ bool all_have_packs(int element_size, const More&... rows) {
   return (has_packs(rows, element_size) && ...);
 }
 
-// A plane of rows and columns (packs): a block covers threads.x columns of threads.y rows; blocks go on down the rows.
+// The grid for a plane of rows and columns (packs): a block covers threads.x columns of threads.y rows;
+// blocks loop down the rows.
 struct PlaneShape {
   dim3 blocks, threads;
 };
 inline PlaneShape plane_shape(std::int64_t num_rows, std::int64_t num_columns) {
-  // The multiple of 32 up to 256 that leaves the fewest threads without a column.
+  // Select the multiple of 32 up to 256 that leaves the fewest threads without a column.
   std::int64_t best = 32, least = INT64_MAX;
   for (std::int64_t count = 32; count <= 256; count += 32) {
     const std::int64_t idle = (num_columns + count - 1) / count * count - num_columns;
     if (idle <= least) best = count, least = idle;
   }
-  const std::int64_t deep = std::max<std::int64_t>(1, 256 / best);
-  const std::int64_t across = (num_columns + best - 1) / best, down = (num_rows + deep - 1) / deep;
-  return {dim3(static_cast<unsigned>(std::min<std::int64_t>(across, 1 << 30)),
+  const std::int64_t block_rows = std::max<std::int64_t>(1, 256 / best);
+  const std::int64_t grid_columns = (num_columns + best - 1) / best,
+                     down = (num_rows + block_rows - 1) / block_rows;
+  return {dim3(static_cast<unsigned>(std::min<std::int64_t>(grid_columns, 1 << 30)),
                static_cast<unsigned>(std::min<std::int64_t>(down, 65535))),
-          dim3(static_cast<unsigned>(best), static_cast<unsigned>(deep))};
+          dim3(static_cast<unsigned>(best), static_cast<unsigned>(block_rows))};
 }
-// Calls visit(row, column) for this thread's places.
+// Calls visit(row, column) for the elements of this thread.
 template <typename Visit>
-__device__ __forceinline__ void for_each_place(std::int64_t num_rows, std::int64_t num_columns, Visit visit) {
+__device__ __forceinline__ void for_each_position(std::int64_t num_rows, std::int64_t num_columns,
+                                                  Visit visit) {
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (column >= num_columns) return;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * blockDim.y;
@@ -259,7 +263,7 @@ void with_element(Element element, Visit visit) {
       return visit(__half{});
   }
 }
-// Calls visit(T{}, integral_constant of the pack): kWidth<T> where is_packed, else 1.
+// Calls visit(T{}, integral_constant of the pack size): kWidth<T> if is_packed, otherwise 1.
 template <typename Visit>
 void with_pack(Element element, bool is_packed, Visit visit) {
   with_element(element, [&](auto zero) {

@@ -5,7 +5,7 @@ namespace optimus::cuda {
 namespace {
 
 template <typename T>
-struct WholeRows {
+struct ElementRows {
   RowsOf<T> y;
   template <int kPack>
   __device__ __forceinline__ void store(std::int64_t row, std::int64_t column,
@@ -25,7 +25,7 @@ void norm(const Queue& queue, const NormTask& task) {
   with_pack(task.element, is_packed, [&](auto zero, auto pack) {
     using T = decltype(zero);
     launch_norm_for_width<T, pack()>(queue, norm_arguments<T, pack()>(task), task.x.width,
-                                     WholeRows<T>{RowsOf<T>(task.y)});
+                                     ElementRows<T>{RowsOf<T>(task.y)});
   });
 }
 

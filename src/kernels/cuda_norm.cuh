@@ -1,5 +1,5 @@
-// Layer norm and RMS norm on CUDA: a group of threads, a warp or a block, holds a row in registers, so that it is read once. Where results
-// go is the launch's: as they are (cuda_norm.cu) or in 8 bits (cuda_fp8_norm.cu).
+// Layer norm and RMS norm on CUDA: a group of threads (a warp or a block) keeps a row in registers, so that
+// it is read once. The launch selects the output: the element type (cuda_norm.cu) or fp8 (cuda_fp8_norm.cu).
 #pragma once
 
 #include "kernels/cuda_math.cuh"
@@ -14,10 +14,10 @@ struct NormArguments {
   Wide<T> eps;
   std::int64_t num_rows;
   int num_packs;
-  bool is_centred;
+  bool is_centered;
 };
 
-// Groups of one warp come four a block, others alone.
+// Groups of one warp share a block of four groups; larger groups are one block each.
 template <int kGroup>
 constexpr int kNormThreads = kGroup == 32 ? 128 : kGroup;
 
@@ -26,26 +26,26 @@ __global__ void __launch_bounds__(kNormThreads<kGroup>) norm_kernel(NormArgument
   using W = Wide<T>;
   using Sums = GroupSums<kGroup, W>;
   constexpr int kPacks = kElements / kPack;
-  __shared__ typename Sums::Room room;
-  Sums sums(room);
+  __shared__ typename Sums::Scratch scratch;
+  Sums sums(scratch);
   const int groups = kNormThreads<kGroup> / kGroup, lane = threadIdx.x % kGroup;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * groups + threadIdx.x / kGroup;
-  if (row >= of.num_rows) return;  // a whole group
+  if (row >= of.num_rows) return;  // the whole group returns
   const auto has = [&](int p) { return p * kGroup + lane < of.num_packs; };
   const auto place = [&](int p) { return (static_cast<std::int64_t>(p) * kGroup + lane) * kPack; };
   const T* from = of.x.row(row);
-  Raw<T, kPack> held[kPacks] = {};
+  Raw<T, kPack> loaded[kPacks] = {};
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
-    if (has(p)) held[p].load(from + place(p));
+    if (has(p)) loaded[p].load(from + place(p));
   const W count = static_cast<W>(of.num_packs) * kPack;
   W mean = 0, none = 0;
-  if (of.is_centred) {
+  if (of.is_centered) {
     W sum = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) sum += held[p].at(i);  // what is not there is 0
+      for (int i = 0; i < kPack; ++i) sum += loaded[p].at(i);  // absent elements are 0
     sums(sum, none);
     mean = sum / count;
   }
@@ -54,14 +54,14 @@ __global__ void __launch_bounds__(kNormThreads<kGroup>) norm_kernel(NormArgument
   for (int p = 0; p < kPacks; ++p)
     if (has(p))
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) squares += (held[p].at(i) - mean) * (held[p].at(i) - mean);
+      for (int i = 0; i < kPack; ++i) squares += (loaded[p].at(i) - mean) * (loaded[p].at(i) - mean);
   none = 0;
   sums(squares, none);
   const W rstd = 1 / sqrt(squares / count + of.eps);
   if (lane == 0) {
     W* statistics = of.statistics.row(row);
-    if (of.is_centred) statistics[0] = mean;
-    statistics[of.is_centred ? 1 : 0] = rstd;
+    if (of.is_centered) statistics[0] = mean;
+    statistics[of.is_centered ? 1 : 0] = rstd;
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kNormThreads<kGroup>) norm_kernel(NormArgument
     if (of.bias != nullptr) bias.load(of.bias + place(p));
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-      result.at[i] = (held[p].at(i) - mean) * (rstd * weight.at[i]);
+      result.at[i] = (loaded[p].at(i) - mean) * (rstd * weight.at[i]);
       if (of.bias != nullptr) result.at[i] += bias.at[i];
     }
     to.store(row, place(p), result);
@@ -86,7 +86,7 @@ void launch_norm(const Queue& queue, const NormArguments<T>& of, const Output& t
   norm_kernel<T, kPack, kGroup, kElements><<<blocks, kNormThreads<kGroup>, 0, queue.stream>>>(of, to);
 }
 
-// 16-bit packs: the fewest threads whose columns hold a row without many of them idle.
+// For 16-bit packs: the smallest number of threads that can keep a row in registers with few of them idle.
 template <typename T, int kPack, typename Output>
 void launch_norm_for_width(const Queue& queue, const NormArguments<T>& of, std::int64_t width,
                            const Output& to) {
@@ -110,7 +110,7 @@ NormArguments<T> norm_arguments(const NormTask& task) {
           static_cast<Wide<T>>(task.eps),
           task.x.num_rows,
           static_cast<int>(task.x.width / kPack),
-          task.is_centred};
+          task.is_centered};
 }
 
 }  // namespace optimus::cuda

@@ -1,7 +1,8 @@
-// Gradients of layer norm and RMS norm on CUDA, in one pass: groups of threads walk over rows; each thread keeps to its columns,
-// so that it can sum their weight and bias gradients in registers, and where asked the columns of the residual and of the
-// result, which are bias gradients of the products around the norm. A block's sums are a part; parts are added up in a second,
-// small kernel, in an order that depends on sizes alone.
+// Gradients of layer norm and RMS norm on CUDA, in one pass: groups of threads iterate over rows, and each
+// thread keeps its columns. It can therefore sum their weight and bias gradients in registers and, on
+// request, the columns of the residual and of the result, which are bias gradients of the GEMMs around the
+// norm. The sums of a block are a part; a second, small kernel adds the parts, in an order that depends only
+// on sizes.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
@@ -15,33 +16,33 @@ struct BackwardArguments {
   Wide<T>* workspace;  // [blocks, kSums, width]
   std::int64_t num_rows;
   int num_packs;
-  bool is_centred;
+  bool is_centered;
 };
 
-// Threads of a block: groups of one warp come four a block, others alone.
+// Threads per block: groups of one warp share a block of four groups; larger groups are one block each.
 template <int kGroup>
 constexpr int kThreads = kGroup == 32 ? 128 : kGroup;
-// Blocks that the registers of a multiprocessor hold, as far as nothing is spilled: rows are waited for, and other blocks fill
-// the wait.
-constexpr int blocks_at_once(int group, int elements, int sums) {
+// The number of blocks that fit into the registers of a multiprocessor without spilling: while one block
+// waits for its rows, others compute.
+constexpr int blocks_per_multiprocessor(int group, int elements, int sums) {
   if (group == 512) return 1;
   if (group == 256) return sums == 4 ? 1 : 2;
   if (group == 128) return sums == 4 ? 3 : 4;
   return elements * sums <= 24 ? 4 : elements * sums <= 64 ? 3 : 2;
 }
 
-// Sums over a group of threads, in all of them. Rooms of two calls in turn: a group may still read the one while it fills the
-// other.
+// Sums over a group of threads, returned in all of them. The shared memory is double-buffered: a group may
+// still read one half while it fills the other.
 template <int kGroup, int kCount, typename W>
-struct ManySums {
+struct GroupSumsOf {
   static constexpr int kWarps = kGroup / 32;
-  struct Room {
+  struct Scratch {
     W parts[2][kCount][kWarps];
   };
-  Room& room;
-  int turn = 0;
+  Scratch& scratch;
+  int buffer = 0;
 
-  __device__ explicit ManySums(Room& memory) : room(memory) {}
+  __device__ explicit GroupSumsOf(Scratch& memory) : scratch(memory) {}
   __device__ __forceinline__ void operator()(W (&values)[kCount]) {
 #pragma unroll
     for (int v = 0; v < kCount; ++v) values[v] = warp_sum(values[v]);
@@ -49,36 +50,37 @@ struct ManySums {
       const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
       for (int v = 0; v < kCount; ++v)
-        if (lane == 0) room.parts[turn][v][warp] = values[v];
+        if (lane == 0) scratch.parts[buffer][v][warp] = values[v];
       __syncthreads();
 #pragma unroll
       for (int v = 0; v < kCount; ++v) {
         values[v] = 0;
 #pragma unroll
-        for (int i = 0; i < kWarps; ++i) values[v] += room.parts[turn][v][i];
+        for (int i = 0; i < kWarps; ++i) values[v] += scratch.parts[buffer][v][i];
       }
-      turn ^= 1;
+      buffer ^= 1;
     }
   }
 };
 
-// What a thread holds of kRows rows at a time, as it was read: all of it is asked for before any is waited for.
+// The data of kRows rows that a thread keeps at a time, in stored form: all loads are issued before any is
+// waited for.
 template <typename T, int kPack, int kPacks>
-struct HeldRow {
+struct LoadedRow {
   Raw<T, kPack> dy[kPacks], x[kPacks], residual[kPacks];
   Wide<T> mean, rstd;
 };
 
-// kSums: of dy * normed; of dy; of the residual and of dx (1, 2 or 4 of them).
+// kSums: number of sums (1, 2 or 4): of dy * normed; of dy; of the residual and of dx.
 template <typename T, int kPack, int kGroup, int kElements, int kRows, int kSums>
 __global__ void __launch_bounds__(kThreads<kGroup>,
-                                  sizeof(T) == 8 ? 1 : blocks_at_once(kGroup, kElements, kSums))
+                                  sizeof(T) == 8 ? 1 : blocks_per_multiprocessor(kGroup, kElements, kSums))
     backward_kernel(BackwardArguments<T> of) {
   using W = Wide<T>;
-  using Sums = ManySums<kGroup, 2 * kRows, W>;
+  using Sums = GroupSumsOf<kGroup, 2 * kRows, W>;
   constexpr int kPacks = kElements / kPack, kGroups = kThreads<kGroup> / kGroup;
-  __shared__ typename Sums::Room room;
-  Sums add_up(room);
+  __shared__ typename Sums::Scratch scratch;
+  Sums reduce_sums(scratch);
   const int lane = threadIdx.x % kGroup;
   const W count = static_cast<W>(of.num_packs) * kPack;
   const auto has = [&](int p) { return p * kGroup + lane < of.num_packs; };
@@ -91,21 +93,22 @@ __global__ void __launch_bounds__(kThreads<kGroup>,
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kGroups * kRows;
   std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * kGroups + threadIdx.x / kGroup) * kRows;
   for (; first < of.num_rows; first += step) {
-    HeldRow<T, kPack, kPacks> held[kRows] = {};
+    LoadedRow<T, kPack, kPacks> loaded[kRows] = {};
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const std::int64_t row = min(first + r, of.num_rows - 1);
       const W* statistics = of.statistics.row(row);
-      held[r].mean = of.is_centred ? statistics[0] : W(0), held[r].rstd = statistics[of.is_centred ? 1 : 0];
+      loaded[r].mean = of.is_centered ? statistics[0] : W(0),
+      loaded[r].rstd = statistics[of.is_centered ? 1 : 0];
 #pragma unroll
       for (int p = 0; p < kPacks; ++p)
         if (has(p)) {
-          held[r].dy[p].load(of.dy.row(row) + place(p));
-          held[r].x[p].load(of.x.row(row) + place(p));
-          if (of.residual.data != nullptr) held[r].residual[p].load(of.residual.row(row) + place(p));
+          loaded[r].dy[p].load(of.dy.row(row) + place(p));
+          loaded[r].x[p].load(of.x.row(row) + place(p));
+          if (of.residual.data != nullptr) loaded[r].residual[p].load(of.residual.row(row) + place(p));
         }
     }
-    W along[2 * kRows] = {};  // of each row: the sums of dy * weight, and of that times the normed row
+    W row_sums[2 * kRows] = {};  // for each row: the sums of dy * weight, and of that times the normed row
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
 #pragma unroll
@@ -113,29 +116,31 @@ __global__ void __launch_bounds__(kThreads<kGroup>,
         if (has(p) && (kRows == 1 || first + r < of.num_rows))
 #pragma unroll
           for (int i = 0; i < kPack; ++i) {
-            const W dy = held[r].dy[p].at(i), upstream = dy * weight[p].at(i),
-                    normed = (held[r].x[p].at(i) - held[r].mean) * held[r].rstd;
-            along[2 * r] += upstream, along[2 * r + 1] += upstream * normed;
+            const W dy = loaded[r].dy[p].at(i), upstream = dy * weight[p].at(i),
+                    normed = (loaded[r].x[p].at(i) - loaded[r].mean) * loaded[r].rstd;
+            row_sums[2 * r] += upstream, row_sums[2 * r + 1] += upstream * normed;
             sums[0][p][i] += dy * normed;
             if constexpr (kSums > 1) sums[1][p][i] += dy;
           }
-    add_up(along);
+    reduce_sums(row_sums);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (kRows > 1 && first + r >= of.num_rows) continue;
-      const W plain = of.is_centred ? along[2 * r] / count : W(0), slant = along[2 * r + 1] / count;
+      const W plain = of.is_centered ? row_sums[2 * r] / count : W(0),
+              projection = row_sums[2 * r + 1] / count;
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         if (!has(p)) continue;
-        // Every element was read by the thread that writes it, so dx may lie where dy or the residual do.
+        // The thread that writes an element has read it, so dx may alias dy or the residual.
         Values<T, kPack> result;
 #pragma unroll
         for (int i = 0; i < kPack; ++i) {
-          const W normed = (held[r].x[p].at(i) - held[r].mean) * held[r].rstd;
-          result.at[i] = held[r].rstd * (held[r].dy[p].at(i) * weight[p].at(i) - plain - normed * slant);
-          if (of.residual.data != nullptr) result.at[i] += held[r].residual[p].at(i);
+          const W normed = (loaded[r].x[p].at(i) - loaded[r].mean) * loaded[r].rstd;
+          result.at[i] =
+              loaded[r].rstd * (loaded[r].dy[p].at(i) * weight[p].at(i) - plain - normed * projection);
+          if (of.residual.data != nullptr) result.at[i] += loaded[r].residual[p].at(i);
           if constexpr (kSums == 4) {
-            if (of.residual.data != nullptr) sums[2][p][i] += held[r].residual[p].at(i);
+            if (of.residual.data != nullptr) sums[2][p][i] += loaded[r].residual[p].at(i);
             sums[3][p][i] += result.at[i];
           }
         }
@@ -143,7 +148,7 @@ __global__ void __launch_bounds__(kThreads<kGroup>,
       }
     }
   }
-  // The block's part. Groups of one warp add theirs up first, in order.
+  // The block's part. Groups of one warp first add their sums, in order.
   __shared__ W columns[kGroups > 1 ? kGroups : 1][kGroups > 1 ? kElements * 32 : 1];
   const std::int64_t width = static_cast<std::int64_t>(of.num_packs) * kPack;
 #pragma unroll
@@ -176,7 +181,8 @@ void launch(const Queue& queue, const BackwardArguments<T>& of, std::int64_t blo
       <<<static_cast<unsigned>(blocks), kThreads<kGroup>, 0, queue.stream>>>(of);
 }
 
-// 16-bit packs: the fewest columns a thread that hold a row, two rows at a time where groups wait for each other.
+// For 16-bit packs: the fewest columns per thread that cover a row, two rows at a time where groups wait for
+// each other.
 template <typename T, int kPack, int kSums>
 void launch_for_width(const Queue& queue, const BackwardArguments<T>& of, std::int64_t width,
                       std::int64_t blocks) {
@@ -202,10 +208,11 @@ bool is_packed(const NormBackwardTask& task) {
 
 int num_sums_of(const NormBackwardTask& task) {
   if (size_of(task.element) > 2 || !is_packed(task)) return 2;
-  return !task.is_centred ? 1 : task.residual_sum == nullptr && task.output_sum == nullptr ? 2 : 4;
+  return !task.is_centered ? 1 : task.residual_sum == nullptr && task.output_sum == nullptr ? 2 : 4;
 }
 
-// Blocks that fill the device, but each with rows enough that its sums are little beside them.
+// The number of blocks that fills the device, but with enough rows per block that the cost of its sums is
+// small.
 std::int64_t num_blocks(const Queue& queue, const NormBackwardTask& task) {
   const std::int64_t width = task.x.width, rows = task.x.num_rows;
   const int group = width <= 1024   ? 32
@@ -215,16 +222,16 @@ std::int64_t num_blocks(const Queue& queue, const NormBackwardTask& task) {
             elements = width <= 256   ? 8
                        : width <= 768 ? 24
                                       : 32;
-  const std::int64_t at_once = blocks_at_once(group, elements, num_sums_of(task)),
-                     rows_worth = group == 32 ? 64 : 16;
-  return std::max<std::int64_t>(
-      1, std::min(queue.num_processors * at_once, (rows + rows_worth - 1) / rows_worth));
+  const std::int64_t blocks_per_processor = blocks_per_multiprocessor(group, elements, num_sums_of(task)),
+                     min_rows_per_block = group == 32 ? 64 : 16;
+  return std::max<std::int64_t>(1, std::min(queue.num_multiprocessors * blocks_per_processor,
+                                            (rows + min_rows_per_block - 1) / min_rows_per_block));
 }
 
 }  // namespace
 
 bool norm_backward_can_sum(const NormBackwardTask& task) {
-  return task.is_centred && size_of(task.element) == 2 && is_packed(task);
+  return task.is_centered && size_of(task.element) == 2 && is_packed(task);
 }
 
 std::int64_t norm_backward_workspace(const Queue& queue, const NormBackwardTask& task) {
@@ -246,14 +253,15 @@ void norm_backward(const Queue& queue, const NormBackwardTask& task) {
                                   static_cast<Wide<T>*>(task.workspace),
                                   task.x.num_rows,
                                   static_cast<int>(width / pack()),
-                                  task.is_centred};
+                                  task.is_centered};
     if constexpr (sizeof(T) == 2 && pack() > 1) {
       if (num_sums == 1) return launch_for_width<T, pack(), 1>(queue, of, width, blocks);
       if (num_sums == 4) return launch_for_width<T, pack(), 4>(queue, of, width, blocks);
     }
     launch_for_width<T, pack(), 2>(queue, of, width, blocks);
   });
-  add_parts(queue, {.element = task.element == Element::fp64 ? Element::fp64 : Element::fp32,
+  add_partial_sums(queue,
+                   {.element = task.element == Element::fp64 ? Element::fp64 : Element::fp32,
                     .parts = task.workspace,
                     .num_parts = blocks,
                     .stride = num_sums * width,

@@ -1,4 +1,4 @@
-// Keyed random numbers on CUDA: those of base/random.h.
+// Keyed random numbers on CUDA, identical to those of base/random.h.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ struct Words {
   std::uint32_t at[4];
 };
 
-// Philox4x32-10; base/random.cpp has the plain form.
+// Philox4x32-10; base/random.cpp has the scalar implementation.
 __device__ __forceinline__ Words random_block(std::uint64_t key, std::uint64_t index) {
   std::uint32_t a = static_cast<std::uint32_t>(index), b = static_cast<std::uint32_t>(index >> 32), c = 0,
                 d = 0;

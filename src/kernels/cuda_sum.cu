@@ -1,11 +1,11 @@
-// Sums on CUDA, each in two kernels: parts, then the parts in order. Which element goes into which part depends on sizes and the
-// device alone, so that a sum is the same each time.
+// Sums on CUDA, each in two kernels: partial sums, then the sum of the parts in order. The assignment of
+// elements to parts depends only on sizes and the device, so that a sum is deterministic.
 #include "kernels/cuda_math.cuh"
 
 namespace optimus::cuda {
 namespace {
 
-constexpr int kLanes = 32, kDepth = 8;  // threads of a block of row_kernel: columns and rows
+constexpr int kLanes = 32, kDepth = 8;  // threads of a row_kernel block: columns and rows
 
 // Part blockIdx.y: the sums of rows blockIdx.y * rows_of_part … in kLanes * kPack columns.
 template <typename T, int kPack>
@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kLanes* kDepth)
     row_kernel(RowsOf<T> x, std::int64_t num_rows, std::int64_t num_packs, std::int64_t rows_of_part,
                Wide<T>* parts) {
   using W = Wide<T>;
-  __shared__ W room[kDepth][kPack][kLanes];
+  __shared__ W scratch[kDepth][kPack][kLanes];
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kLanes + threadIdx.x;
   const std::int64_t begin = blockIdx.y * rows_of_part, end = min(num_rows, begin + rows_of_part);
   W sum[kPack] = {};
@@ -27,28 +27,29 @@ __global__ void __launch_bounds__(kLanes* kDepth)
     }
   }
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) room[threadIdx.y][i][threadIdx.x] = sum[i];
+  for (int i = 0; i < kPack; ++i) scratch[threadIdx.y][i][threadIdx.x] = sum[i];
   __syncthreads();
   if (threadIdx.y != 0 || column >= num_packs) return;
 #pragma unroll
   for (int i = 0; i < kPack; ++i)
-    for (int y = 1; y < kDepth; ++y) sum[i] += room[y][i][threadIdx.x];
+    for (int y = 1; y < kDepth; ++y) sum[i] += scratch[y][i][threadIdx.x];
   W* to = parts + blockIdx.y * (num_packs * kPack) + column * kPack;
 #pragma unroll
   for (int i = 0; i < kPack; ++i) to[i] = sum[i];
 }
 
 template <typename W>
-struct PartSums {
+struct PartialSums {
   W* of[4];
 };
 
-// A block sums 32 columns of all parts, of sum blockIdx.y; 32 threads share out a column's parts.
+// A block sums 32 columns of all parts for sum number blockIdx.y; 32 threads divide the parts of a column
+// among themselves.
 template <typename W>
 __global__ void __launch_bounds__(1024)
     part_kernel(const W* parts, std::int64_t num_parts, std::int64_t stride, std::int64_t width,
-                PartSums<W> sums) {
-  __shared__ W room[32][33];
+                PartialSums<W> sums) {
+  __shared__ W scratch[32][33];
   W* sum = sums.of[blockIdx.y];
   if (sum == nullptr) return;
   parts += blockIdx.y * width;
@@ -58,22 +59,22 @@ __global__ void __launch_bounds__(1024)
 #pragma unroll 8
     for (std::int64_t part = threadIdx.y; part < num_parts; part += 32) own += parts[part * stride + column];
   }
-  room[threadIdx.y][threadIdx.x] = own;
+  scratch[threadIdx.y][threadIdx.x] = own;
   __syncthreads();
-  // Turned around: warp y now holds column y.
-  own = warp_sum(room[threadIdx.x][threadIdx.y]);
+  // Transposed: warp y now has column y.
+  own = warp_sum(scratch[threadIdx.x][threadIdx.y]);
   const std::int64_t mine = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.y;
   if (threadIdx.x == 0 && mine < width) sum[mine] += own;
 }
 
-// The sum over a block of 256 threads, in thread 0.
+// The sum over a block of 256 threads, returned in thread 0.
 __device__ double block_sum(double value) {
-  __shared__ double room[8];
+  __shared__ double scratch[8];
   value = warp_sum(value);
-  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
   __syncthreads();
   if (threadIdx.x == 0)
-    for (int i = 1; i < 8; ++i) value += room[i];
+    for (int i = 1; i < 8; ++i) value += scratch[i];
   return value;
 }
 
@@ -89,7 +90,8 @@ __global__ void __launch_bounds__(256) square_kernel(const T* values, std::int64
 #pragma unroll
     for (int i = 0; i < kPack; ++i) sum += static_cast<double>(some.at[i]) * static_cast<double>(some.at[i]);
   }
-  const std::int64_t rest = count / kPack * kPack + thread;  // fewer than kPack: of the first threads
+  // fewer than kPack elements, for the first threads
+  const std::int64_t rest = count / kPack * kPack + thread;
   if (rest < count) {
     const double value = static_cast<double>(widen(values[rest]));
     sum += value * value;
@@ -116,10 +118,10 @@ std::int64_t num_column_blocks(Element element, const Rows& x) {
 
 }  // namespace
 
-// As many as fill the device, each of at least 64 rows.
+// As many parts as fill the device, each with at least 64 rows.
 std::int64_t sum_parts(const Queue& queue, Element element, const Rows& x) {
   const std::int64_t full =
-      queue.num_processors * 8 / std::max<std::int64_t>(1, num_column_blocks(element, x));
+      queue.num_multiprocessors * 8 / std::max<std::int64_t>(1, num_column_blocks(element, x));
   return std::max<std::int64_t>(1, std::min(full, x.num_rows / 64));
 }
 
@@ -133,18 +135,18 @@ void add_rows(const Queue& queue, Element element, const Rows& x, void* sum, voi
         RowsOf<T>(x), x.num_rows, x.width / pack(), rows_of_part, static_cast<Wide<T>*>(workspace));
   });
   const Element wide = element == Element::fp64 ? Element::fp64 : Element::fp32;
-  add_parts(queue, {.element = wide,
-                    .parts = workspace,
-                    .num_parts = parts,
-                    .stride = x.width,
-                    .width = x.width,
-                    .sums = {sum}});
+  add_partial_sums(queue, {.element = wide,
+                           .parts = workspace,
+                           .num_parts = parts,
+                           .stride = x.width,
+                           .width = x.width,
+                           .sums = {sum}});
 }
 
-void add_parts(const Queue& queue, const PartsTask& task) {
+void add_partial_sums(const Queue& queue, const PartialSumsTask& task) {
   const auto launch = [&](auto zero) {
     using W = decltype(zero);
-    PartSums<W> sums{};
+    PartialSums<W> sums{};
     unsigned num_sums = 0;
     for (unsigned s = 0; s < 4; ++s) {
       sums.of[s] = static_cast<W*>(task.sums[s]);

@@ -1,4 +1,5 @@
-// Tensors as kernels of cuda_*.cu take them, and launches on the current stream of a tensor's device.
+// Converts tensors to the arguments of the cuda_*.cu kernels, and launches kernels on the current stream of a
+// tensor's device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,20 +19,20 @@ inline cuda::Element element_of(const at::Tensor& tensor) {
   if (type == at::kBFloat16) return cuda::Element::bf16;
   if (type == at::kHalf) return cuda::Element::fp16;
   if (type == at::kFloat) return cuda::Element::fp32;
-  ensure(type == at::kDouble, "kernels do not know the element type {}", c10::toString(type));
+  ensure(type == at::kDouble, "kernels do not support the element type {}", c10::toString(type));
   return cuda::Element::fp64;
 }
 inline at::ScalarType wide_type(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// An undefined tensor has no rows. `like` says the element type.
+// An undefined tensor has no rows. `type`: the required element type.
 inline cuda::Rows rows_of(const at::Tensor& tensor, at::ScalarType type) {
   if (!tensor.defined()) return {};
-  ensure(tensor.scalar_type() == type, "a tensor of type {} among those of {}",
+  ensure(tensor.scalar_type() == type, "a tensor has element type {}, expected {}",
          c10::toString(tensor.scalar_type()), c10::toString(type));
-  ensure(tensor.dim() == 2 || tensor.dim() == 3, "a tensor of {} dims as rows", tensor.dim());
-  ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "rows whose elements lie {} apart",
+  ensure(tensor.dim() == 2 || tensor.dim() == 3, "a tensor of {} dims where rows are expected", tensor.dim());
+  ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "row elements have stride {}, expected 1",
          tensor.stride(-1));
   cuda::Rows rows{.data = tensor.data_ptr(),
                   .num_rows = tensor.size(0),
@@ -41,22 +42,23 @@ inline cuda::Rows rows_of(const at::Tensor& tensor, at::ScalarType type) {
                   .inner_stride = 0};
   if (tensor.dim() == 3 && tensor.size(1) > 0)
     rows.num_inner = tensor.size(1), rows.inner_stride = tensor.stride(1), rows.num_rows *= tensor.size(1);
-  ensure(rows.num_rows < (std::int64_t{1} << 31), "{} rows in one call", rows.num_rows);
+  ensure(rows.num_rows < (std::int64_t{1} << 31), "{} rows in one call; the limit is 2^31", rows.num_rows);
   return rows;
 }
 inline cuda::Rows rows_of(const at::Tensor& tensor) {
   return tensor.defined() ? rows_of(tensor, tensor.scalar_type()) : cuda::Rows{};
 }
 
-// A vector of neighbouring elements; null when the tensor is undefined.
+// Data of a contiguous vector; null if the tensor is undefined.
 inline void* flat_data(const at::Tensor& tensor, at::ScalarType type) {
   if (!tensor.defined()) return nullptr;
-  ensure(tensor.is_contiguous() && tensor.scalar_type() == type, "a vector with gaps, or of type {} for {}",
+  ensure(tensor.is_contiguous() && tensor.scalar_type() == type,
+         "a vector is not contiguous or has element type {}, expected {}",
          c10::toString(tensor.scalar_type()), c10::toString(type));
   return tensor.data_ptr();
 }
 
-inline int num_processors_of(at::Device device) {
+inline int num_multiprocessors_of(at::Device device) {
   int count = 0;
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device.index()));
   return count;
@@ -68,7 +70,7 @@ class Launch {
   explicit Launch(const at::Tensor& tensor)
       : guard_(tensor.device()),
         queue_{.stream = c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream(),
-               .num_processors = num_processors_of(tensor.device())} {}
+               .num_multiprocessors = num_multiprocessors_of(tensor.device())} {}
   const cuda::Queue& queue() const { return queue_; }
   template <typename... Args>
   void operator()(void (*kernel)(const cuda::Queue&, Args...), std::type_identity_t<Args>... args) const {

@@ -1,30 +1,31 @@
-// Activation functions on processors, plain and gated, with their gradients: one pass each.
+// Activation functions on CPUs, plain and gated, with their gradients: one pass each.
 //
-// (ATen's gelu is a third faster than our exact one on aarch64, but its out variant writes wrong values into strided tensors.)
+// (ATen's gelu is a third faster than our exact one on aarch64, but its out variant writes wrong values into
+// strided tensors.)
 #include "kernels/host.h"
 #include "kernels/host_rows.h"
 
 namespace optimus {
 namespace {
 
-// The function at x and its slope there. What a loop does not use, the compiler drops.
+// The function and its derivative at x. The compiler removes the value that a loop does not use.
 template <typename Number>
-struct Curve {
-  Number value, slope;
+struct ValueAndDerivative {
+  Number value, derivative;
 };
 
 template <typename Number>
 struct Gelu {
-  [[gnu::always_inline]] static Curve<Number> at(Number x) {
+  [[gnu::always_inline]] static ValueAndDerivative<Number> at(Number x) {
     const Normal<Number> normal = normal_distribution(x);
-    return {x * normal.below, normal.below + x * normal.density};
+    return {x * normal.cumulative, normal.cumulative + x * normal.density};
   }
 };
 
 // (1 + tanh u) / 2 is the logistic function of 2u: one exponential, no tanh.
 template <typename Number>
 struct GeluTanh {
-  [[gnu::always_inline]] static Curve<Number> at(Number x) {
+  [[gnu::always_inline]] static ValueAndDerivative<Number> at(Number x) {
     constexpr auto kFactor = static_cast<Number>(1.5957691216057307118),
                    kCubic = static_cast<Number>(0.044715);
     const Number square = kCubic * x * x;
@@ -35,7 +36,7 @@ struct GeluTanh {
 
 template <typename Number>
 struct Silu {
-  [[gnu::always_inline]] static Curve<Number> at(Number x) {
+  [[gnu::always_inline]] static ValueAndDerivative<Number> at(Number x) {
     const Number logistic = 1 / (1 + exponential(-x));
     return {x * logistic, logistic * (1 + x * (1 - logistic))};
   }
@@ -43,7 +44,7 @@ struct Silu {
 
 template <typename Number>
 struct Relu {
-  [[gnu::always_inline]] static Curve<Number> at(Number x) {
+  [[gnu::always_inline]] static ValueAndDerivative<Number> at(Number x) {
     return {x < 0 ? 0 : x, x > 0 ? Number{1} : Number{0}};
   }
 };
@@ -78,15 +79,15 @@ template <typename Function, typename T>
 void backward_row(const T* dy, const T* x, const T* gate, std::int64_t width, T* dx, T* d_gate) {
   if (gate == nullptr) {
 #pragma omp simd
-    for (std::int64_t j = 0; j < width; ++j) store(dx[j], load(dy[j]) * Function::at(load(x[j])).slope);
+    for (std::int64_t j = 0; j < width; ++j) store(dx[j], load(dy[j]) * Function::at(load(x[j])).derivative);
     return;
   }
 #pragma omp simd
   for (std::int64_t j = 0; j < width; ++j) {
     const auto upstream = load(dy[j]);
-    const auto curve = Function::at(load(gate[j]));
-    const auto along_gate = upstream * load(x[j]) * curve.slope;
-    store(dx[j], upstream * curve.value);
+    const auto result = Function::at(load(gate[j]));
+    const auto along_gate = upstream * load(x[j]) * result.derivative;
+    store(dx[j], upstream * result.value);
     store(d_gate[j], along_gate);
   }
 }

@@ -8,39 +8,44 @@
 namespace optimus {
 namespace {
 
-// The factors of one row of a dropout site: 0 or 1 / (1 - rate).
+// The dropout factors of one row: 0 or 1 / (1 - rate).
 template <typename Number>
 class RowMask {
  public:
   RowMask(const DropoutSite& site, std::int64_t width)
-      : site_(site), rule_(site.rate), kept_(static_cast<std::size_t>(width)), factors_(kept_.size()) {}
+      : site_(site),
+        rule_(site.rate),
+        retained_(static_cast<std::size_t>(width)),
+        factors_(retained_.size()) {}
 
   const Number* of(std::int64_t row) {
     row += site_.first_row;
     const std::int64_t sequence = row / site_.sequence_length,
                        position = site_.positions(row % site_.sequence_length);
     const auto sample = static_cast<std::uint64_t>(site_.samples[static_cast<std::size_t>(sequence)]);
-    fill_kept(site_.key.with(sample), static_cast<std::uint64_t>(position) * kept_.size(), rule_, kept_);
+    fill_retained(site_.key.with(sample), static_cast<std::uint64_t>(position) * retained_.size(), rule_,
+                  retained_);
     const auto scale = static_cast<Number>(rule_.scale);
-    for (std::size_t j = 0; j < kept_.size(); ++j) factors_[j] = kept_[j] != 0 ? scale : Number{0};
+    for (std::size_t j = 0; j < retained_.size(); ++j) factors_[j] = retained_[j] != 0 ? scale : Number{0};
     return factors_.data();
   }
 
  private:
   const DropoutSite& site_;
   DropoutRule rule_;
-  std::vector<std::uint8_t> kept_;
+  std::vector<std::uint8_t> retained_;
   std::vector<Number> factors_;
 };
 
 void ensure_samples(const DropoutSite& site, std::int64_t num_rows) {
   ensure(site.sequence_length > 0 && static_cast<std::int64_t>(site.samples.size()) * site.sequence_length >=
                                          site.first_row + num_rows,
-         "dropout of {} rows from {} with {} samples of {}", num_rows, site.first_row, site.samples.size(),
-         site.sequence_length);
+         "dropout: {} rows starting at {} exceed {} samples of {}", num_rows, site.first_row,
+         site.samples.size(), site.sequence_length);
 }
 
-// y = residual + (x + bias) * mask, each where it is there: loops without a question in them.
+// y = residual + (x + bias) * mask, where each operand is optional. Template parameters keep branches out of
+// the loops.
 template <bool HasBias, bool HasResidual, bool HasMask, typename T>
 void add_row(const T* x, const T* bias, const T* residual, const Wide<T>* mask, std::int64_t width, T* y) {
 #pragma omp simd
@@ -62,7 +67,8 @@ void add_row_of(const T* x, const T* bias, const T* residual, const Wide<T>* mas
   add_row<false, false, HasMask>(x, bias, residual, mask, width, y);
 }
 
-// sum[j] += x[., j] for columns begin .. end, eight rows at a time: fewer additions follow each other.
+// sum[j] += x[., j] for columns begin .. end, eight rows at a time to shorten the dependency chain of
+// additions.
 template <typename T>
 void add_columns(const Rows<T>& x, std::int64_t begin, std::int64_t end, Wide<T>* sum) {
   std::int64_t r = 0;
@@ -105,15 +111,15 @@ void HostKernels::add(const at::Tensor& x, const at::Tensor& bias, const at::Ten
 }
 
 void HostKernels::dropout_backward(const at::Tensor& dy, const DropoutSite& dropout, at::Tensor& dx) const {
-  add(dy, {}, {}, dropout, dx);  // the mask times dy: dropout is linear
+  add(dy, {}, {}, dropout, dx);  // dropout is linear, so its gradient is the mask times dy
 }
 
 void HostKernels::add_rows(const at::Tensor& x, at::Tensor& sum) const {
-  constexpr std::int64_t kFewestColumns = 64;
+  constexpr std::int64_t kMinColumns = 64;
   with_element_type(x.scalar_type(), [&]<typename T>(T) {
     const Rows<T> from(x);
     auto* sums = flat_data<Wide<T>>(sum);
-    at::parallel_for(0, from.width, kFewestColumns,
+    at::parallel_for(0, from.width, kMinColumns,
                      [&](std::int64_t begin, std::int64_t end) { add_columns(from, begin, end, sums); });
   });
 }

@@ -1,8 +1,10 @@
-// What the two halves of the host attention kernel share: heads as rows, scratch in the wider type, masks, work for threads.
+// Shared by forward and backward of the host attention kernel: heads as rows, scratch in the wider type,
+// masks, and work distribution over threads.
 //
-// The kernel knows pieces of scores only (ring_attention.h): attention over whole sequences is a ring of one part.
-// Scratch is padded so that products need no odd ends: padded queries are computed and dropped, padded keys get probability
-// zero. Read host_product.h for the products, then host_attention_forward.cpp.
+// The kernel computes pieces of scores (ring_attention.h): attention over whole sequences is a ring with one
+// part. Scratch is padded so that products need no remainder loops: padded queries are computed and
+// discarded, padded keys get probability zero. Read host_matmul.h for the products, then
+// host_attention_forward.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,13 +18,13 @@
 #include "base/box.h"
 #include "kernels/attention.h"
 #include "kernels/host_dropout.h"
-#include "kernels/host_product.h"
+#include "kernels/host_matmul.h"
 #include "kernels/host_rows.h"
 #include "kernels/ring_attention.h"
 
 namespace optimus {
 
-inline constexpr std::int64_t kBlock = 64;  // queries and keys of a block: its products fit the nearest cache
+inline constexpr std::int64_t kBlock = 64;  // queries and keys per block: its products fit into the L1 cache
 
 inline std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
@@ -39,7 +41,7 @@ struct Head {
   T* row(std::int64_t index) const { return data + index * row_stride; }
 };
 
-// A [rows, width] block of scratch, width padded to whole vectors.
+// A [rows, width] block of scratch; the width is padded to whole vectors.
 template <typename Number>
 class Scratch {
  public:
@@ -60,7 +62,7 @@ class Scratch {
   std::vector<Number> values_;
 };
 
-// Rows begin .. end of a head into scratch rows `at` onwards.
+// Copies rows begin .. end of a head into scratch, starting at scratch row `at`.
 template <typename T>
 void copy_in(const Head<T>& head, Span rows, Scratch<Wide<T>>& to, std::int64_t at = 0) {
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
@@ -71,7 +73,8 @@ void copy_in(const Head<T>& head, Span rows, Scratch<Wide<T>>& to, std::int64_t 
   }
 }
 
-// to[d, key] = head[key, d]: the right factor of scores. Columns beyond the block keep what they held; they are masked later.
+// to[d, key] = head[key, d]: the right factor of scores. Columns beyond the block keep their old values; they
+// are masked later.
 template <typename T>
 void copy_in_transposed(const Head<T>& head, Span rows, Scratch<Wide<T>>& to) {
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
@@ -90,15 +93,16 @@ void copy_out(const Scratch<Wide<T>>& from, std::int64_t at, Wide<T> factor, con
   for (std::int64_t d = 0; d < head.head_dim; ++d) store(to[d], values[d] * factor);
 }
 
-// One head of a piece: its masks and which keys a query sees. Queries and keys are counted from the piece's start.
-struct HeadPlace {
+// One head of a piece: its masks and the keys that each query sees. Queries and keys are relative to the
+// piece's start.
+struct HeadPiece {
   std::int64_t num_queries = 0, num_keys = 0;
   bool is_causal = true;
   double scale = 1;
   std::int64_t first_query = 0, first_key = 0, max_positions = 0;
   RandomKey key{};
 
-  HeadPlace(const RingTask& task, const RingPiece& piece, std::int64_t query_head)
+  HeadPiece(const RingTask& task, const RingPiece& piece, std::int64_t query_head)
       : num_queries(piece.queries.size()),
         num_keys(piece.keys.size()),
         is_causal(piece.is_causal),
@@ -111,23 +115,23 @@ struct HeadPlace {
     key = task.dropout.key.with(static_cast<std::uint64_t>(sample))
               .with(static_cast<std::uint64_t>(task.dropout.first_head + query_head));
   }
-  // How many of these keys the query sees.
+  // The number of these keys that the query sees.
   std::int64_t num_seen(std::int64_t query, Span keys) const {
     return is_causal ? std::clamp<std::int64_t>(query + 1 - keys.begin, 0, keys.size()) : keys.size();
   }
-  // Which probabilities of a row are kept.
+  // Sets which probabilities of a row are retained by dropout.
   void fill_mask(const DropoutRule& rule, std::int64_t query, std::int64_t at_key,
-                 std::span<std::uint8_t> kept) const {
+                 std::span<std::uint8_t> retained) const {
     const std::int64_t element = (first_query + query) * max_positions + first_key + at_key;
-    fill_kept(key, static_cast<std::uint64_t>(element), rule, kept);
+    fill_retained(key, static_cast<std::uint64_t>(element), rule, retained);
   }
 };
 
 // row[j] = kept[j] ? row[j] * scale : 0
 template <typename Number>
-void apply_mask(const std::uint8_t* kept, Number scale, std::int64_t count, Number* row) {
+void apply_mask(const std::uint8_t* retained, Number scale, std::int64_t count, Number* row) {
 #pragma omp simd
-  for (std::int64_t j = 0; j < count; ++j) row[j] *= kept[j] != 0 ? scale : Number{0};
+  for (std::int64_t j = 0; j < count; ++j) row[j] *= retained[j] != 0 ? scale : Number{0};
 }
 
 // The tensors of a call.
@@ -135,10 +139,10 @@ struct AttentionTensors {
   const at::Tensor &dout, &q, &k, &v, &out, &logsumexp, &dq, &dk, &dv;
 };
 
-// What a call does with its results.
-enum class Results {
+// How a call stores its results.
+enum class OutputMode {
   written,  // in the element type: the task has all keys
-  added     // in the wide type, to what earlier hops left there
+  added     // in the wide type, to the results of earlier ring steps
 };
 
 template <typename T>
@@ -160,21 +164,22 @@ inline std::int64_t first_query_row(const RingTask& task, const RingPiece& piece
   return piece.sequence * task.own_length + piece.queries.begin;
 }
 inline std::int64_t first_key_row(const RingTask& task, const RingPiece& piece) {
-  return piece.sequence * task.their_length + piece.keys.begin;
+  return piece.sequence * task.key_length + piece.keys.begin;
 }
 
-// Ranges of a task's pieces: neighbours with the same queries; neighbours that have queries or keys in common with another of
-// their range, so that two such ranges never write to the same row.
+// Ranges of a task's pieces. pieces_by_queries: consecutive pieces with the same queries. independent_pieces:
+// consecutive pieces that share queries or keys with another piece of their range, so that two ranges never
+// write to the same row.
 std::vector<Span> pieces_by_queries(const std::vector<RingPiece>& pieces);
-std::vector<Span> pieces_apart(const std::vector<RingPiece>& pieces);
+std::vector<Span> independent_pieces(const std::vector<RingPiece>& pieces);
 
-// Scores of a piece that are computed, for sharing work out.
+// The number of scores of a piece that are computed, for balancing work.
 std::int64_t num_scores(const RingPiece& piece);
 
-// Cuts items into a range for each thread, of about equal cost, and calls work(range) on that thread.
-void share_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& work);
+// Divides items into one range per thread, of about equal cost, and calls work(range) on each thread.
+void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& work);
 
-void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, Results results);
-void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, Results results);
+void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, OutputMode results);
+void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, OutputMode results);
 
 }  // namespace optimus

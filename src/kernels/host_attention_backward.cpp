@@ -1,5 +1,5 @@
-// Attention backward on processors: probabilities are computed anew from logsumexp, block of keys by block of keys. The gradient
-// of a head of keys is one thread's work, so its sum always has the same order.
+// Attention backward on CPUs: recomputes probabilities from logsumexp, one block of keys at a time. One
+// thread computes the whole gradient of a key head, so the order of its sum is fixed.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-// The backward pass of heads that share a head of keys: block of keys by block of keys.
+// The backward pass of the query heads that share a key head, one block of keys at a time.
 template <typename W>
 class BackwardBlocks {
  public:
@@ -20,18 +20,18 @@ class BackwardBlocks {
         has_dropout_(task.dropout.rate != 0),
         head_dim_(task.shape.head_dim),
         keys_(kBlock, task.shape.head_dim),
-        keys_across_(task.shape.head_dim, kBlock),
-        values_across_(task.shape.head_dim, kBlock),
+        keys_transposed_(task.shape.head_dim, kBlock),
+        values_transposed_(task.shape.head_dim, kBlock),
         key_sums_(kBlock, task.shape.head_dim),
         value_sums_(kBlock, task.shape.head_dim),
         probabilities_(kBlock, kBlock),
-        slopes_(kBlock, kBlock) {
+        score_gradients_(kBlock, kBlock) {
     for (std::int64_t i = 0; i < task.shape.heads / task.shape.kv_heads; ++i)
       queries_.emplace_back(longest, task.shape.head_dim);
   }
 
   template <typename T>
-  void take_queries(std::int64_t member, const Head<T>& q, const Head<T>& dout, const Head<T>& out,
+  void load_queries(std::int64_t member, const Head<T>& q, const Head<T>& dout, const Head<T>& out,
                     const W* logsumexp, std::int64_t length) {
     PerQuery& to = queries_[static_cast<std::size_t>(member)];
     copy_in(q, {0, length}, to.q);
@@ -45,23 +45,23 @@ class BackwardBlocks {
     }
   }
 
-  // Adds to the queries' gradients and makes those of the keys, key_gradient() and value_gradient(). `places` has one for each
-  // query head of the group.
+  // Adds to the gradients of the queries and computes those of the keys: key_gradient() and value_gradient().
+  // `head_pieces` has one entry for each query head of the group.
   template <typename T>
-  void run(const std::vector<HeadPlace>& places, const Head<T>& k, const Head<T>& v, Span keys) {
+  void run(const std::vector<HeadPiece>& head_pieces, const Head<T>& k, const Head<T>& v, Span keys) {
     copy_in(k, keys, keys_);
-    copy_in_transposed(k, keys, keys_across_);
-    copy_in_transposed(v, keys, values_across_);
+    copy_in_transposed(k, keys, keys_transposed_);
+    copy_in_transposed(v, keys, values_transposed_);
     key_sums_.zero(kBlock), value_sums_.zero(kBlock);
-    for (std::size_t member = 0; member < places.size(); ++member) {
-      const std::int64_t count = places[member].num_queries;
-      const std::int64_t first = places[member].is_causal ? keys.begin / kBlock * kBlock : 0;
+    for (std::size_t member = 0; member < head_pieces.size(); ++member) {
+      const std::int64_t count = head_pieces[member].num_queries;
+      const std::int64_t first = head_pieces[member].is_causal ? keys.begin / kBlock * kBlock : 0;
       for (std::int64_t begin = first; begin < count; begin += kBlock)
-        add_queries(places[member], queries_[member], {begin, std::min(begin + kBlock, count)}, keys);
+        add_queries(head_pieces[member], queries_[member], {begin, std::min(begin + kBlock, count)}, keys);
     }
   }
 
-  // The first rows are those of the keys.
+  // The first rows belong to the keys.
   const Scratch<W>& key_gradient() const { return key_sums_; }
   const Scratch<W>& value_gradient() const { return value_sums_; }
   const Scratch<W>& query_gradient(std::int64_t member) const {
@@ -71,7 +71,8 @@ class BackwardBlocks {
  private:
   struct PerQuery {
     Scratch<W> q, dout, dq;
-    std::vector<W> delta;  // sum of dout * out: what the softmax takes off every slope of the row
+    // sum of dout * out: the softmax gradient subtracts it from every score gradient of the row
+    std::vector<W> delta;
     const W* logsumexp = nullptr;
     PerQuery(std::int64_t length, std::int64_t head_dim)
         : q(round_up(length, kBlock), head_dim),
@@ -80,65 +81,73 @@ class BackwardBlocks {
           delta(static_cast<std::size_t>(length)) {}
   };
 
-  void add_queries(const HeadPlace& place, PerQuery& of, Span queries, Span keys) {
+  void add_queries(const HeadPiece& head_piece, PerQuery& of, Span queries, Span keys) {
     const std::int64_t rows = round_up(queries.size(), kTileRows),
                        key_rows = round_up(keys.size(), kTileRows);
     const std::int64_t columns = round_up(keys.size(), kVectorLanes<W>), width = keys_.stride();
     const std::int64_t at = queries.begin;
-    probabilities_.zero(kBlock), slopes_.zero(kBlock);
-    multiply_add<W>(of.q.left(at), keys_across_.right(), probabilities_.block(), rows, columns, head_dim_);
-    multiply_add<W>(of.dout.left(at), values_across_.right(), slopes_.block(), rows, columns, head_dim_);
-    for (std::int64_t i = 0; i < queries.size(); ++i) derive_row(place, of, at + i, i, keys);
+    probabilities_.zero(kBlock), score_gradients_.zero(kBlock);
+    multiply_add<W>(of.q.left(at), keys_transposed_.right(), probabilities_.block(), rows, columns,
+                    head_dim_);
+    multiply_add<W>(of.dout.left(at), values_transposed_.right(), score_gradients_.block(), rows, columns,
+                    head_dim_);
+    for (std::int64_t i = 0; i < queries.size(); ++i) compute_row_gradients(head_piece, of, at + i, i, keys);
     multiply_add<W>(probabilities_.transposed(), of.dout.right(at), value_sums_.block(), key_rows, width,
                     queries.size());
-    multiply_add<W>(slopes_.transposed(), of.q.right(at), key_sums_.block(), key_rows, width, queries.size());
-    multiply_add<W>(slopes_.left(), keys_.right(), of.dq.block(at), rows, width, keys.size());
+    multiply_add<W>(score_gradients_.transposed(), of.q.right(at), key_sums_.block(), key_rows, width,
+                    queries.size());
+    multiply_add<W>(score_gradients_.left(), keys_.right(), of.dq.block(at), rows, width, keys.size());
   }
 
-  // A row of scores becomes probabilities (after dropout, for the values' gradient), a row of slopes the scores' gradient.
-  void derive_row(const HeadPlace& place, const PerQuery& of, std::int64_t query, std::int64_t i, Span keys) {
-    W *probability = probabilities_.row(i), *slope = slopes_.row(i);
-    const std::int64_t seen = place.num_seen(query, keys);
-    const W scale = static_cast<W>(place.scale), logsumexp = of.logsumexp[query];
+  // Converts a row of scores to probabilities (after dropout, for the gradient of the values), and a row of
+  // probability gradients to score gradients.
+  void compute_row_gradients(const HeadPiece& head_piece, const PerQuery& of, std::int64_t query,
+                             std::int64_t i, Span keys) {
+    W *probability = probabilities_.row(i), *score_gradient = score_gradients_.row(i);
+    const std::int64_t seen = head_piece.num_seen(query, keys);
+    const W scale = static_cast<W>(head_piece.scale), logsumexp = of.logsumexp[query];
     const W delta = of.delta[static_cast<std::size_t>(query)];
     if (has_dropout_) {
-      place.fill_mask(rule_, query, keys.begin, std::span(kept_.data(), static_cast<std::size_t>(seen)));
-      apply_mask(kept_.data(), static_cast<W>(rule_.scale), seen, slope);
+      head_piece.fill_mask(rule_, query, keys.begin,
+                           std::span(retained_.data(), static_cast<std::size_t>(seen)));
+      apply_mask(retained_.data(), static_cast<W>(rule_.scale), seen, score_gradient);
     }
 #pragma omp simd
     for (std::int64_t j = 0; j < seen; ++j) {
       const W share = exponential(probability[j] * scale - logsumexp);
       probability[j] = share;
-      slope[j] = share * (slope[j] - delta) * scale;
+      score_gradient[j] = share * (score_gradient[j] - delta) * scale;
     }
-    if (has_dropout_) apply_mask(kept_.data(), static_cast<W>(rule_.scale), seen, probability);
+    if (has_dropout_) apply_mask(retained_.data(), static_cast<W>(rule_.scale), seen, probability);
     std::fill(probability + seen, probability + kBlock, W{0});
-    std::fill(slope + seen, slope + kBlock, W{0});
+    std::fill(score_gradient + seen, score_gradient + kBlock, W{0});
   }
 
   DropoutRule rule_;
   bool has_dropout_;
   std::int64_t head_dim_;
   std::vector<PerQuery> queries_;
-  Scratch<W> keys_, keys_across_, values_across_, key_sums_, value_sums_, probabilities_, slopes_;
-  std::array<std::uint8_t, kBlock> kept_{};
+  Scratch<W> keys_, keys_transposed_, values_transposed_, key_sums_, value_sums_, probabilities_,
+      score_gradients_;
+  std::array<std::uint8_t, kBlock> retained_{};
 };
 
-// What one thread does: all gradients of one head of keys of some pieces, then the next.
+// The work of one thread: all gradients of one key head for some pieces, then the next.
 template <typename T>
 class BackwardThread {
  public:
   using W = Wide<T>;
-  BackwardThread(const RingTask& task, const AttentionTensors& tensors, Results results, std::int64_t longest)
-      : task_(task), tensors_(tensors), results_(results), blocks_(task, longest) {}
+  BackwardThread(const RingTask& task, const AttentionTensors& tensors, OutputMode results,
+                 std::int64_t longest)
+      : task_(task), tensors_(tensors), output_mode_(results), blocks_(task, longest) {}
 
-  // Pieces that have all queries in common.
+  // Processes pieces that all have the same queries.
   void run(Span pieces, std::int64_t kv_head) {
     const RingPiece& first = task_.pieces[static_cast<std::size_t>(pieces.begin)];
     const std::int64_t row = first_query_row(task_, first), count = first.queries.size();
     for (std::int64_t member = 0; member < group(); ++member) {
       const std::int64_t head = kv_head * group() + member;
-      blocks_.take_queries(member, Head<T>(tensors_.q, row, head), Head<T>(tensors_.dout, row, head),
+      blocks_.load_queries(member, Head<T>(tensors_.q, row, head), Head<T>(tensors_.dout, row, head),
                            Head<T>(tensors_.out, row, head),
                            statistics_of<W>(task_, first, head, tensors_.logsumexp), count);
     }
@@ -150,23 +159,23 @@ class BackwardThread {
 
  private:
   void run_keys(const RingPiece& piece, std::int64_t kv_head) {
-    std::vector<HeadPlace> places;
+    std::vector<HeadPiece> head_pieces;
     for (std::int64_t member = 0; member < group(); ++member)
-      places.emplace_back(task_, piece, kv_head * group() + member);
+      head_pieces.emplace_back(task_, piece, kv_head * group() + member);
     const std::int64_t row = first_key_row(task_, piece), count = piece.keys.size();
     const Head<T> k(tensors_.k, row, kv_head), v(tensors_.v, row, kv_head);
     for (std::int64_t begin = 0; begin < count; begin += kBlock) {
       const Span keys{begin, std::min(begin + kBlock, count)};
-      blocks_.run(places, k, v, keys);
+      blocks_.run(head_pieces, k, v, keys);
       put(blocks_.key_gradient(), tensors_.dk, row + begin, kv_head, keys.size());
       put(blocks_.value_gradient(), tensors_.dv, row + begin, kv_head, keys.size());
     }
   }
 
-  // The first rows of scratch to rows `row` onwards of a head.
+  // Writes the first rows of scratch to rows `row` onwards of a head.
   void put(const Scratch<W>& from, const at::Tensor& to, std::int64_t row, std::int64_t head,
            std::int64_t count) const {
-    if (results_ == Results::added) {
+    if (output_mode_ == OutputMode::added) {
       const Head<W> rows(to, row, head);
       for (std::int64_t i = 0; i < count; ++i) add_out(from, i, rows, i);
     } else {
@@ -179,11 +188,11 @@ class BackwardThread {
 
   const RingTask& task_;
   const AttentionTensors& tensors_;
-  Results results_;
+  OutputMode output_mode_;
   BackwardBlocks<W> blocks_;
 };
 
-// Pieces that have nothing to do with the others, as ranges of those with the same queries.
+// Pieces that are independent of all others, as ranges with the same queries.
 struct BackwardItem {
   std::vector<Span> runs;
   std::int64_t kv_head = 0;
@@ -192,14 +201,14 @@ struct BackwardItem {
 struct BackwardWork {
   std::vector<BackwardItem> items;
   std::vector<std::int64_t> costs;
-  std::int64_t longest = 0;  // queries of a run
+  std::int64_t longest = 0;  // the largest number of queries of a range
 };
 
 BackwardWork backward_work(const RingTask& task) {
   BackwardWork work;
   const std::vector<Span> runs = pieces_by_queries(task.pieces);
   auto run = runs.begin();
-  for (const Span apart : pieces_apart(task.pieces)) {
+  for (const Span apart : independent_pieces(task.pieces)) {
     BackwardItem item;
     std::int64_t cost = 0;
     for (; run != runs.end() && run->begin < apart.end; ++run) item.runs.push_back(*run);
@@ -216,10 +225,10 @@ BackwardWork backward_work(const RingTask& task) {
 
 }  // namespace
 
-void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, Results results) {
+void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, OutputMode results) {
   const BackwardWork work = backward_work(task);
   with_element_type(tensors.q.scalar_type(), [&]<typename T>(T) {
-    share_by_cost(work.costs, [&](Span items) {
+    parallel_for_by_cost(work.costs, [&](Span items) {
       BackwardThread<T> thread(task, tensors, results, work.longest);
       for (std::int64_t i = items.begin; i < items.end; ++i) {
         const BackwardItem& item = work.items[static_cast<std::size_t>(i)];

@@ -1,5 +1,5 @@
-// Attention forward on processors: for a block of queries, the largest score and the sum of exponentials so far; the output is
-// rescaled when a larger score comes. No matrix of scores is larger than a block.
+// Attention forward on CPUs: keeps the largest score and the sum of exponentials so far for each query of a
+// block, and rescales the output when a larger score appears. No score matrix is larger than a block.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-// The forward pass over blocks of queries of one head after another, with the keys of the head packed.
+// The forward pass over blocks of queries, one head after another, with the keys of the head packed.
 template <typename W>
 class ForwardBlocks {
  public:
@@ -29,7 +29,7 @@ class ForwardBlocks {
 
   // Packs keys into blocks `first_block` onwards.
   template <typename T>
-  void take_keys(std::int64_t first_block, const Head<T>& keys, const Head<T>& values, std::int64_t count) {
+  void pack_keys(std::int64_t first_block, const Head<T>& keys, const Head<T>& values, std::int64_t count) {
     for (std::int64_t begin = 0; begin < count; begin += kBlock)
       copy_in_transposed(keys, {begin, std::min(begin + kBlock, count)},
                          keys_[static_cast<std::size_t>(first_block + begin / kBlock)]);
@@ -43,20 +43,20 @@ class ForwardBlocks {
     max_.fill(std::numeric_limits<W>::lowest());
     total_.fill(0);
   }
-  // As after the keys that gave this output and logsumexp.
-  void go_on(const Head<W>& out, const W* logsumexp, Span queries) {
+  // Restores the state after the keys that produced this output and logsumexp.
+  void resume(const Head<W>& out, const W* logsumexp, Span queries) {
     copy_in(out, queries, sums_);
     for (std::int64_t i = 0; i < queries.size(); ++i) {
       const W sum = logsumexp[queries.begin + i];
-      if (sum < std::numeric_limits<W>::lowest()) continue;  // none yet
+      if (sum < std::numeric_limits<W>::lowest()) continue;  // no keys so far
       max_[static_cast<std::size_t>(i)] = sum, total_[static_cast<std::size_t>(i)] = 1;
     }
   }
 
-  void add(const HeadPlace& place, std::int64_t first_block, Span queries) {
-    const std::int64_t end = place.is_causal ? queries.end : place.num_keys;
+  void add(const HeadPiece& head_piece, std::int64_t first_block, Span queries) {
+    const std::int64_t end = head_piece.is_causal ? queries.end : head_piece.num_keys;
     for (std::int64_t begin = 0; begin < end; begin += kBlock)
-      add_keys(place, queries, {begin, std::min(begin + kBlock, place.num_keys)},
+      add_keys(head_piece, queries, {begin, std::min(begin + kBlock, head_piece.num_keys)},
                first_block + begin / kBlock);
   }
 
@@ -70,22 +70,23 @@ class ForwardBlocks {
   }
 
  private:
-  void add_keys(const HeadPlace& place, Span queries, Span keys, std::int64_t block) {
+  void add_keys(const HeadPiece& head_piece, Span queries, Span keys, std::int64_t block) {
     const std::int64_t rows = round_up(queries.size(), kTileRows);
     scores_.zero(kBlock);
     multiply_add<W>(queries_.left(), keys_[static_cast<std::size_t>(block)].right(), scores_.block(), rows,
                     round_up(keys.size(), kVectorLanes<W>), head_dim_);
-    for (std::int64_t i = 0; i < queries.size(); ++i) soften(place, queries.begin + i, i, keys);
+    for (std::int64_t i = 0; i < queries.size(); ++i) update_softmax(head_piece, queries.begin + i, i, keys);
     multiply_add<W>(scores_.left(), values_.right(block * kBlock), sums_.block(), rows, sums_.stride(),
                     keys.size());
   }
 
-  // Scores of a row become exponentials against the largest so far; sums of earlier blocks follow when that grows.
-  void soften(const HeadPlace& place, std::int64_t query, std::int64_t i, Span keys) {
+  // Replaces the scores of a row by exponentials relative to the largest so far, and rescales the sums of
+  // earlier blocks when that grows.
+  void update_softmax(const HeadPiece& head_piece, std::int64_t query, std::int64_t i, Span keys) {
     const auto at = static_cast<std::size_t>(i);
     W* row = scores_.row(i);
-    const std::int64_t seen = place.num_seen(query, keys);
-    const W scale = static_cast<W>(place.scale);
+    const std::int64_t seen = head_piece.num_seen(query, keys);
+    const W scale = static_cast<W>(head_piece.scale);
     const W max = lane_max<W>(seen, max_[at], [=](std::int64_t j) { return row[j] * scale; });
     if (max > max_[at]) {
       const W shrink = exponential(max_[at] - max);
@@ -99,31 +100,33 @@ class ForwardBlocks {
     total_[at] += lane_sum<W>(seen, [=](std::int64_t j) { return row[j]; });
     std::fill(row + seen, row + kBlock, W{0});
     if (!has_dropout_) return;
-    place.fill_mask(rule_, query, keys.begin, std::span(kept_.data(), static_cast<std::size_t>(seen)));
-    apply_mask(kept_.data(), static_cast<W>(rule_.scale), seen, row);
+    head_piece.fill_mask(rule_, query, keys.begin,
+                         std::span(retained_.data(), static_cast<std::size_t>(seen)));
+    apply_mask(retained_.data(), static_cast<W>(rule_.scale), seen, row);
   }
 
   DropoutRule rule_;
   bool has_dropout_;
   std::int64_t head_dim_;
   Scratch<W> queries_;
-  std::vector<Scratch<W>> keys_;  // transposed, a block each
+  std::vector<Scratch<W>> keys_;  // transposed, one block each
   Scratch<W> values_, scores_, sums_;
   std::array<W, kBlock> max_{}, total_{};
-  std::array<std::uint8_t, kBlock> kept_{};
+  std::array<std::uint8_t, kBlock> retained_{};
 };
 
-// An item of the forward pass's work: some queries of one head against the keys of the pieces that have these queries.
+// A work item of the forward pass: some queries of one head against the keys of the pieces with these
+// queries.
 struct ForwardItem {
   Span pieces;
   std::int64_t head;
-  Span queries;  // from the pieces' start
+  Span queries;  // relative to the pieces' start
 };
 
 struct ForwardWork {
   std::vector<ForwardItem> items;
   std::vector<std::int64_t> costs;
-  std::int64_t num_key_blocks = 0;  // the most that the keys of an item take
+  std::int64_t num_key_blocks = 0;  // the largest number of key blocks of an item
 };
 
 const RingPiece& piece_at(const RingTask& task, std::int64_t index) {
@@ -132,7 +135,7 @@ const RingPiece& piece_at(const RingTask& task, std::int64_t index) {
 
 std::int64_t num_blocks(std::int64_t rows) { return (rows + kBlock - 1) / kBlock; }
 
-// In the order of pieces and heads, so that a thread packs the keys of a head once.
+// Ordered by pieces and heads, so that a thread packs the keys of a head once.
 ForwardWork forward_work(const RingTask& task) {
   ForwardWork work;
   for (const Span pieces : pieces_by_queries(task.pieces)) {
@@ -154,36 +157,36 @@ ForwardWork forward_work(const RingTask& task) {
   return work;
 }
 
-// What one thread does: items one after the other.
+// The work of one thread: items one after another.
 template <typename T>
 class ForwardThread {
  public:
   using W = Wide<T>;
-  ForwardThread(const RingTask& task, const AttentionTensors& tensors, Results results,
+  ForwardThread(const RingTask& task, const AttentionTensors& tensors, OutputMode results,
                 std::int64_t num_key_blocks)
-      : task_(task), tensors_(tensors), results_(results), blocks_(task, num_key_blocks) {}
+      : task_(task), tensors_(tensors), output_mode_(results), blocks_(task, num_key_blocks) {}
 
   void run(const ForwardItem& item) {
-    take_keys(item);
+    pack_keys(item);
     const RingPiece& first = piece_at(task_, item.pieces.begin);
     const std::int64_t row = first_query_row(task_, first);
     W* logsumexp = statistics_of<W>(task_, first, item.head, tensors_.logsumexp);
     blocks_.begin(Head<T>(tensors_.q, row, item.head), item.queries);
-    if (results_ == Results::added)
-      blocks_.go_on(Head<W>(tensors_.out, row, item.head), logsumexp, item.queries);
+    if (output_mode_ == OutputMode::added)
+      blocks_.resume(Head<W>(tensors_.out, row, item.head), logsumexp, item.queries);
     std::int64_t block = 0;
     for (std::int64_t i = item.pieces.begin; i < item.pieces.end; ++i) {
-      blocks_.add(HeadPlace(task_, piece_at(task_, i), item.head), block, item.queries);
+      blocks_.add(HeadPiece(task_, piece_at(task_, i), item.head), block, item.queries);
       block += num_blocks(piece_at(task_, i).keys.size());
     }
-    if (results_ == Results::added)
+    if (output_mode_ == OutputMode::added)
       blocks_.put(Head<W>(tensors_.out, row, item.head), logsumexp, item.queries);
     else
       blocks_.put(Head<T>(tensors_.out, row, item.head), logsumexp, item.queries);
   }
 
  private:
-  void take_keys(const ForwardItem& item) {
+  void pack_keys(const ForwardItem& item) {
     const std::int64_t kv_head = item.head / (task_.shape.heads / task_.shape.kv_heads);
     if (packed_ == std::pair(item.pieces, kv_head)) return;
     packed_ = {item.pieces, kv_head};
@@ -191,7 +194,7 @@ class ForwardThread {
     for (std::int64_t i = item.pieces.begin; i < item.pieces.end; ++i) {
       const RingPiece& piece = piece_at(task_, i);
       const std::int64_t row = first_key_row(task_, piece);
-      blocks_.take_keys(block, Head<T>(tensors_.k, row, kv_head), Head<T>(tensors_.v, row, kv_head),
+      blocks_.pack_keys(block, Head<T>(tensors_.k, row, kv_head), Head<T>(tensors_.v, row, kv_head),
                         piece.keys.size());
       block += num_blocks(piece.keys.size());
     }
@@ -199,17 +202,17 @@ class ForwardThread {
 
   const RingTask& task_;
   const AttentionTensors& tensors_;
-  Results results_;
+  OutputMode output_mode_;
   ForwardBlocks<W> blocks_;
-  std::pair<Span, std::int64_t> packed_{};  // pieces and head of the keys that are packed; no pieces at first
+  std::pair<Span, std::int64_t> packed_{};  // pieces and head of the packed keys; initially empty
 };
 
 }  // namespace
 
-void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, Results results) {
+void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, OutputMode results) {
   const ForwardWork work = forward_work(task);
   with_element_type(tensors.q.scalar_type(), [&]<typename T>(T) {
-    share_by_cost(work.costs, [&](Span items) {
+    parallel_for_by_cost(work.costs, [&](Span items) {
       ForwardThread<T> thread(task, tensors, results, work.num_key_blocks);
       for (std::int64_t i = items.begin; i < items.end; ++i)
         thread.run(work.items[static_cast<std::size_t>(i)]);

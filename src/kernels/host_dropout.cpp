@@ -1,4 +1,4 @@
-// Philox4x32-10 over arrays of blocks. Read base/random.cpp for the plain form.
+// Philox4x32-10 over arrays of blocks. base/random.cpp has the scalar implementation.
 #include "kernels/host_dropout.h"
 
 #include <algorithm>
@@ -8,14 +8,16 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kBlocks = 64;  // at a time: their words stay in the nearest cache
+constexpr std::size_t kBlocks = 64;  // at a time: their words fit into the L1 cache
 using BlockWords = std::array<std::uint32_t, 4 * kBlocks>;
 
-// Words of blocks first .. first + count. count is rounded up to whole vectors, for which there is room.
+// Computes the words of blocks first .. first + count. count is a multiple of the vector length, for which
+// `out` has space.
 void fill_blocks(RandomKey key, std::uint64_t first, std::size_t count, BlockWords& out) {
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
-  std::array<std::uint32_t, kBlocks> low, high;  // apart, so that the loop below has words of one size only
+  // separate arrays, so that the loop below uses a single word size
+  std::array<std::uint32_t, kBlocks> low, high;
   for (std::size_t block = 0; block < count; ++block) {
     low[block] = static_cast<std::uint32_t>(first + block);
     high[block] = static_cast<std::uint32_t>((first + block) >> 32);
@@ -41,7 +43,7 @@ void fill_blocks(RandomKey key, std::uint64_t first, std::size_t count, BlockWor
 DropoutRule::DropoutRule(double rate)
     : threshold(static_cast<std::uint32_t>(std::ceil(rate * 0x1p24))), scale(1 / (1 - rate)) {}
 
-void fill_kept(RandomKey key, std::uint64_t first, const DropoutRule& rule, std::span<std::uint8_t> out) {
+void fill_retained(RandomKey key, std::uint64_t first, const DropoutRule& rule, std::span<std::uint8_t> out) {
   BlockWords words;
   const std::uint32_t threshold = rule.threshold;
   for (std::size_t done = 0; done < out.size();) {

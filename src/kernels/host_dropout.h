@@ -1,6 +1,7 @@
-// Many keyed random words at once: base/random.h's generator, four or more blocks a vector instruction.
+// Generates many keyed random words at once: the generator of base/random.h, with four or more blocks per
+// vector instruction.
 //
-// The same numbers (a test compares them); only the order of work differs.
+// The numbers are identical (a test compares them); only the order of computation differs.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +11,16 @@
 
 namespace optimus {
 
-// A dropout rate as loops use it: an element whose uniform number (24 bits) is below the threshold is dropped.
+// A dropout rate in the form that loops need: an element whose uniform number (24 bits) is below the
+// threshold is dropped.
 struct DropoutRule {
   std::uint32_t threshold = 0;
-  double scale = 1;  // of what is kept
+  double scale = 1;  // factor of retained elements
 
   explicit DropoutRule(double rate);
 };
 
-// out[i] is true where element first + i of the key's numbers is kept.
-void fill_kept(RandomKey key, std::uint64_t first, const DropoutRule& rule, std::span<std::uint8_t> out);
+// Sets out[i] to true if element first + i of the key's random numbers is retained.
+void fill_retained(RandomKey key, std::uint64_t first, const DropoutRule& rule, std::span<std::uint8_t> out);
 
 }  // namespace optimus

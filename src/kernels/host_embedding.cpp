@@ -1,4 +1,4 @@
-// Where tokens and positions become rows: embedding tables, their gradients, and rotary positions.
+// Embedding tables with their gradients, and rotary positions.
 #include "kernels/host.h"
 #include "kernels/host_rows.h"
 
@@ -6,23 +6,24 @@ namespace optimus {
 namespace {
 
 template <typename Id>
-void ensure_below(const Id* ids, std::int64_t count, std::int64_t bound, const char* what, Id lowest = 0) {
+void ensure_ids_in_range(const Id* ids, std::int64_t count, std::int64_t bound, const char* what,
+                         Id lowest = 0) {
   for (std::int64_t i = 0; i < count; ++i)
-    ensure(ids[i] >= lowest && ids[i] < bound, "{} {} in row {}, where {} are known", what, ids[i], i, bound);
+    ensure(ids[i] >= lowest && ids[i] < bound, "{} {} in row {} is not below {}", what, ids[i], i, bound);
 }
 
-// Both of each row's ids, checked against the tables they point into.
+// The token and position ids of all rows, checked against the sizes of their tables.
 struct Ids {
   const std::int64_t* tokens;
-  const std::int32_t* positions;  // null where positions have no table
+  const std::int32_t* positions;  // null if there is no position table
 
   Ids(const at::Tensor& ids, const at::Tensor& position_ids, const at::Tensor& token_table,
       const at::Tensor& position_table)
       : tokens(flat_data<std::int64_t>(ids)),
         positions(position_table.defined() ? flat_data<std::int32_t>(position_ids) : nullptr) {
     if (token_table.defined())
-      ensure_below(tokens, ids.numel(), token_table.size(0), "token", std::int64_t{-1});
-    if (positions != nullptr) ensure_below(positions, ids.numel(), position_table.size(0), "position");
+      ensure_ids_in_range(tokens, ids.numel(), token_table.size(0), "token", std::int64_t{-1});
+    if (positions != nullptr) ensure_ids_in_range(positions, ids.numel(), position_table.size(0), "position");
   }
 };
 
@@ -47,9 +48,9 @@ template <typename T>
 void rotate_head(T* head, const Wide<T>* cosine, const Wide<T>* sine, Wide<T> direction, std::int64_t half) {
 #pragma omp simd
   for (std::int64_t i = 0; i < half; ++i) {
-    const Wide<T> a = load(head[i]), b = load(head[i + half]), turn = direction * sine[i];
-    store(head[i], a * cosine[i] - b * turn);
-    store(head[i + half], b * cosine[i] + a * turn);
+    const Wide<T> a = load(head[i]), b = load(head[i + half]), signed_sine = direction * sine[i];
+    store(head[i], a * cosine[i] - b * signed_sine);
+    store(head[i + half], b * cosine[i] + a * signed_sine);
   }
 }
 
@@ -57,14 +58,15 @@ void rotate_head(T* head, const Wide<T>* cosine, const Wide<T>* sine, Wide<T> di
 
 void HostKernels::rope(at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine,
                        const at::Tensor& positions, bool is_backward) const {
-  ensure(x.dim() == 3 && x.size(2) == 2 * cosine.size(1), "rope of heads of {} with {} angles", x.size(-1),
+  ensure(x.dim() == 3 && x.size(2) == 2 * cosine.size(1),
+         "rotary embedding of heads with dimension {} needs half as many angles, not {}", x.size(-1),
          cosine.size(1));
   const auto* places = flat_data<std::int32_t>(positions);
-  ensure_below(places, positions.numel(), cosine.size(0), "position");
+  ensure_ids_in_range(places, positions.numel(), cosine.size(0), "position");
   with_element_type(x.scalar_type(), [&]<typename T>(T) {
     const Rows<Wide<T>> cosines(cosine), sines(sine);
     T* data = x.data_ptr<T>();
-    ensure(x.stride(2) == 1, "heads whose elements lie {} apart", x.stride(2));
+    ensure(x.stride(2) == 1, "head elements have stride {}, expected 1", x.stride(2));
     const std::int64_t num_heads = x.size(1), row_stride = x.stride(0), head_stride = x.stride(1);
     for_each_row(x.size(0), num_heads * x.size(2), [&](std::int64_t r) {
       for (std::int64_t head = 0; head < num_heads; ++head)
@@ -87,17 +89,18 @@ void HostKernels::embedding(const at::Tensor& ids, const at::Tensor& position_id
   });
 }
 
-// Threads share out the columns, so that each row of a table is added to in the order of tokens.
+// Threads divide the columns among themselves, so that additions to each table row happen in the order of
+// tokens.
 void HostKernels::embedding_backward(const at::Tensor& dout, const at::Tensor& ids,
                                      const at::Tensor& position_ids, at::Tensor& tokens,
                                      at::Tensor& positions, at::Tensor& types) const {
   const Ids at(ids, position_ids, tokens, positions);
-  constexpr std::int64_t kFewestColumns = 32;  // of a thread: two cache lines
+  constexpr std::int64_t kMinColumns = 32;  // per thread: two cache lines
   with_element_type(dout.scalar_type(), [&]<typename T>(T) {
     using W = Wide<T>;
     const Rows<T> from(dout);
     const Rows<W> token_table(tokens), position_table(positions), type_table(types);
-    at::parallel_for(0, from.width, kFewestColumns, [&](std::int64_t begin, std::int64_t end) {
+    at::parallel_for(0, from.width, kMinColumns, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = 0; r < from.num_rows(); ++r) {
         if (token_table.data != nullptr && at.tokens[r] >= 0)
           add_to(token_table.row(at.tokens[r]), from.row(r), begin, end);

@@ -1,4 +1,5 @@
-// Sums and maxima of a loop in several lanes: without them every addition waits for the one before it.
+// Sums and maxima of a loop in several lanes, which breaks the dependency of each operation on the previous
+// one.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace optimus {
 
 inline constexpr std::int64_t kLanes = 16;
 
-// Adds up term(0) ... term(count - 1), each lane its own and then the lanes: always in the same order.
+// Adds term(0) ... term(count - 1): first within each lane, then over the lanes, always in the same order.
 template <typename Number, typename Term>
 Number lane_sum(std::int64_t count, Term term) {
   std::array<Number, kLanes> lanes{};
@@ -25,7 +26,7 @@ Number lane_sum(std::int64_t count, Term term) {
   return total;
 }
 
-// The largest term, or `at_least`. NaN may win or be lost.
+// The largest term, or `at_least`. With NaN among the terms the result is unspecified.
 template <typename Number, typename Term>
 Number lane_max(std::int64_t count, Number at_least, Term term) {
   std::array<OrderOf<Number>, kLanes> lanes;

@@ -1,4 +1,4 @@
-// Softmax cross entropy on processors: one reading of the logits for the loss, one more pass for the gradient.
+// Softmax cross entropy on CPUs: one pass over the logits for the loss, and another one for the gradient.
 #include <limits>
 
 #include "kernels/host.h"
@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// sum of e^(x - max) over a row, and that max.
+// The sum of e^(x - max) over a row, and its max.
 template <typename Number>
 struct ExponentialSum {
   Number max;
@@ -25,8 +25,9 @@ Wide<T> exponentials(const T* logits, std::int64_t count, Wide<T> max) {
   return lane_sum<Wide<T>>(count, [=](std::int64_t j) { return exponential(load(logits[j]) - max); });
 }
 
-// In pieces that stay in the nearest cache: the largest logit of a piece, then its exponentials; a new maximum rescales the
-// sum so far. Pieces are added up in fp64, so that a vocabulary of 10^5 costs no digits.
+// Works on pieces that fit into the L1 cache: the largest logit of a piece, then its exponentials; a new
+// maximum rescales the sum so far. Pieces are summed in fp64, so that a vocabulary of 10^5 does not lose
+// precision.
 template <typename T>
 ExponentialSum<Wide<T>> sum_exponentials(const T* logits, std::int64_t vocab) {
   constexpr std::int64_t kPiece = 1024;
@@ -59,21 +60,21 @@ void HostKernels::cross_entropy(at::Tensor& logits, const at::Tensor& targets, a
                                 double gradient_scale) const {
   with_element_type(logits.scalar_type(), [&]<typename T>(T) {
     const Rows<T> rows(logits);
-    const auto* goals = flat_data<std::int64_t>(targets);
+    const auto* target_ids = flat_data<std::int64_t>(targets);
     auto* results = flat_data<Wide<T>>(losses);
     for_each_row(rows.num_rows(), rows.width, [&](std::int64_t r) {
       T* row = rows.row(r);
-      ensure(goals[r] >= -1 && goals[r] < rows.width, "target {} in a vocabulary of {}", goals[r],
-             rows.width);
-      if (goals[r] < 0) {
+      ensure(target_ids[r] >= -1 && target_ids[r] < rows.width, "target {} is outside the vocabulary of {}",
+             target_ids[r], rows.width);
+      if (target_ids[r] < 0) {
         results[r] = 0;
         if (gradient_scale != 0) std::fill(row, row + rows.width, T(0));
         return;
       }
       const auto total = sum_exponentials(row, rows.width);
-      const double of_target = static_cast<double>(load(row[goals[r]])) - static_cast<double>(total.max);
+      const double of_target = static_cast<double>(load(row[target_ids[r]])) - static_cast<double>(total.max);
       results[r] = static_cast<Wide<T>>(std::log(total.sum) - of_target);
-      if (gradient_scale != 0) gradient_row(row, rows.width, goals[r], total, gradient_scale);
+      if (gradient_scale != 0) gradient_row(row, rows.width, target_ids[r], total, gradient_scale);
     });
   });
 }
@@ -83,14 +84,15 @@ void HostKernels::loss_statistics(const at::Tensor& logits, const at::Tensor& ta
   with_element_type(logits.scalar_type(), [&]<typename T>(T) {
     const Rows<T> rows(logits);
     const Rows<Wide<T>> results(statistics);
-    const auto* goals = flat_data<std::int64_t>(targets);
+    const auto* target_ids = flat_data<std::int64_t>(targets);
     for_each_row(rows.num_rows(), rows.width, [&](std::int64_t r) {
       const T* row = rows.row(r);
-      ensure(goals[r] >= -2 && goals[r] < rows.width, "target {} in {} columns", goals[r], rows.width);
+      ensure(target_ids[r] >= -2 && target_ids[r] < rows.width, "target {} is outside {} columns",
+             target_ids[r], rows.width);
       const auto total = sum_exponentials(row, rows.width);
       Wide<T>* to = results.row(r);
       to[0] = total.max, to[1] = static_cast<Wide<T>>(total.sum);
-      to[2] = goals[r] < 0 ? Wide<T>{0} : load(row[goals[r]]);
+      to[2] = target_ids[r] < 0 ? Wide<T>{0} : load(row[target_ids[r]]);
     });
   });
 }
@@ -100,17 +102,17 @@ void HostKernels::loss_gradient(at::Tensor& logits, const at::Tensor& targets, c
   with_element_type(logits.scalar_type(), [&]<typename T>(T) {
     using W = Wide<T>;
     const Rows<T> rows(logits);
-    const auto* goals = flat_data<std::int64_t>(targets);
+    const auto* target_ids = flat_data<std::int64_t>(targets);
     const auto* sums = flat_data<W>(logsumexp);
     const W scale = static_cast<W>(gradient_scale);
     for_each_row(rows.num_rows(), rows.width, [&](std::int64_t r) {
       T* row = rows.row(r);
-      if (goals[r] == -1) return static_cast<void>(std::fill(row, row + rows.width, T(0)));
+      if (target_ids[r] == -1) return static_cast<void>(std::fill(row, row + rows.width, T(0)));
       const W sum = sums[r];
-      const W of_target = goals[r] < 0 ? W{0} : exponential(load(row[goals[r]]) - sum);
+      const W of_target = target_ids[r] < 0 ? W{0} : exponential(load(row[target_ids[r]]) - sum);
 #pragma omp simd
       for (std::int64_t j = 0; j < rows.width; ++j) store(row[j], exponential(load(row[j]) - sum) * scale);
-      if (goals[r] >= 0) store(row[goals[r]], (of_target - 1) * scale);
+      if (target_ids[r] >= 0) store(row[target_ids[r]], (of_target - 1) * scale);
     });
   });
 }

@@ -1,7 +1,9 @@
-// Arithmetic on single elements that HostKernels' loops are made of: reading and writing the element types, exponentials.
+// Arithmetic on single elements for the loops of HostKernels: loading and storing element types,
+// exponentials.
 //
-// Everything here is branch-free on arrays, so that g++ turns a loop over it (`#pragma omp simd`) into vector instructions;
-// the mathematical library's functions would stop it, and so would a function that is not inlined. Doubles go through that library: fp64 is the test mode.
+// Everything here is branch-free, so that g++ vectorizes loops over it (`#pragma omp simd`). Calls into the
+// math library, or to functions that are not inlined, would prevent that. Doubles use the math library: fp64
+// is the test mode.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -15,7 +17,7 @@
 
 namespace optimus {
 
-// The type that arithmetic on T happens in, and that its statistics have.
+// The type used for arithmetic on T and for its statistics.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -33,7 +35,8 @@ inline void store(c10::Half& to, float value) { to = c10::Half(static_cast<float
 #else
 inline void store(c10::Half& to, float value) { to = c10::Half(value); }
 #endif
-// Rounds to nearest, ties to even, with whole numbers only. A NaN would round to infinity, hence the choice.
+// Rounds to nearest, ties to even, with integer arithmetic only. A NaN would round to infinity and is handled
+// separately.
 inline void store(c10::BFloat16& to, float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
@@ -42,8 +45,8 @@ inline void store(c10::BFloat16& to, float value) {
 
 [[gnu::always_inline]] inline double exponential(double x) { return std::exp(x); }
 
-// A whole number that grows with x, and back: the largest of many floats is one instruction this way, while comparisons that
-// must treat NaN rightly are several (and std::fmax over 16-bit numbers makes g++ 12 fail).
+// Maps x to an integer with the same order, and back. The maximum of floats then takes one instruction, while
+// comparisons with correct NaN handling take several (and std::fmax on 16-bit numbers makes g++ 12 fail).
 template <typename Number>
 using OrderOf = std::conditional_t<std::is_same_v<Number, double>, std::int64_t, std::int32_t>;
 
@@ -58,18 +61,18 @@ Number from_order(OrderOf<Number> order) {
   return std::bit_cast<Number>(order_of(std::bit_cast<Number>(order)));
 }
 
-// e^x within 2 ulp: 2^n * e^r with |r| <= ln 2 / 2. Below -87.3 it is 0 (no denormal numbers), above 88.3 it is 2e38, which
-// is as good as infinite in all our formulas. NaN stays NaN. The two ends are found by comparing bits, because comparisons
-// of numbers that must treat NaN rightly become many instructions.
+// e^x within 2 ulp: 2^n * e^r with |r| <= ln 2 / 2. Below -87.3 the result is 0 (no denormal numbers), above
+// 88.3 it is 2e38, which is equivalent to infinity in all our formulas. NaN stays NaN. Both limits are tested
+// by comparing bits, because floating-point comparisons with correct NaN handling take many instructions.
 [[gnu::always_inline]] inline float exponential(float x) {
   constexpr auto kLowest = std::bit_cast<std::uint32_t>(-87.3F),
                  kHighest = std::bit_cast<std::uint32_t>(88.3F);
   constexpr std::uint32_t kInfinity = 0x7f800000U, kMinusInfinity = 0xff800000U;
-  constexpr float kRounding = 0x1.8p23F;  // adding it leaves the nearest whole number in the lowest bits
+  constexpr float kRounding = 0x1.8p23F;  // adding it leaves the nearest integer in the lowest bits
   const float shifted = x * 1.44269504F + kRounding;
   const float whole = shifted - kRounding;
   const float rest = (x - whole * 0.693145752F) - whole * 1.42860677e-6F;  // ln 2 in two parts
-  const float square = rest * rest;  // a short chain of dependent operations, not Horner's long one
+  const float square = rest * rest;  // shorter dependency chain than Horner's scheme
   const float high = square * (0.00138144649F * square + (0.00836878084F * rest + 0.0416683927F));
   const float power = (rest + 1.0F) + square * ((0.166665196F * rest + 0.49999994F) + high);
   const float scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3f800000U);
@@ -78,19 +81,20 @@ Number from_order(OrderOf<Number> order) {
   return bits - kLowest <= kMinusInfinity - kLowest ? 0.0F : capped;
 }
 
-// The normal distribution: its density at x and the part that lies below x.
+// The normal distribution: density and cumulative probability at x.
 template <typename Number>
 struct Normal {
-  Number density, below;
+  Number density, cumulative;
 };
 
 [[gnu::always_inline]] inline Normal<double> normal_distribution(double x) {
   return {0.39894228040143267794 * std::exp(-0.5 * x * x), 0.5 * std::erfc(-0.70710678118654752440 * x)};
 }
 
-// The tail is density * (a polynomial of t = 1 / (1 + z / 2), z = |x| / sqrt 2), fitted to a relative error of 5e-8.
+// The tail is density * (a polynomial of t = 1 / (1 + z / 2), z = |x| / sqrt 2), fitted to a relative error
+// of 5e-8.
 [[gnu::always_inline]] inline Normal<float> normal_distribution(float x) {
-  const float bell = exponential(-0.5F * x * x);
+  const float gaussian = exponential(-0.5F * x * x);
   const float t = 1.0F / (1.0F + 0.353553391F * std::abs(x));
   float series = -0.05938638F;
   series = series * t + 0.286123574F;
@@ -101,8 +105,8 @@ struct Normal {
   series = series * t + 0.242835179F;
   series = series * t + 0.282412082F;
   series = series * t + 0.282084346F;
-  const float tail = 0.5F * bell * (series * t);
-  return {0.398942280F * bell, x < 0.0F ? tail : 1.0F - tail};
+  const float tail = 0.5F * gaussian * (series * t);
+  return {0.398942280F * gaussian, x < 0.0F ? tail : 1.0F - tail};
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Layer norm and RMS norm on processors: a row stays in the nearest cache while it is passed over two or three times.
+// Layer norm and RMS norm on CPUs: a row stays in the L1 cache during two or three passes.
 #include <vector>
 
 #include "kernels/host.h"
@@ -15,8 +15,8 @@ void layer_norm_row(double eps, const T* x, const T* weight, const T* bias, std:
   const W mean = lane_sum<W>(width, [=](std::int64_t j) { return load(x[j]); }) / static_cast<W>(width);
   const W variance = lane_sum<W>(width,
                                  [=](std::int64_t j) {
-                                   const W centred = load(x[j]) - mean;
-                                   return centred * centred;
+                                   const W centered = load(x[j]) - mean;
+                                   return centered * centered;
                                  }) /
                      static_cast<W>(width);
   const W rstd = 1 / std::sqrt(variance + static_cast<W>(eps));
@@ -37,7 +37,7 @@ void rms_norm_row(double eps, const T* x, const T* weight, std::int64_t width, T
   for (std::int64_t j = 0; j < width; ++j) store(y[j], load(x[j]) * rstd * load(weight[j]));
 }
 
-// What the backward pass over one row reads.
+// The inputs of the backward pass over one row.
 template <typename T>
 struct BackwardRow {
   const T *dy, *x, *weight, *residual;
@@ -45,25 +45,27 @@ struct BackwardRow {
   std::int64_t width;
 };
 
-// The factors a, b of dx = rstd * (dy * weight - a - normed * b): means of the row's gradient, plain and along the row.
+// The values a, b of dx = rstd * (dy * weight - a - normed * b): the means of the row's weighted gradient,
+// and of its product with the normed row.
 template <typename T>
-std::pair<Wide<T>, Wide<T>> gradient_means(const BackwardRow<T>& row, bool is_centred) {
+std::pair<Wide<T>, Wide<T>> gradient_means(const BackwardRow<T>& row, bool is_centered) {
   using W = Wide<T>;
   const auto count = static_cast<W>(row.width);
   const W along = lane_sum<W>(row.width, [=](std::int64_t j) {
     return load(row.dy[j]) * load(row.weight[j]) * ((load(row.x[j]) - row.mean) * row.rstd);
   });
-  if (!is_centred) return {W{0}, along / count};
+  if (!is_centered) return {W{0}, along / count};
   const W plain =
       lane_sum<W>(row.width, [=](std::int64_t j) { return load(row.dy[j]) * load(row.weight[j]); });
   return {plain / count, along / count};
 }
 
-// Adds to the weights' gradients before dx is written, because dx may lie where dy does.
+// Adds to the weight gradients before dx is written, because dx may alias dy.
 template <typename T>
-void backward_row(const BackwardRow<T>& row, bool is_centred, T* dx, Wide<T>* weight_sum, Wide<T>* bias_sum) {
+void backward_row(const BackwardRow<T>& row, bool is_centered, T* dx, Wide<T>* weight_sum,
+                  Wide<T>* bias_sum) {
   using W = Wide<T>;
-  const auto [plain, along] = gradient_means(row, is_centred);
+  const auto [plain, along] = gradient_means(row, is_centered);
   const W a = plain, b = along, mean = row.mean, rstd = row.rstd;
   const T *dy = row.dy, *x = row.x, *weight = row.weight, *residual = row.residual;
   if (bias_sum != nullptr) {
@@ -92,7 +94,7 @@ struct BackwardTensors {
 };
 
 template <typename T>
-void backward_rows(const BackwardTensors<T>& all, bool is_centred, std::int64_t begin, std::int64_t end,
+void backward_rows(const BackwardTensors<T>& all, bool is_centered, std::int64_t begin, std::int64_t end,
                    Wide<T>* weight_sum, Wide<T>* bias_sum) {
   for (std::int64_t r = begin; r < end; ++r) {
     const Wide<T>* statistics = all.statistics.row(r);
@@ -100,17 +102,17 @@ void backward_rows(const BackwardTensors<T>& all, bool is_centred, std::int64_t 
                              .x = all.x.row(r),
                              .weight = all.weight,
                              .residual = all.residual.data == nullptr ? nullptr : all.residual.row(r),
-                             .mean = is_centred ? statistics[0] : 0,
-                             .rstd = statistics[is_centred ? 1 : 0],
+                             .mean = is_centered ? statistics[0] : 0,
+                             .rstd = statistics[is_centered ? 1 : 0],
                              .width = all.x.width};
-    backward_row(row, is_centred, all.dx.row(r), weight_sum, bias_sum);
+    backward_row(row, is_centered, all.dx.row(r), weight_sum, bias_sum);
   }
 }
 
-// Every part of the rows has sums of its own, which are added up in the order of parts: the same for the same number of
-// threads.
+// Every part of the rows has its own sums, which are added in the order of parts: the result is deterministic
+// for a given number of threads.
 template <typename T>
-void norm_backward_typed(const BackwardTensors<T>& all, bool is_centred, Wide<T>* weight_gradient,
+void norm_backward_typed(const BackwardTensors<T>& all, bool is_centered, Wide<T>* weight_gradient,
                          Wide<T>* bias_gradient) {
   using W = Wide<T>;
   const std::int64_t num_rows = all.x.num_rows(), width = all.x.width;
@@ -119,7 +121,7 @@ void norm_backward_typed(const BackwardTensors<T>& all, bool is_centred, Wide<T>
   at::parallel_for(0, num_parts, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t part = first; part < last; ++part) {
       W* weight_sum = sums.data() + part * 2 * width;
-      backward_rows(all, is_centred, num_rows * part / num_parts, num_rows * (part + 1) / num_parts,
+      backward_rows(all, is_centered, num_rows * part / num_parts, num_rows * (part + 1) / num_parts,
                     weight_sum, bias_gradient == nullptr ? nullptr : weight_sum + width);
     }
   });
@@ -152,7 +154,7 @@ void HostKernels::norm_backward(const NormOptions& options, const at::Tensor& dy
                                 const at::Tensor& weight, const at::Tensor& statistics,
                                 const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_gradient,
                                 at::Tensor& bias_gradient) const {
-  const bool is_centred = options.kind == NormKind::layer_norm;
+  const bool is_centered = options.kind == NormKind::layer_norm;
   with_element_type(x.scalar_type(), [&]<typename T>(T) {
     const BackwardTensors<T> all{.dy = Rows<T>(dy),
                                  .x = Rows<T>(x),
@@ -160,8 +162,8 @@ void HostKernels::norm_backward(const NormOptions& options, const at::Tensor& dy
                                  .dx = Rows<T>(dx),
                                  .statistics = Rows<Wide<T>>(statistics),
                                  .weight = flat_data<T>(weight)};
-    norm_backward_typed(all, is_centred, flat_data<Wide<T>>(weight_gradient),
-                        is_centred ? flat_data<Wide<T>>(bias_gradient) : nullptr);
+    norm_backward_typed(all, is_centered, flat_data<Wide<T>>(weight_gradient),
+                        is_centered ? flat_data<Wide<T>>(bias_gradient) : nullptr);
   });
 }
 

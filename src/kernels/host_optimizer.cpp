@@ -1,4 +1,4 @@
-// What happens to flat buffers of gradients, masters and moments: the norm, AdamW, conversion.
+// Operations on flat buffers of gradients, masters and moments: the norm, AdamW, conversion.
 #include <numeric>
 #include <vector>
 
@@ -9,21 +9,21 @@
 namespace optimus {
 namespace {
 
-// AdamW's constants of one step, in the type of its arithmetic.
+// AdamW's constants of one step, in its arithmetic type.
 template <typename Number>
 struct AdamFactors {
-  Number beta1, rest1, beta2, rest2, decay, rate, inverse_root, epsilon, scale;
+  Number beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, inverse_root, epsilon, scale;
 
   AdamFactors(const AdamOptions& options, double* numbers)
       : beta1(static_cast<Number>(options.beta1)),
-        rest1(static_cast<Number>(1 - options.beta1)),
+        one_minus_beta1(static_cast<Number>(1 - options.beta1)),
         beta2(static_cast<Number>(options.beta2)),
-        rest2(static_cast<Number>(1 - options.beta2)),
-        decay(static_cast<Number>(1 - number(numbers, StepNumber::learning_rate) * options.weight_decay)),
-        rate(static_cast<Number>(number(numbers, StepNumber::rate))),
-        inverse_root(static_cast<Number>(number(numbers, StepNumber::inverse_root))),
+        one_minus_beta2(static_cast<Number>(1 - options.beta2)),
+        decay(static_cast<Number>(1 - number(numbers, StepScalar::learning_rate) * options.weight_decay)),
+        rate(static_cast<Number>(number(numbers, StepScalar::rate))),
+        inverse_root(static_cast<Number>(number(numbers, StepScalar::inverse_root))),
         epsilon(static_cast<Number>(options.epsilon)),
-        scale(static_cast<Number>(number(numbers, StepNumber::factor))) {}
+        scale(static_cast<Number>(number(numbers, StepScalar::factor))) {}
 };
 
 template <typename Number>
@@ -32,9 +32,10 @@ struct AdamState {
   Number *master, *first, *second;
 };
 
-// a * b + c, rounded once where the processor can. Said here, because a compiler that is free to choose which product of a sum it fuses
-// chooses otherwise for whole vectors than for the elements left over: bits would depend on where a piece begins and ends, and updates
-// that are repeated elsewhere (buddies, pre-copy) must have the same ones.
+// a * b + c, rounded once if the CPU supports it. It is explicit because a compiler that may choose which
+// product of a sum to fuse chooses differently for whole vectors and for remaining elements. The bits would
+// then depend on where a range begins and ends, but updates that are repeated elsewhere (redundant copies,
+// pre-copy) must be bit-identical.
 template <typename Number>
 inline Number fused(Number a, Number b, Number c) {
 #if defined(__FP_FAST_FMA) && defined(__FP_FAST_FMAF)
@@ -48,14 +49,14 @@ inline Number fused(Number a, Number b, Number c) {
 template <typename T, typename Number>
 void adamw_range(const AdamFactors<Number>& of, const AdamState<Number>& at, std::int64_t begin,
                  std::int64_t end, T* weight) {
-  const AdamFactors<Number> factors = of;  // a copy that no store below can reach
+  const AdamFactors<Number> factors = of;  // a copy that no store below can alias
   const Number* gradients = at.gradient;
   Number *masters = at.master, *firsts = at.first, *seconds = at.second;
 #pragma omp simd
   for (std::int64_t i = begin; i < end; ++i) {
     const Number gradient = gradients[i] * factors.scale;
-    const Number first = fused(factors.beta1, firsts[i], factors.rest1 * gradient);
-    const Number second = fused(factors.beta2, seconds[i], factors.rest2 * gradient * gradient);
+    const Number first = fused(factors.beta1, firsts[i], factors.one_minus_beta1 * gradient);
+    const Number second = fused(factors.beta2, seconds[i], factors.one_minus_beta2 * gradient * gradient);
     const Number divisor = fused(std::sqrt(second), factors.inverse_root, factors.epsilon);
     const Number master = fused(masters[i], factors.decay, -factors.rate * (first / divisor));
     firsts[i] = first, seconds[i] = second, masters[i] = master;
@@ -65,7 +66,7 @@ void adamw_range(const AdamFactors<Number>& of, const AdamState<Number>& at, std
 
 template <typename Number>
 double square_sum_of(const Number* values, std::int64_t count) {
-  constexpr std::int64_t kPart = 1 << 16;  // fixed, so that the sum is the same on any number of threads
+  constexpr std::int64_t kPart = 1 << 16;  // fixed, so that the sum does not depend on the number of threads
   std::vector<double> parts(static_cast<std::size_t>((count + kPart - 1) / kPart));
   at::parallel_for(0, static_cast<std::int64_t>(parts.size()), 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t part = first; part < last; ++part) {
@@ -83,37 +84,38 @@ double square_sum_of(const Number* values, std::int64_t count) {
 }  // namespace
 
 void HostKernels::add_square_sum(const at::Tensor& flat, at::Tensor& sum) const {
-  ensure(sum.numel() == 1, "a sum of {} elements", sum.numel());
+  ensure(sum.numel() == 1, "a square sum must have one element, not {}", sum.numel());
   with_element_type(flat.scalar_type(), [&]<typename T>(T) {
     *flat_data<double>(sum) += square_sum_of(flat_data<T>(flat), flat.numel());
   });
 }
 
 void HostKernels::pass_gate(const GateOptions& options, at::Tensor& numbers) const {
-  ensure(numbers.numel() == kNumStepNumbers, "a gate for {} numbers", numbers.numel());
-  work_out_gate(options, flat_data<double>(numbers));
+  ensure(numbers.numel() == kNumStepScalars, "{} is not the number of step scalars", numbers.numel());
+  compute_gate(options, flat_data<double>(numbers));
 }
 
 void HostKernels::adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
                         at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const {
-  constexpr std::int64_t kElementsWorthAThread = 8192;
+  constexpr std::int64_t kMinElementsPerThread = 8192;
   auto* of_step = numbers.data_ptr<double>();
-  if (number(of_step, StepNumber::is_finite) == 0) return;
-  ensure(gradient.scalar_type() == master.scalar_type(), "a gradient of type {} for a master of type {}",
-         c10::toString(gradient.scalar_type()), c10::toString(master.scalar_type()));
+  if (number(of_step, StepScalar::is_finite) == 0) return;
+  ensure(gradient.scalar_type() == master.scalar_type(),
+         "a gradient of type {} does not match a master of type {}", c10::toString(gradient.scalar_type()),
+         c10::toString(master.scalar_type()));
   with_element_type(weight.scalar_type(), [&]<typename T>(T) {
     using W = Wide<T>;
     const AdamFactors<W> factors(options, of_step);
     const AdamState<W> state{flat_data<W>(gradient), flat_data<W>(master), flat_data<W>(first),
                              flat_data<W>(second)};
     T* weights = flat_data<T>(weight);
-    at::parallel_for(0, master.numel(), kElementsWorthAThread, [&](std::int64_t begin, std::int64_t end) {
+    at::parallel_for(0, master.numel(), kMinElementsPerThread, [&](std::int64_t begin, std::int64_t end) {
       adamw_range(factors, state, begin, end, weights);
     });
   });
 }
 
-// ATen's copy is one vectorised pass in every pair of types.
+// ATen's copy is one vectorized pass for all pairs of types.
 void HostKernels::convert(const at::Tensor& from, at::Tensor& to) const { to.copy_(from); }
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// How HostKernels' loops see tensors: rows of neighbouring elements, each type once, rows spread over threads.
+// Tensors as the loops of HostKernels see them: rows of contiguous elements, dispatch over element types, and
+// distribution of rows over threads.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -12,18 +13,19 @@
 
 namespace optimus {
 
-// A [rows, width] or [rows, heads, width] tensor as rows * heads rows. Does not own.
+// A [rows, width] or [rows, heads, width] tensor as rows * heads rows. Does not own the data.
 template <typename T>
 struct Rows {
   T* data = nullptr;
   std::int64_t num_outer = 0, num_inner = 1, width = 0;
   std::int64_t outer_stride = 0, inner_stride = 0;
 
-  Rows() = default;  // of an undefined tensor: data is null
+  Rows() = default;  // for an undefined tensor: data is null
   explicit Rows(const at::Tensor& tensor) {
     if (!tensor.defined()) return;
-    ensure(tensor.dim() == 2 || tensor.dim() == 3, "a tensor of {} dims as rows", tensor.dim());
-    ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "rows whose elements lie {} apart",
+    ensure(tensor.dim() == 2 || tensor.dim() == 3, "a tensor of {} dims where rows are expected",
+           tensor.dim());
+    ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "row elements have stride {}, expected 1",
            tensor.stride(-1));
     data = tensor.data_ptr<T>();
     num_outer = tensor.size(0), outer_stride = tensor.stride(0), width = tensor.size(-1);
@@ -36,11 +38,11 @@ struct Rows {
   }
 };
 
-// A vector of neighbouring elements; null when the tensor is undefined.
+// Data of a contiguous vector; null if the tensor is undefined.
 template <typename T>
 T* flat_data(const at::Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
-  ensure(tensor.is_contiguous(), "a vector or flat buffer with gaps");
+  ensure(tensor.is_contiguous(), "a vector or flat buffer is not contiguous");
   return tensor.data_ptr<T>();
 }
 
@@ -50,16 +52,17 @@ void with_element_type(at::ScalarType type, Visit visit) {
   if (type == at::kFloat) return visit(float{});
   if (type == at::kBFloat16) return visit(c10::BFloat16{});
   if (type == at::kHalf) return visit(c10::Half{});
-  ensure(type == at::kDouble, "kernels do not know the element type {}", c10::toString(type));
+  ensure(type == at::kDouble, "kernels do not support the element type {}", c10::toString(type));
   visit(double{});
 }
 
-// Calls visit(row) for all rows, on all threads. Few elements stay on one: waking a thread costs microseconds.
+// Calls visit(row) for all rows, on all threads. Small inputs use one thread: waking a thread costs
+// microseconds.
 template <typename Visit>
 void for_each_row(std::int64_t num_rows, std::int64_t width, Visit visit) {
-  constexpr std::int64_t kElementsWorthAThread = 16384;
+  constexpr std::int64_t kMinElementsPerThread = 16384;
   const std::int64_t grain =
-      std::max<std::int64_t>(1, kElementsWorthAThread / std::max<std::int64_t>(1, width));
+      std::max<std::int64_t>(1, kMinElementsPerThread / std::max<std::int64_t>(1, width));
   at::parallel_for(0, num_rows, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) visit(row);
   });

@@ -1,4 +1,4 @@
-// Which kernels a device gets; what all kernels share.
+// Selects the kernels for a device; also code shared by all kernels.
 #include <ATen/ops/zeros.h>
 #ifdef OPTIMUS_CUDA
 #include <ATen/cuda/CUDAContextLight.h>
@@ -14,7 +14,7 @@ std::unique_ptr<Kernels> make_host_kernels() { return std::make_unique<HostKerne
 std::unique_ptr<Kernels> make_kernels(at::Device device) {
   if (device.is_cpu()) return make_host_kernels();
 #ifdef OPTIMUS_CUDA
-  // They are compiled for Ampere and what came after it.
+  // Compiled for Ampere and later.
   if (device.is_cuda() && at::cuda::getDeviceProperties(device.index())->major >= 8)
     return make_cuda_kernels();
 #endif
@@ -25,20 +25,20 @@ void Kernels::norm_backward_with_sums(const NormOptions& options, const at::Tens
                                       const at::Tensor& weight, const at::Tensor& statistics,
                                       const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_gradient,
                                       at::Tensor& bias_gradient, StreamSums& sums) const {
-  if (sums.residual.defined()) add_rows(residual, sums.residual);  // first: dx may lie there
+  if (sums.residual.defined()) add_rows(residual, sums.residual);  // first, because dx may alias the residual
   norm_backward(options, dy, x, weight, statistics, residual, dx, weight_gradient, bias_gradient);
   if (sums.output.defined()) add_rows(dx, sums.output);
 }
 
-at::Tensor numbers_behind_gate(at::Device device, double learning_rate, std::int64_t step, double factor,
-                               const GateOptions& options) {
-  at::Tensor numbers = at::zeros({kNumStepNumbers}, at::kDouble);
+at::Tensor step_scalars_after_gate(at::Device device, double learning_rate, std::int64_t step, double factor,
+                                   const GateOptions& options) {
+  at::Tensor numbers = at::zeros({kNumStepScalars}, at::kDouble);
   auto* values = numbers.data_ptr<double>();
-  number(values, StepNumber::learning_rate) = learning_rate;
-  number(values, StepNumber::num_counted) = 1 / factor;
-  number(values, StepNumber::loss_scale) = 1;
-  number(values, StepNumber::num_updates) = static_cast<double>(step - 1);
-  work_out_gate(options, values);
+  number(values, StepScalar::learning_rate) = learning_rate;
+  number(values, StepScalar::num_counted) = 1 / factor;
+  number(values, StepScalar::loss_scale) = 1;
+  number(values, StepScalar::num_updates) = static_cast<double>(step - 1);
+  compute_gate(options, values);
   return numbers.to(device);
 }
 

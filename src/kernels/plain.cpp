@@ -1,4 +1,5 @@
-// PlainKernels: each kernel as ATen operations, on any device. Written to be read, not to be fast: tests trust it.
+// PlainKernels: each kernel as ATen operations, on any device. Written for readability, not speed: the
+// reference in tests.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -49,7 +50,7 @@ at::Tensor activate_backward(Activation kind, const at::Tensor& dy, const at::Te
   return {};
 }
 
-// The site's factors, [rows, width]: 0 or 1 / (1 - rate). Drawn on the host, row by row.
+// The dropout factors of a site, [rows, width]: 0 or 1 / (1 - rate). Drawn on the host, row by row.
 at::Tensor dropout_factors(const DropoutSite& site, const at::Tensor& like) {
   const std::int64_t num_rows = like.size(0), width = like.size(1);
   at::Tensor uniform = at::empty({num_rows, width}, at::kDouble);
@@ -63,7 +64,8 @@ at::Tensor dropout_factors(const DropoutSite& site, const at::Tensor& like) {
   return (uniform.ge(site.rate).to(at::kDouble) / (1 - site.rate)).to(like.device(), like.scalar_type());
 }
 
-// table[ids[row]] += values[row]. Of ATen's two ways the one whose order of additions is fixed on the device.
+// table[ids[row]] += values[row]. Of ATen's two operations, uses the one with a fixed order of additions on
+// the device.
 void add_to_rows(at::Tensor& table, const at::Tensor& ids, const at::Tensor& values) {
   if (table.is_cuda())
     table.index_put_({ids.to(at::kLong)}, values, /*accumulate=*/true);
@@ -75,29 +77,29 @@ class PlainKernels final : public Kernels {
  public:
   void norm(const NormOptions& options, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
             at::Tensor& y, at::Tensor& statistics) const override {
-    const bool is_centred = options.kind == NormKind::layer_norm;
+    const bool is_centered = options.kind == NormKind::layer_norm;
     const at::Tensor mean = wide(x).mean(-1, true);
-    const at::Tensor centred = is_centred ? wide(x) - mean : wide(x);
-    const at::Tensor rstd = (centred.square().mean(-1, true) + options.eps).rsqrt();
-    statistics.copy_(is_centred ? at::cat({mean, rstd}, -1) : rstd);
-    const at::Tensor scaled = centred * rstd * wide(weight);
+    const at::Tensor centered = is_centered ? wide(x) - mean : wide(x);
+    const at::Tensor rstd = (centered.square().mean(-1, true) + options.eps).rsqrt();
+    statistics.copy_(is_centered ? at::cat({mean, rstd}, -1) : rstd);
+    const at::Tensor scaled = centered * rstd * wide(weight);
     y.copy_(bias.defined() ? scaled + wide(bias) : scaled);
   }
 
   void norm_backward(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
                      const at::Tensor& weight, const at::Tensor& statistics, const at::Tensor& residual,
                      at::Tensor& dx, at::Tensor& weight_gradient, at::Tensor& bias_gradient) const override {
-    const bool is_centred = options.kind == NormKind::layer_norm;
-    const at::Tensor rstd = statistics.narrow(-1, is_centred ? 1 : 0, 1);
-    const at::Tensor normed = (is_centred ? wide(x) - statistics.narrow(-1, 0, 1) : wide(x)) * rstd;
+    const bool is_centered = options.kind == NormKind::layer_norm;
+    const at::Tensor rstd = statistics.narrow(-1, is_centered ? 1 : 0, 1);
+    const at::Tensor normed = (is_centered ? wide(x) - statistics.narrow(-1, 0, 1) : wide(x)) * rstd;
     const at::Tensor upstream = wide(dy) * wide(weight);
     at::Tensor inner = upstream - normed * (upstream * normed).mean(-1, true);
-    if (is_centred) inner = inner - upstream.mean(-1, true);
+    if (is_centered) inner = inner - upstream.mean(-1, true);
     const at::Tensor gradient = residual.defined() ? wide(residual) + inner * rstd : inner * rstd;
     const std::int64_t width = x.size(-1);
     weight_gradient.add_((wide(dy) * normed).reshape({-1, width}).sum(0));
-    if (is_centred) bias_gradient.add_(wide(dy).reshape({-1, width}).sum(0));
-    dx.copy_(gradient);  // last: dx may be dy
+    if (is_centered) bias_gradient.add_(wide(dy).reshape({-1, width}).sum(0));
+    dx.copy_(gradient);  // last, because dx may alias dy
   }
 
   void activation(Activation kind, const at::Tensor& x, const at::Tensor& gate,
@@ -119,9 +121,9 @@ class PlainKernels final : public Kernels {
             bool is_backward) const override {
     const std::int64_t half = x.size(2) / 2;
     const at::Tensor cos = cosine.index_select(0, positions).unsqueeze(1);  // [rows, 1, head_dim / 2]
-    const at::Tensor turn = sine.index_select(0, positions).unsqueeze(1) * (is_backward ? -1 : 1);
+    const at::Tensor signed_sine = sine.index_select(0, positions).unsqueeze(1) * (is_backward ? -1 : 1);
     const at::Tensor a = wide(x.narrow(2, 0, half)), b = wide(x.narrow(2, half, half));
-    x.copy_(at::cat({a * cos - b * turn, b * cos + a * turn}, 2));
+    x.copy_(at::cat({a * cos - b * signed_sine, b * cos + a * signed_sine}, 2));
   }
 
   void embedding(const at::Tensor& ids, const at::Tensor& position_ids, const at::Tensor& tokens,
@@ -142,13 +144,13 @@ class PlainKernels final : public Kernels {
   void cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses,
                      double gradient_scale) const override {
     const at::Tensor is_counted = targets.ge(0);
-    const at::Tensor goals = targets.clamp_min(0).unsqueeze(1);
+    const at::Tensor target_ids = targets.clamp_min(0).unsqueeze(1);
     const at::Tensor log_softmax = wide(logits).log_softmax(1);
-    const at::Tensor negative = -log_softmax.gather(1, goals).squeeze(1);
+    const at::Tensor negative = -log_softmax.gather(1, target_ids).squeeze(1);
     losses.copy_(at::where(is_counted, negative, at::zeros_like(negative)));
     if (gradient_scale == 0) return;
     at::Tensor gradient = log_softmax.exp();
-    gradient.scatter_add_(1, goals, (negative * 0 - 1).unsqueeze(1));
+    gradient.scatter_add_(1, target_ids, (negative * 0 - 1).unsqueeze(1));
     gradient = gradient * gradient_scale;
     logits.copy_(at::where(is_counted.unsqueeze(1), gradient, at::zeros_like(gradient)));
   }
@@ -187,33 +189,33 @@ class PlainKernels final : public Kernels {
   }
 
   void pass_gate(const GateOptions& options, at::Tensor& numbers) const override {
-    const auto at = [&](StepNumber which) { return numbers.select(0, static_cast<int>(which)); };
-    const at::Tensor to_mean = at(StepNumber::loss_scale) * at(StepNumber::num_counted);
-    const at::Tensor norm = at(StepNumber::square_sum).sqrt() / to_mean;
-    const at::Tensor is_finite = norm.isfinite().logical_and(at(StepNumber::loss_sum).isfinite());
-    at(StepNumber::grad_norm).copy_(norm);
-    at(StepNumber::is_finite).copy_(is_finite);
+    const auto at = [&](StepScalar which) { return numbers.select(0, static_cast<int>(which)); };
+    const at::Tensor to_mean = at(StepScalar::loss_scale) * at(StepScalar::num_counted);
+    const at::Tensor norm = at(StepScalar::square_sum).sqrt() / to_mean;
+    const at::Tensor is_finite = norm.isfinite().logical_and(at(StepScalar::loss_sum).isfinite());
+    at(StepScalar::grad_norm).copy_(norm);
+    at(StepScalar::is_finite).copy_(is_finite);
     if (!is_finite.item<bool>()) return;
-    at(StepNumber::num_updates).add_(1);
-    const auto step = at(StepNumber::num_updates).item<double>();
+    at(StepScalar::num_updates).add_(1);
+    const auto step = at(StepScalar::num_updates).item<double>();
     const at::Tensor clipping = options.clip > 0 ? (options.clip / (norm + 1e-6)).clamp_max(1) : norm * 0 + 1;
-    at(StepNumber::factor).copy_(clipping / to_mean);
-    at(StepNumber::rate).copy_(at(StepNumber::learning_rate) / (1 - std::pow(options.beta1, step)));
-    at(StepNumber::inverse_root).fill_(1 / std::sqrt(1 - std::pow(options.beta2, step)));
+    at(StepScalar::factor).copy_(clipping / to_mean);
+    at(StepScalar::rate).copy_(at(StepScalar::learning_rate) / (1 - std::pow(options.beta1, step)));
+    at(StepScalar::inverse_root).fill_(1 / std::sqrt(1 - std::pow(options.beta2, step)));
   }
 
   void adamw(const AdamOptions& options, const at::Tensor& numbers, const at::Tensor& gradient,
              at::Tensor& master, at::Tensor& first, at::Tensor& second, at::Tensor& weight) const override {
-    const auto at = [&](StepNumber which) {
+    const auto at = [&](StepScalar which) {
       return numbers.select(0, static_cast<int>(which)).item<double>();
     };
-    if (at(StepNumber::is_finite) == 0) return;
-    const at::Tensor scaled = gradient * at(StepNumber::factor);
+    if (at(StepScalar::is_finite) == 0) return;
+    const at::Tensor scaled = gradient * at(StepScalar::factor);
     first.mul_(options.beta1).add_(scaled, 1 - options.beta1);
     second.mul_(options.beta2).addcmul_(scaled, scaled, 1 - options.beta2);
-    const at::Tensor divisor = second.sqrt() * at(StepNumber::inverse_root) + options.epsilon;
-    master.mul_(1 - at(StepNumber::learning_rate) * options.weight_decay);
-    master.addcdiv_(first, divisor, -at(StepNumber::rate));
+    const at::Tensor divisor = second.sqrt() * at(StepScalar::inverse_root) + options.epsilon;
+    master.mul_(1 - at(StepScalar::learning_rate) * options.weight_decay);
+    master.addcdiv_(first, divisor, -at(StepScalar::rate));
     weight.copy_(master);
   }
 

@@ -1,15 +1,16 @@
-// Which scores a hop of ring attention has, and what its implementations share.
+// Determines the scores of a ring step, and code shared by the implementations of ring attention.
 //
-//   cp 2, causal: part 0 has pieces 0 and 3 of a sequence, part 1 has 1 and 2. \ causal, # all see all, . nothing
+//   cp 2, causal: part 0 has pieces 0 and 3 of a sequence, part 1 has 1 and 2.
+//   \ causal, # all see all, . nothing
 //
-//                keys of part 0   of part 1
-//                       0  3        1  2
-//   queries of part 0
-//       0               \  .        .  .
-//       3               #  \        #  #
-//   queries of part 1
-//       1               #  .        \  .
-//       2               #  .        #  \    1 and 2 are neighbours, so these three are one triangle
+//                  keys of part 0   of part 1
+//                         0  3        1  2
+//     queries of part 0
+//         0               \  .        .  .
+//         3               #  \        #  #
+//     queries of part 1
+//         1               #  .        \  .
+//         2               #  .        #  \    1 and 2 are adjacent, so these three are one triangle
 #include "kernels/ring_attention.h"
 
 #include <algorithm>
@@ -19,7 +20,7 @@
 namespace optimus {
 namespace {
 
-// A span of positions, and the row of the part where it begins.
+// A span of positions, and the index of its first row in the part.
 struct PlacedSpan {
   Span positions;
   std::int64_t first_row = 0;
@@ -28,13 +29,14 @@ struct PlacedSpan {
   }
 };
 
-// Neighbouring spans become one: the middle part's two pieces are one triangle of scores.
+// Adjacent spans are merged: the two pieces of the middle part are one triangle of scores.
 std::vector<PlacedSpan> placed(const ContextPositions& spans, std::int64_t length) {
   std::vector<PlacedSpan> result;
   std::int64_t row = 0, done = 0;
   for (const Span& span : spans) {
     ensure(span.begin >= done && span.begin <= span.end && span.end <= length,
-           "context positions {}..{} behind {} in a sequence of {}", span.begin, span.end, done, length);
+           "context positions {}..{} must start at {} or later in a sequence of {}", span.begin, span.end,
+           done, length);
     if (!result.empty() && result.back().positions.end == span.begin)
       result.back().positions.end = span.end;
     else if (span.size() > 0)
@@ -82,22 +84,23 @@ void check_ring_task(const RingTask& task, const at::Tensor& q, const at::Tensor
   const AttentionShape& shape = task.shape;
   check_attention(shape, task.dropout);
   ensure(q.size(0) >= shape.sequences * task.own_length && q.size(1) == shape.heads &&
-             k.size(0) >= shape.sequences * task.their_length && k.size(1) == shape.kv_heads &&
+             k.size(0) >= shape.sequences * task.key_length && k.size(1) == shape.kv_heads &&
              q.size(2) == shape.head_dim && k.size(2) == shape.head_dim,
-         "ring attention of {} sequences, {} queries with {} heads, {} keys with {}, {} wide: q has {} rows, "
-         "k has {}",
-         shape.sequences, task.own_length, shape.heads, task.their_length, shape.kv_heads, shape.head_dim,
+         "ring attention of {} sequences, {} queries with {} heads, {} keys with {} heads, head dimension "
+         "{}: q has {} rows, k has {} rows",
+         shape.sequences, task.own_length, shape.heads, task.key_length, shape.kv_heads, shape.head_dim,
          q.size(0), k.size(0));
   for (const RingPiece& piece : task.pieces) {
     ensure(piece.sequence >= 0 && piece.sequence < shape.sequences && piece.queries.begin >= 0 &&
                piece.queries.begin < piece.queries.end && piece.queries.end <= task.own_length &&
                piece.keys.begin >= 0 && piece.keys.begin < piece.keys.end &&
-               piece.keys.end <= task.their_length,
+               piece.keys.end <= task.key_length,
            "ring piece of sequence {}: queries {}..{} of {}, keys {}..{} of {}", piece.sequence,
            piece.queries.begin, piece.queries.end, task.own_length, piece.keys.begin, piece.keys.end,
-           task.their_length);
+           task.key_length);
     ensure(!piece.is_causal || piece.queries.size() == piece.keys.size(),
-           "a causal ring piece of {} queries and {} keys", piece.queries.size(), piece.keys.size());
+           "a causal ring piece must have as many queries as keys, not {} and {}", piece.queries.size(),
+           piece.keys.size());
   }
 }
 

@@ -1,7 +1,8 @@
-// Ring attention as its definition says, by ATen operations: the twin that the other is compared with, and what CUDA uses.
+// Ring attention by its definition, with ATen operations: the reference for the host implementation, and the
+// implementation for CUDA.
 //
-// Pieces that are alike in neighbouring sequences are computed together; queries go in blocks, so that the matrix of scores
-// stays small however long the sequence is.
+// Equal pieces of consecutive sequences are computed together. Queries are processed in blocks, so that the
+// score matrix stays small for any sequence length.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/logaddexp.h>
 #include <ATen/ops/matmul.h>
@@ -22,25 +23,25 @@ at::Tensor widened(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
 }
 
-// A piece that `num_sequences` sequences have, beginning with its own.
-struct AlikePieces {
+// A piece that is the same in `num_sequences` consecutive sequences, beginning with its own.
+struct EqualPieces {
   RingPiece piece;
   std::int64_t num_sequences = 1;
 
-  bool goes_on_with(RingPiece next) const {
+  bool is_continued_by(RingPiece next) const {
     if (next.sequence != piece.sequence + num_sequences) return false;
     next.sequence = piece.sequence;
     return next == piece;
   }
 };
 
-std::vector<AlikePieces> alike_pieces(const std::vector<RingPiece>& pieces) {
-  std::vector<AlikePieces> result;
+std::vector<EqualPieces> merge_equal_pieces(const std::vector<RingPiece>& pieces) {
+  std::vector<EqualPieces> result;
   std::map<std::pair<std::int64_t, std::int64_t>, std::size_t>
-      last;  // where a piece that begins like this is
+      last;  // index of the last entry with these begins
   for (const RingPiece& piece : pieces) {
     const auto [found, is_new] = last.try_emplace({piece.queries.begin, piece.keys.begin}, result.size());
-    if (!is_new && result[found->second].goes_on_with(piece)) {
+    if (!is_new && result[found->second].is_continued_by(piece)) {
       ++result[found->second].num_sequences;
     } else {
       found->second = result.size();
@@ -50,31 +51,33 @@ std::vector<AlikePieces> alike_pieces(const std::vector<RingPiece>& pieces) {
   return result;
 }
 
-// Some queries of alike pieces and all keys that they see. Tensors are [sequences, heads, rows, head_dim] in the wide type.
+// Some queries of equal pieces and all keys that they see. Tensors are [sequences, heads, rows, head_dim] in
+// the wide type.
 class RingBlock {
  public:
-  RingBlock(const RingTask& task, const AlikePieces& alike, Span queries)
+  RingBlock(const RingTask& task, const EqualPieces& equal_pieces, Span queries)
       : task_(task),
-        alike_(alike),
+        equal_pieces_(equal_pieces),
         queries_(queries),
-        num_keys_(alike.piece.is_causal ? queries.end : alike.piece.keys.size()) {}
+        num_keys_(equal_pieces.piece.is_causal ? queries.end : equal_pieces.piece.keys.size()) {}
 
-  // Views of what the block reads and writes, [sequences, rows, heads, head_dim] turned to heads first.
+  // Views of the block's data, [sequences, rows, heads, head_dim] transposed to heads first.
   at::Tensor of_queries(const at::Tensor& tensor) const {
-    const std::int64_t begin = alike_.piece.queries.begin + queries_.begin;
+    const std::int64_t begin = equal_pieces_.piece.queries.begin + queries_.begin;
     return rows(tensor, task_.own_length, {begin, begin + queries_.size()});
   }
   at::Tensor of_keys(const at::Tensor& tensor) const {
-    const std::int64_t begin = alike_.piece.keys.begin;
-    return rows(tensor, task_.their_length, {begin, begin + num_keys_});
+    const std::int64_t begin = equal_pieces_.piece.keys.begin;
+    return rows(tensor, task_.key_length, {begin, begin + num_keys_});
   }
   at::Tensor statistics(const at::Tensor& logsumexp) const {  // [sequences, heads, rows, 1]
-    return logsumexp.narrow(0, alike_.piece.sequence, alike_.num_sequences)
-        .narrow(2, alike_.piece.queries.begin + queries_.begin, queries_.size())
+    return logsumexp.narrow(0, equal_pieces_.piece.sequence, equal_pieces_.num_sequences)
+        .narrow(2, equal_pieces_.piece.queries.begin + queries_.begin, queries_.size())
         .unsqueeze(3);
   }
 
-  // The heads of a group as one: [sequences, kv_heads, group * rows, ..], as the products with keys want them; and back.
+  // grouped: merges the heads of a group, [sequences, kv_heads, group * rows, ..], for products with keys.
+  // apart: the inverse.
   at::Tensor grouped(const at::Tensor& heads) const {
     return heads.reshape({heads.size(0), task_.shape.kv_heads, -1, heads.size(3)});
   }
@@ -85,20 +88,20 @@ class RingBlock {
   // [sequences, heads, rows, keys]
   at::Tensor scores(const at::Tensor& query, const at::Tensor& key) const {
     at::Tensor result = apart(at::matmul(grouped(query), key.transpose(2, 3))) * task_.shape.scale;
-    if (!alike_.piece.is_causal) return result;
+    if (!equal_pieces_.piece.is_causal) return result;
     const at::Tensor is_later =
         at::ones({queries_.size(), num_keys_}, query.options().dtype(at::kBool)).triu(queries_.begin + 1);
     return result.masked_fill_(is_later, -std::numeric_limits<double>::infinity());
   }
 
-  // A factor for each score, or undefined without dropout.
+  // A factor for each score; undefined without dropout.
   at::Tensor factors(const at::Tensor& like) const {
     if (task_.dropout.rate == 0) return {};
-    const RingPiece& piece = alike_.piece;
+    const RingPiece& piece = equal_pieces_.piece;
     const Span query_positions{piece.first_query + queries_.begin, piece.first_query + queries_.end},
         key_positions{piece.first_key, piece.first_key + num_keys_};
     std::vector<at::Tensor> sequences;
-    for (std::int64_t i = 0; i < alike_.num_sequences; ++i)
+    for (std::int64_t i = 0; i < equal_pieces_.num_sequences; ++i)
       sequences.push_back(dropout_factors(task_.dropout, piece.sequence + i, task_.shape.heads,
                                           query_positions, key_positions, like));
     return at::stack(sequences);
@@ -106,15 +109,15 @@ class RingBlock {
 
  private:
   at::Tensor rows(const at::Tensor& tensor, std::int64_t length, Span span) const {
-    return tensor.narrow(0, alike_.piece.sequence * length, alike_.num_sequences * length)
-        .unflatten(0, {alike_.num_sequences, length})
+    return tensor.narrow(0, equal_pieces_.piece.sequence * length, equal_pieces_.num_sequences * length)
+        .unflatten(0, {equal_pieces_.num_sequences, length})
         .narrow(1, span.begin, span.size())
         .transpose(1, 2);
   }
 
   const RingTask& task_;
-  const AlikePieces& alike_;
-  Span queries_;  // from the piece's start
+  const EqualPieces& equal_pieces_;
+  Span queries_;  // relative to the piece's start
   std::int64_t num_keys_;
 };
 
@@ -122,12 +125,12 @@ class RingBlock {
 template <typename Visit>
 void for_each_block(const RingTask& task, const at::Tensor& q, std::int64_t max_score_bytes, Visit visit) {
   const std::int64_t element_size = q.scalar_type() == at::kDouble ? 8 : 4;
-  for (const AlikePieces& alike : alike_pieces(task.pieces)) {
+  for (const EqualPieces& equal_pieces : merge_equal_pieces(task.pieces)) {
     const std::int64_t row_bytes =
-        alike.num_sequences * task.shape.heads * alike.piece.keys.size() * element_size;
+        equal_pieces.num_sequences * task.shape.heads * equal_pieces.piece.keys.size() * element_size;
     const std::int64_t size = std::max<std::int64_t>(1, max_score_bytes / row_bytes);
-    for (std::int64_t begin = 0, end = alike.piece.queries.size(); begin < end; begin += size)
-      visit(RingBlock(task, alike, {begin, std::min(begin + size, end)}));
+    for (std::int64_t begin = 0, end = equal_pieces.piece.queries.size(); begin < end; begin += size)
+      visit(RingBlock(task, equal_pieces, {begin, std::min(begin + size, end)}));
   }
 }
 
@@ -161,10 +164,11 @@ class PlainRingAttention final : public RingAttention {
       const at::Tensor probabilities = (block.scores(query, key) - block.statistics(logsumexp)).exp_();
       const at::Tensor factors = block.factors(probabilities);
       const at::Tensor dropped = factors.defined() ? probabilities * factors : probabilities;
-      at::Tensor slopes = block.apart(at::matmul(groups, widened(block.of_keys(v)).transpose(2, 3)));
-      if (factors.defined()) slopes.mul_(factors);
+      at::Tensor score_gradients = block.apart(at::matmul(groups, widened(block.of_keys(v)).transpose(2, 3)));
+      if (factors.defined()) score_gradients.mul_(factors);
       const at::Tensor delta = (upstream * widened(block.of_queries(out))).sum(3, true);
-      const at::Tensor dscores = block.grouped(slopes.sub_(delta).mul_(probabilities).mul_(task.shape.scale));
+      const at::Tensor dscores =
+          block.grouped(score_gradients.sub_(delta).mul_(probabilities).mul_(task.shape.scale));
       block.of_queries(dq).add_(block.apart(at::matmul(dscores, key)));
       block.of_keys(dk).add_(at::matmul(dscores.transpose(2, 3), block.grouped(query)));
       block.of_keys(dv).add_(at::matmul(block.grouped(dropped).transpose(2, 3), groups));

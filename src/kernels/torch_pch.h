@@ -1,4 +1,4 @@
-// Precompiled for all sources that see libtorch: the tensor type, which every one of them needs and which takes seconds.
+// Precompiled header for all sources that use libtorch: the tensor type, which takes seconds to compile.
 #pragma once
 
 #include <ATen/Parallel.h>

@@ -1,4 +1,4 @@
-// See child_process.h.
+// Implements child_process.h.
 #include "launch/child_process.h"
 
 #include <fcntl.h>
@@ -26,8 +26,10 @@ struct Pipe {
   ~Pipe() { close(read), close(write); }
   void open() {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw UserError("no pipe for a child: {}", ::strerror(errno));
-    // Away from the numbers that the child is to have: dup2 of a file onto itself would leave it to be closed.
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      throw UserError("cannot create a pipe for a child process: {}", ::strerror(errno));
+    // Use numbers above those that the child gets: dup2 of a descriptor onto itself would keep its
+    // close-on-exec flag.
     read = ::fcntl(ends[0], F_DUPFD_CLOEXEC, 16), write = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 16);
     ::close(ends[0]), ::close(ends[1]);
   }
@@ -80,7 +82,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   const int error = ::posix_spawnp(&pid_, options.program.c_str(), &how.actions, &how.attributes,
                                    word_pointers(words).data(), word_pointers(variables).data());
   if (error != 0)
-    throw UserError("{} could not be started{}: {}", options.program,
+    throw UserError("cannot start {}{}: {}", options.program,
                     options.folder.empty() ? "" : " in " + options.folder.string(), ::strerror(error));
   input_ = std::exchange(in.write, -1), output_ = std::exchange(out.read, -1);
   errors_ = std::exchange(err.read, -1);
@@ -113,7 +115,8 @@ std::optional<int> ChildProcess::code() {
   return code_;
 }
 
-// The whole group: what it has started itself ends with it. Once: a second one means "at once" to a program that heeds the first.
+// Signals the whole process group, including its own children. Send each signal once: programs often treat a
+// second SIGINT as "end at once".
 void ChildProcess::signal(int number) const {
   if (pid_ > 0 && !code_) ::kill(-pid_, number);
 }

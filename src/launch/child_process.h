@@ -1,5 +1,6 @@
-// A program that this one has started, with its standard input, output and error in our hands or left as they are. In a process
-// group of its own, so that Ctrl-C reaches only us. Not the workers of a run (workers.h), which have more to say.
+// A child process whose standard input, output and error are either pipes to this process or inherited. It
+// runs in a process group of its own, so that Ctrl-C reaches only this process. Not for the workers of a run
+// (workers.h), which also report results.
 #pragma once
 
 #include <sys/types.h>
@@ -13,23 +14,23 @@
 namespace optimus {
 
 struct ChildOptions {
-  std::string program;                                           // looked for in PATH
-  std::vector<std::string> words;                                // the name first
-  std::vector<std::pair<std::string, std::string>> variables{};  // beside those of this process
-  Path folder{};                                                 // to run in; empty: ours
-  bool has_pipes = false;  // else its input is empty, and output and error are ours
+  std::string program;                                           // searched in PATH
+  std::vector<std::string> words;                                // the program's name first
+  std::vector<std::pair<std::string, std::string>> variables{};  // in addition to those of this process
+  Path folder{};           // working directory; empty: that of this process
+  bool has_pipes = false;  // otherwise its input is empty, and output and error are inherited
 };
 
 class ChildProcess {
  public:
-  // Throws UserError when it cannot be started.
+  // Throws UserError if the process cannot be started.
   explicit ChildProcess(const ChildOptions& options);
   ChildProcess(ChildProcess&& other) noexcept;
-  // Ends it, if it still runs.
+  // Ends the process if it still runs.
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }
-  // With pipes; -1 when closed. Those that are read do not block.
+  // Only with pipes; -1 when closed. Reading ends do not block.
   int input() const { return input_; }
   int output() const { return output_; }
   int errors() const { return errors_; }
@@ -37,7 +38,7 @@ class ChildProcess {
   void close_output();
   void close_errors();
 
-  // The exit code, 128 + the signal's number as shells have it; nothing while it runs.
+  // The exit code, or 128 + the signal number as in shells; nullopt while it runs.
   std::optional<int> code();
   void signal(int number) const;
 

@@ -1,4 +1,4 @@
-// See launch_hosts.h: the side of a host.
+// Implements the host's side of launch_hosts.h.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -17,40 +17,41 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kSettingsPatience{60};
-constexpr Seconds kRankGrace{15};  // for the other ranks of the host, after one has failed or they are to end
-constexpr std::size_t kMostSettings = 1 << 20;
+constexpr Seconds kTaskTimeout{60};
+// for the other ranks of the host, after one has failed or they were asked to end
+constexpr Seconds kRankGrace{15};
+constexpr std::size_t kMaxTaskBytes = 1 << 20;
 
-// Lines from standard input, as they come.
-class LifeLine {
+// Reads lines from standard input without blocking, and detects its end.
+class ControlInput {
  public:
-  LifeLine() { ::fcntl(STDIN_FILENO, F_SETFL, O_NONBLOCK); }
-  bool is_cut() const { return is_cut_; }
-  // The next line, when one is there after at most so long.
+  ControlInput() { ::fcntl(STDIN_FILENO, F_SETFL, O_NONBLOCK); }
+  bool is_closed() const { return is_closed_; }
+  // Waits at most `milliseconds` for the next line.
   std::optional<std::string> line(int milliseconds) {
     pollfd waited{STDIN_FILENO, POLLIN, 0};
-    if (is_cut_ || have_.find('\n') != std::string::npos) waited.fd = -1;
-    ::poll(&waited, 1, is_cut_ || waited.fd >= 0 ? milliseconds : 0);
+    if (is_closed_ || buffer_.find('\n') != std::string::npos) waited.fd = -1;
+    ::poll(&waited, 1, is_closed_ || waited.fd >= 0 ? milliseconds : 0);
     read_some();
-    const std::size_t end = have_.find('\n');
+    const std::size_t end = buffer_.find('\n');
     if (end == std::string::npos) return std::nullopt;
-    std::string result = have_.substr(0, end);
-    have_.erase(0, end + 1);
+    std::string result = buffer_.substr(0, end);
+    buffer_.erase(0, end + 1);
     return result;
   }
 
  private:
   void read_some() {
     char block[4096];
-    while (!is_cut_ && have_.size() < kMostSettings) {
+    while (!is_closed_ && buffer_.size() < kMaxTaskBytes) {
       const ssize_t size = ::read(STDIN_FILENO, block, sizeof block);
-      if (size > 0) have_.append(block, static_cast<std::size_t>(size));
-      if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR)) is_cut_ = true;
+      if (size > 0) buffer_.append(block, static_cast<std::size_t>(size));
+      if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR)) is_closed_ = true;
       if (size <= 0) return;
     }
   }
-  bool is_cut_ = false;
-  std::string have_;
+  bool is_closed_ = false;
+  std::string buffer_;
 };
 
 struct HostTask {
@@ -59,8 +60,8 @@ struct HostTask {
 };
 
 HostTask parse_task(const std::string& line) {
-  const Json json = parse_json(line, "what optimus launch sent");
-  const JsonView view(json, "what optimus launch sent");
+  const Json json = parse_json(line, "the task from optimus launch");
+  const JsonView view(json, "the task from optimus launch");
   HostTask task;
   task.size = static_cast<int>(view.at("size").integer(1, 1 << 20));
   task.count = static_cast<int>(view.at("count").integer(1, 4096));
@@ -89,43 +90,45 @@ std::vector<ChildProcess> start_ranks(const HostTask& task) {
   return ranks;
 }
 
-HostTask wait_for_task(LifeLine& input, const std::function<bool()>& is_interrupted) {
-  const Deadline deadline = Deadline::after(kSettingsPatience, "optimus launch");
+HostTask wait_for_task(ControlInput& input, const std::function<bool()>& is_interrupted) {
+  const Deadline deadline = Deadline::after(kTaskTimeout, "optimus launch");
   while (!deadline.has_passed() && !is_interrupted()) {
     if (const auto line = input.line(100)) return parse_task(*line);
-    if (input.is_cut()) break;
+    if (input.is_closed()) break;
   }
-  throw UserError("optimus launch --here is started by optimus launch, which tells it what to do");
+  throw UserError(
+      "optimus launch --here is started by optimus launch and reads its task from standard input");
 }
 
 }  // namespace
 
 int launch_here(const std::function<bool()>& is_interrupted) {
   std::signal(SIGPIPE, SIG_IGN);
-  LifeLine input;
+  ControlInput input;
   std::vector<ChildProcess> ranks = start_ranks(wait_for_task(input, is_interrupted));
   std::optional<Deadline> grace;
   bool is_asked = false;
   int code = 0;
   while (true) {
-    bool is_over = true;
+    bool has_ended = true;
     for (ChildProcess& rank : ranks) {
       const auto ended = rank.code();
-      is_over &= ended.has_value();
-      // Any failure counts more than an interruption.
+      has_ended &= ended.has_value();
+      // A failure takes precedence over an interruption.
       if (ended && *ended != 0 && code != 1) code = *ended == 130 ? 130 : 1;
     }
-    if (is_over) return code;
+    if (has_ended) return code;
     if (code == 1 && !grace) grace = Deadline::after(kRankGrace, "the other ranks");
     const auto line = input.line(20);
-    if (input.is_cut()) break;  // nobody is there any more: the ranks end now
+    if (input.is_closed()) break;  // the starting side has ended: end the ranks now
     if (!is_asked && (is_interrupted() || line == "end")) {
       is_asked = true, grace = Deadline::after(kRankGrace, "the ranks");
-      for (ChildProcess& rank : ranks) rank.signal(SIGINT);  // the run is to end; SIGTERM: one rank is to go
+      // SIGINT ends the run; SIGTERM would only make one rank leave
+      for (ChildProcess& rank : ranks) rank.signal(SIGINT);
     }
     if (grace && grace->has_passed()) break;
   }
-  return code == 0 ? 1 : code;  // the ranks are ended by their destructors
+  return code == 0 ? 1 : code;  // the destructors end the ranks
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See launch_hosts.h: the starting side.
+// Implements the starting side of launch_hosts.h.
 #include "launch/launch_hosts.h"
 
 #include <fmt/format.h>
@@ -20,11 +20,11 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kHostGrace{20};     // for the other hosts, after the first has failed
-constexpr Seconds kLifeLineGrace{8};  // after their input has ended
-constexpr std::size_t kLongestLine = 1 << 16;
+constexpr Seconds kHostGrace{20};         // for the other hosts, after the first has failed
+constexpr Seconds kControlInputGrace{8};  // after their input has ended
+constexpr std::size_t kMaxLineBytes = 1 << 16;
 
-// For the shell of the other host.
+// Quotes a word for the shell of the other host.
 std::string shell_quoted(const std::string& word) {
   std::string result = "'";
   for (const char c : word) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -35,15 +35,15 @@ std::vector<std::string> split_hosts(const std::string& text) {
   std::vector<std::string> hosts = split(text, ',');
   for (std::string& host : hosts) {
     host = trim(host);
-    // A name that begins with a dash would be an option of ssh.
+    // ssh would treat a name that begins with a dash as an option.
     if (host.empty() || host[0] == '-' || host.find_first_of(" \t\n'\"\\") != std::string::npos)
-      throw UserError("--hosts {}: {} is no host; names are separated by commas, as in a,b,c",
+      throw UserError("--hosts {}: {} is not a host name; separate names by commas, as in a,b,c",
                       in_quotes(text), in_quotes(host));
   }
   return hosts;
 }
 
-// ssh may say user@host.
+// Removes the user of user@host.
 std::string name_of_host(const std::string& host) { return host.substr(host.find('@') + 1); }
 
 class Host {
@@ -54,7 +54,7 @@ class Host {
   const std::string& name() const { return name_; }
   ChildProcess& child() { return child_; }
   std::optional<int> code() { return child_.code(); }
-  bool is_over() { return child_.output() < 0 && child_.errors() < 0 && code().has_value(); }
+  bool has_ended() { return child_.output() < 0 && child_.errors() < 0 && code().has_value(); }
 
   void add_to(std::vector<pollfd>& files) const {
     if (child_.output() >= 0) files.push_back({child_.output(), POLLIN, 0});
@@ -73,16 +73,16 @@ class Host {
         (show_rest(), child_.close_errors(), true);
   }
   void ask_to_end() { to_send_ += "end\n"; }
-  void cut_life_line() { child_.close_input(), to_send_.clear(); }
+  void close_control_input() { child_.close_input(), to_send_.clear(); }
 
  private:
   void send_some() {
     if (child_.input() < 0 || to_send_.empty()) return;
     const ssize_t size = ::write(child_.input(), to_send_.data(), to_send_.size());
     if (size > 0) to_send_.erase(0, static_cast<std::size_t>(size));
-    if (size < 0 && errno != EAGAIN && errno != EINTR) cut_life_line();
+    if (size < 0 && errno != EAGAIN && errno != EINTR) close_control_input();
   }
-  // False: there is nothing more to come.
+  // Returns false at the end of the file.
   template <typename Show>
   static bool read_some(int file, Show&& show) {
     char block[1 << 14];
@@ -96,7 +96,8 @@ class Host {
   }
   void show_lines(std::string_view bytes) {
     line_ += bytes;
-    for (std::size_t end = 0; (end = line_.find('\n')) != std::string::npos || line_.size() > kLongestLine;) {
+    for (std::size_t end = 0;
+         (end = line_.find('\n')) != std::string::npos || line_.size() > kMaxLineBytes;) {
       end = std::min(end, line_.size());
       fmt::print(stderr, "{}: {}\n", name_, line_.substr(0, end));
       line_.erase(0, end + 1);
@@ -115,11 +116,11 @@ std::vector<Host> start_hosts(const LaunchOptions& options, const std::string& t
   const std::vector<std::string> names = split_hosts(options.hosts);
   const int per_host = options.per_host, size = per_host * static_cast<int>(names.size());
   const std::string master = options.master.empty() ? name_of_host(names[0]) : options.master;
-  const std::string job = make_token();
+  const std::string job = generate_token();
   const int port = options.port > 0 ? options.port : port_of_job(job);
   std::vector<std::string> ssh = split(options.ssh, ' ');
   std::erase(ssh, "");
-  if (ssh.empty()) throw UserError("--ssh is empty: it names the program that reaches a host, as in ssh");
+  if (ssh.empty()) throw UserError("--ssh is empty: specify the program that connects to a host, as in ssh");
   std::vector<Host> hosts;
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Json settings = {{"folder", std::filesystem::current_path().string()},
@@ -146,11 +147,11 @@ int launch_on_hosts(const LaunchOptions& options, const Environment& environment
                     const std::function<bool()>& is_interrupted) {
   std::signal(SIGPIPE, SIG_IGN);
   const auto token = find_token(environment, options.token_file);
-  std::vector<Host> hosts = start_hosts(options, token ? token->text : make_token());
-  std::optional<Deadline> grace, life_line;
+  std::vector<Host> hosts = start_hosts(options, token ? token->text : generate_token());
+  std::optional<Deadline> grace, kill_deadline;
   std::string failed;
   bool is_asked = false;
-  while (!std::all_of(hosts.begin(), hosts.end(), [](Host& host) { return host.is_over(); })) {
+  while (!std::all_of(hosts.begin(), hosts.end(), [](Host& host) { return host.has_ended(); })) {
     std::vector<pollfd> files;
     for (const Host& host : hosts) host.add_to(files);
     ::poll(files.data(), files.size(), 50);
@@ -163,14 +164,14 @@ int launch_on_hosts(const LaunchOptions& options, const Environment& environment
     for (Host& host : hosts)
       if (const auto code = host.code(); code && *code != 0 && *code != 130 && failed.empty()) {
         failed = fmt::format("{} ended with code {}{}", host.name(), *code,
-                             *code == 255 ? " (of ssh, when it does not reach the host)" : "");
+                             *code == 255 ? " (ssh returns this code if it cannot reach the host)" : "");
         grace = Deadline::after(kHostGrace, "the other hosts");
       }
-    if (grace && grace->has_passed() && !life_line) {
-      for (Host& host : hosts) host.cut_life_line();
-      life_line = Deadline::after(kLifeLineGrace, "the other hosts");
+    if (grace && grace->has_passed() && !kill_deadline) {
+      for (Host& host : hosts) host.close_control_input();
+      kill_deadline = Deadline::after(kControlInputGrace, "the other hosts");
     }
-    if (life_line && life_line->has_passed())
+    if (kill_deadline && kill_deadline->has_passed())
       for (Host& host : hosts)
         host.child().signal(SIGKILL), host.child().close_output(), host.child().close_errors();
   }

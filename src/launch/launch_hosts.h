@@ -1,7 +1,8 @@
-// `optimus launch`: the same command on several hosts, by ssh. The starting side (launch_on_hosts) opens a connection to each host and
-// runs `optimus launch --here` there (launch_here), which starts the host's ranks. What they must know, the token among it, goes
-// through the connection's input: a command line can be read by everybody on a host. That input is also their life line: when it
-// ends, for whatever reason, the ranks of the host are ended.
+// `optimus launch`: runs the same command on several hosts through ssh. The starting side (launch_on_hosts)
+// opens a connection to each host and runs `optimus launch --here` there (launch_here), which starts the
+// host's ranks. Settings, including the token, are sent through the connection's standard input, because a
+// command line is visible to all users of a host. When that input ends for any reason, the ranks of the host
+// are ended.
 #pragma once
 
 #include <functional>
@@ -17,19 +18,20 @@ struct LaunchOptions {
   std::string hosts;  // a,b,c
   int per_host = 1;
   std::string ssh = "ssh -o BatchMode=yes -o ConnectTimeout=20";
-  std::string master;  // where the others reach the first host; empty: by its name
-  int port = 0;        // of the store there; 0: one that is made up
+  std::string master;  // address of the first host for the others; empty: its name
+  int port = 0;        // of the store there; 0: chosen automatically
   Path token_file{};
-  std::string program;               // on all hosts
+  std::string program;               // the same path on all hosts
   std::vector<std::string> command;  // train …
 };
 
-// Until all hosts have ended; lines of their standard error get the host's name before them, standard output stays as it is (only rank
-// 0 writes there). When one host fails the others are ended. Returns 0, 1 or 130.
+// Runs until all hosts have ended. Lines of their standard error are prefixed with the host's name; standard
+// output is passed through (only rank 0 writes there). When one host fails, the others are ended. Returns 0,
+// 1 or 130.
 int launch_on_hosts(const LaunchOptions& options, const Environment& environment,
                     const std::function<bool()>& is_interrupted);
 
-// On a host: reads what to start from standard input. Returns 0, 1 or 130.
+// On a host: reads its task from standard input. Returns 0, 1 or 130.
 int launch_here(const std::function<bool()>& is_interrupted);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See launched_memory.h.
+// Implements launched_memory.h.
 #include "launch/launched_memory.h"
 
 #include <unistd.h>
@@ -20,28 +20,29 @@ void announce_memory(const TrainOptions& options, const Path& run, const std::ve
   if (options.memory_every == 0) return;
   if (find_memory_level(run))
     throw UserError(
-        "--memory-every: a run without a launcher has left its state in the memory of this host; go on with "
+        "--memory-every: an earlier run without a launcher left its state in the memory of this host; resume "
         "it there (optimus train --resume {}), or remove that state (optimus checkpoint clear {})",
         run.string(), run.string());
   RealFileSystem files;
   announce_host_memory(files, run, options.memory_folder, host_numbers(ranks));
 }
 
-Json with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
-                 const std::function<Json()>& work) {
+Json run_with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
+                     const std::function<Json()>& work) {
   const std::optional<HostMemory> memory = find_host_memory(run);
   if (memory && options.memory_every > 0) {
     const std::int64_t width = settings.plan.precision == Precision::fp64 ? 8 : 4;
     const Bytes state(std::ssize(kStateFields) * width * num_parameters(settings.model));
     const int host = memory->host_of.at(static_cast<std::size_t>(rank));
-    open_host_memory(*memory, rank, memory->of_ranks(storing_ranks(settings.plan)).kept_on(host, state));
+    open_host_memory(*memory, rank,
+                     memory->for_ranks(storing_ranks(settings.plan)).bytes_on_host(host, state));
   }
-  return removing_memory(run, work);
+  return run_and_remove_memory(run, work);
 }
 
 namespace {
 
-bool has_others_here(const Path& run) {
+bool has_other_local_workers(const Path& run) {
   const std::vector<WorkerEntry> workers = listed_workers(run);
   return std::any_of(workers.begin(), workers.end(), [](const WorkerEntry& other) {
     return other.host == host_name() && other.pid != ::getpid();
@@ -50,21 +51,22 @@ bool has_others_here(const Path& run) {
 
 }  // namespace
 
-void make_memory_of_comer(const TrainOptions& options, const Path& run) {
+void make_memory_of_joining_worker(const TrainOptions& options, const Path& run) {
   const std::optional<HostMemory> memory = find_host_memory(run);
   if (!memory || options.memory_every == 0) return;
   make_memory_folder(*memory);
-  if (!has_others_here(run)) remove_steps(*memory);  // of processes that are gone: the run has gone on since
+  // left by processes that have ended: the run has advanced since
+  if (!has_other_local_workers(run)) remove_steps(*memory);
 }
 
-// Where the folder is, is known from before: whoever ends first takes the list away.
-Json removing_memory(const Path& run, const std::function<Json()>& work) {
+// The location is read before the work begins, since the first rank to end removes the record.
+Json run_and_remove_memory(const Path& run, const std::function<Json()>& work) {
   const std::optional<HostMemory> memory = find_host_memory(run);
   if (!memory) return work();
   try {
     Json result = work();
     const bool has_left = result.at("run") == "";
-    if (!has_left || !has_others_here(run)) remove_host_memory(*memory);
+    if (!has_left || !has_other_local_workers(run)) remove_host_memory(*memory);
     if (!has_left) remove_host_memory(run, true);
     return result;
   } catch (const Interrupted&) {

@@ -1,21 +1,22 @@
-// The hosts' memory (host_memory.h) around the work of a launcher's ranks: announced by rank 0, opened by each, removed when the run has
-// ended well or the user has ended it. Without libtorch.
+// Manages the hosts' memory (host_memory.h) of a launcher's ranks: rank 0 announces it, each rank opens it,
+// and it is removed when the run has succeeded or the user has ended it. Without libtorch.
 #pragma once
 
 #include <functional>
 
-#include "launch/hello.h"
+#include "launch/join_request.h"
 #include "settings/settings.h"
 
 namespace optimus {
 
-// Rank 0, before the others know of the run; nothing without --memory-every. Throws UserError.
+// Called by rank 0 before the others know the run; no effect without --memory-every. Throws UserError.
 void announce_memory(const TrainOptions& options, const Path& run, const std::vector<PresentRank>& ranks);
-// A rank's work with it. Throws what the work throws, and UserError when the memory cannot be had.
-Json with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
-                 const std::function<Json()>& work);
-// The same of one that joins: the folder before it asks to, and its work.
-void make_memory_of_comer(const TrainOptions& options, const Path& run);
-Json removing_memory(const Path& run, const std::function<Json()>& work);
+// Runs a rank's work with the memory. Throws what the work throws, and UserError if the memory cannot be set
+// up.
+Json run_with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
+                     const std::function<Json()>& work);
+// The same for a joining rank: creates the folder before it asks to join, and runs its work.
+void make_memory_of_joining_worker(const TrainOptions& options, const Path& run);
+Json run_and_remove_memory(const Path& run, const std::function<Json()>& work);
 
 }  // namespace optimus

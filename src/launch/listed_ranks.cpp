@@ -1,4 +1,4 @@
-// See listed_ranks.h.
+// Implements listed_ranks.h.
 #include "launch/listed_ranks.h"
 
 #include <unistd.h>
@@ -35,7 +35,7 @@ ListedRanks::ListedRanks(Path run, const std::vector<PresentRank>& ranks,
   (void)write_atomically(files, run_ / "workers.json", workers_json(all));
 }
 
-// Others may have gone on without this process, and list themselves.
+// Other processes may have continued without this one and written their own list.
 ListedRanks::~ListedRanks() {
   try {
     for (const WorkerEntry& entry : listed_workers(run_))
@@ -44,7 +44,7 @@ ListedRanks::~ListedRanks() {
         (void)write_atomically(files, run_ / "workers.json", workers_json({}));
         return;
       }
-  } catch (const UserError&) {  // it cannot be read: then it says nothing of this process
+  } catch (const UserError&) {  // unreadable: there is no entry of this process to remove
   }
 }
 

@@ -1,27 +1,28 @@
-// The ranks of a run that are in this process, named in the run's workers.json while this lives: of a run of one process, and of
-// one whose ranks are threads. Those that are processes of their own are listed by whoever starts them (workers.h).
+// Lists the ranks of a run in its workers.json during the lifetime of this object: for a run of one process,
+// and for ranks that are threads of one process. Ranks in processes of their own are listed by the process
+// that starts them (workers.h).
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "base/file.h"
-#include "launch/hello.h"
+#include "launch/join_request.h"
 
 namespace optimus {
 
 class ListedRanks {
  public:
-  // devices: of each rank. Makes their logs. That nothing can be written ends no training.
+  // devices: of each rank. Creates their logs. Write errors are ignored.
   ListedRanks(Path run, const std::vector<std::string>& devices);
-  // Ranks that a launcher started, each in a process of its own with its own log.
+  // Ranks that a launcher started, each in a process with a log of its own.
   ListedRanks(Path run, const std::vector<PresentRank>& ranks, const std::vector<std::string>& devices);
-  // No rank is left then.
+  // Clears the list.
   ~ListedRanks();
   ListedRanks(const ListedRanks&) = delete;
 
   Path log(int rank) const;
-  // A line in the rank's log.
+  // Appends a line to the rank's log.
   void note(int rank, const std::string& line) const;
 
  private:

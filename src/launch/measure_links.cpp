@@ -1,4 +1,4 @@
-// See measure_links.h.
+// Implements measure_links.h.
 #include "launch/measure_links.h"
 
 #include <fmt/format.h>
@@ -17,17 +17,17 @@ namespace {
 
 constexpr std::size_t kMessageSizes[] = {1, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24};
 constexpr std::size_t kFirstLarge = 1 << 20;
-constexpr int kMostRepeats = 20;
-constexpr std::size_t kSizeText = 8;  // digits of a size, before each message
+constexpr int kMaxRepeats = 20;
+constexpr std::size_t kSizeText = 8;  // digits of the size that precedes each message
 
-std::string listener_key(const LinkMeeting& meeting, int host, int round) {
-  return fmt::format("{}links/at/{}/{}", meeting.prefix, round, host);
+std::string listener_key(const LinkMeasurement& measurement, int host, int round) {
+  return fmt::format("{}links/at/{}/{}", measurement.prefix, round, host);
 }
-std::string pair_key(const LinkMeeting& meeting, int first, int round) {
-  return fmt::format("{}links/pair/{}/{}", meeting.prefix, round, first);
+std::string pair_key(const LinkMeasurement& measurement, int first, int round) {
+  return fmt::format("{}links/pair/{}/{}", measurement.prefix, round, first);
 }
 
-// Bytes that nobody needs.
+// Reads and discards bytes.
 Outcome<void> skip(Socket& socket, std::size_t size, const Deadline& deadline) {
   while (size > 0) {
     const Outcome<std::string> piece = socket.receive_some(size, deadline);
@@ -38,7 +38,7 @@ Outcome<void> skip(Socket& socket, std::size_t size, const Deadline& deadline) {
   return {};
 }
 
-// One message there and back.
+// Sends one message and receives it back.
 Outcome<double> exchange(Socket& socket, const std::string& message, const Deadline& deadline) {
   const auto began = Deadline::Clock::now();
   if (auto sent = socket.send(fmt::format("{:08}", message.size()), deadline); !sent)
@@ -48,20 +48,20 @@ Outcome<double> exchange(Socket& socket, const std::string& message, const Deadl
   return std::chrono::duration<double>(Deadline::Clock::now() - began).count();
 }
 
-// The quickest of as many messages as fit: what else runs on the two hosts only makes them slower. Nothing when one does not fit any
-// more.
+// The fastest of as many messages as fit into the budget: other load on the two hosts only slows them down.
+// nullopt if the budget is too small for one.
 Outcome<std::optional<double>> message_time(Socket& socket, std::size_t size, Seconds budget, double expected,
                                             const Deadline& deadline) {
   if (expected > budget.value) return std::nullopt;
   const std::string message(size, 'x');
   const Deadline share = Deadline::after(Seconds(budget.value / 2), "messages of one size");
-  std::optional<double> quickest;
-  for (int repeat = 0; repeat == 0 || (repeat < kMostRepeats && !share.has_passed()); ++repeat) {
+  std::optional<double> fastest;
+  for (int repeat = 0; repeat == 0 || (repeat < kMaxRepeats && !share.has_passed()); ++repeat) {
     const Outcome<double> seconds = exchange(socket, message, deadline);
     if (!seconds) return tl::unexpected(seconds.error());
-    quickest = std::min(quickest.value_or(*seconds / 2), *seconds / 2);
+    fastest = std::min(fastest.value_or(*seconds / 2), *seconds / 2);
   }
-  return quickest;
+  return fastest;
 }
 
 Outcome<std::vector<MessageTime>> measure_pair(Socket& socket, Seconds budget) {
@@ -69,7 +69,7 @@ Outcome<std::vector<MessageTime>> measure_pair(Socket& socket, Seconds budget) {
   const Deadline usual = Deadline::after(budget, "a pair's time");
   std::vector<MessageTime> times;
   for (const std::size_t size : kMessageSizes) {
-    // There and back, in proportion to what was seen last: small messages say little about that.
+    // Round-trip time, extrapolated from the previous size; small messages do not predict it well.
     const double expected = size <= kFirstLarge || times.empty()
                                 ? 0
                                 : 2 * times.back().seconds * static_cast<double>(size) / times.back().bytes;
@@ -81,12 +81,13 @@ Outcome<std::vector<MessageTime>> measure_pair(Socket& socket, Seconds budget) {
     times.push_back({static_cast<double>(size), **seconds});
     if (usual.has_passed() && times.size() >= 2) break;
   }
-  if (auto told = socket.send(fmt::format("{:08}", 0), deadline); !told) return tl::unexpected(told.error());
+  if (auto published = socket.send(fmt::format("{:08}", 0), deadline); !published)
+    return tl::unexpected(published.error());
   return times;
 }
 
-// The other end: sends back what comes, until a size of 0.
-Outcome<void> answer_pair(Socket& socket, Seconds budget) {
+// The answering end: sends every message back, until a size of 0.
+Outcome<void> echo_messages(Socket& socket, Seconds budget) {
   const Deadline deadline = Deadline::after(Seconds(budget.value + 10), "messages between two hosts");
   while (true) {
     const Outcome<std::string> text = socket.receive(kSizeText, deadline);
@@ -109,33 +110,35 @@ Outcome<Socket> accept_one(const Socket& listener, const Deadline& deadline) {
   return failure("no connection in time ({})", deadline.name());
 }
 
-// Waits at a port of its own for the partner, and for nobody else.
-Outcome<void> answer_partner(const LinkMeeting& meeting, int round) {
-  const Deadline deadline = Deadline::after(meeting.for_a_partner, "the other host of a pair");
+// Listens on a port of its own and accepts only the partner.
+Outcome<void> serve_partner(const LinkMeasurement& measurement, int round) {
+  const Deadline deadline = Deadline::after(measurement.partner_timeout, "the other host of a pair");
   const Socket listener =
-      listen_at(is_loopback(meeting.address) ? Listening::on_loopback : Listening::everywhere, 0);
-  const auto told = meeting.store.set(listener_key(meeting, meeting.host, round),
-                                      fmt::format("{}:{}", meeting.address, port_of(listener)));
-  if (!told) return told;
+      listen_at(is_loopback(measurement.address) ? Listening::on_loopback : Listening::everywhere, 0);
+  const auto published = measurement.store.set(listener_key(measurement, measurement.host, round),
+                                               fmt::format("{}:{}", measurement.address, port_of(listener)));
+  if (!published) return published;
   while (true) {
     Outcome<Socket> socket = accept_one(listener, deadline);
     if (!socket) return tl::unexpected(socket.error());
     const Outcome<std::string> secret =
-        socket->receive(meeting.secret.size(), Deadline::after(Seconds(2), "a greeting"));
-    if (secret && is_same_secret(*secret, meeting.secret)) return answer_pair(*socket, meeting.for_a_pair);
+        socket->receive(measurement.secret.size(), Deadline::after(Seconds(2), "the secret of a connection"));
+    if (secret && is_same_secret(*secret, measurement.secret))
+      return echo_messages(*socket, measurement.pair_budget);
   }
 }
 
-Outcome<std::vector<MessageTime>> ask_partner(const LinkMeeting& meeting, int partner, int round) {
-  const Deadline deadline = Deadline::after(meeting.for_a_partner, "the other host of a pair");
+Outcome<std::vector<MessageTime>> measure_partner(const LinkMeasurement& measurement, int partner,
+                                                  int round) {
+  const Deadline deadline = Deadline::after(measurement.partner_timeout, "the other host of a pair");
   const Outcome<std::string> place =
-      wait_for_key(meeting.store, listener_key(meeting, partner, round), deadline, [] {});
+      wait_for_key(measurement.store, listener_key(measurement, partner, round), deadline, [] {});
   if (!place) return tl::unexpected(place.error());
-  const auto [host, port] = parse_host_port(*place, "the other host's place");
+  const auto [host, port] = parse_host_port(*place, "the address of the other host");
   Outcome<Socket> socket = Socket::connect(host, port, deadline);
   if (!socket) return failure("{}: {}", *place, socket.error().why);
-  if (auto sent = socket->send(meeting.secret, deadline); !sent) return tl::unexpected(sent.error());
-  return measure_pair(*socket, meeting.for_a_pair);
+  if (auto sent = socket->send(measurement.secret, deadline); !sent) return tl::unexpected(sent.error());
+  return measure_pair(*socket, measurement.pair_budget);
 }
 
 std::string note_of(const Outcome<std::vector<MessageTime>>& times) {
@@ -157,7 +160,8 @@ PairTimes read_note(int first, int second, const std::string& text) {
     pair.times.push_back({parts[0].number(), parts[1].number()});
     if (!(pair.times.back().bytes >= 1 && pair.times.back().seconds > 0)) one.refuse("bytes and seconds");
   }
-  if (pair.times.size() < 2) pair.why = json.contains("why") ? view.at("why").text() : "too slow to measure";
+  if (pair.times.size() < 2)
+    pair.why = json.contains("too slow to measure") ? view.at("why").text() : "too slow to measure";
   return pair;
 }
 
@@ -175,7 +179,7 @@ std::optional<int> partner_in_round(int host, int round, int num_hosts) {
 }
 
 LinkSpec link_from_messages(const std::vector<MessageTime>& times) {
-  ensure(times.size() >= 2, "{} sizes of messages", times.size());
+  ensure(times.size() >= 2, "{} message sizes (at least two are needed)", times.size());
   const MessageTime &last = times.back(), &before = times[times.size() - 2];
   LinkSpec link{.bytes_per_second = 0, .latency = Seconds(times.front().seconds)};
   const double longer = last.seconds - before.seconds;
@@ -191,27 +195,27 @@ LinkSpec link_from_messages(const std::vector<MessageTime>& times) {
   return link;
 }
 
-void measure_own_links(const LinkMeeting& meeting) {
-  for (int round = 0; round < num_link_rounds(meeting.num_hosts); ++round) {
-    const std::optional<int> partner = partner_in_round(meeting.host, round, meeting.num_hosts);
+void measure_own_links(const LinkMeasurement& measurement) {
+  for (int round = 0; round < num_link_rounds(measurement.num_hosts); ++round) {
+    const std::optional<int> partner = partner_in_round(measurement.host, round, measurement.num_hosts);
     if (!partner) continue;
-    if (*partner < meeting.host) {
-      (void)answer_partner(meeting, round);  // the other end notes how it went
+    if (*partner < measurement.host) {
+      (void)serve_partner(measurement, round);  // the other end records the result
     } else {
-      const auto times = ask_partner(meeting, *partner, round);
-      // That the store is gone shows where the notes are collected.
-      (void)meeting.store.set(pair_key(meeting, meeting.host, round), note_of(times));
+      const auto times = measure_partner(measurement, *partner, round);
+      // If the store is unreachable, collect_pairs() reports it.
+      (void)measurement.store.set(pair_key(measurement, measurement.host, round), note_of(times));
     }
   }
 }
 
-std::vector<PairTimes> collect_pairs(const LinkMeeting& meeting, const Deadline& deadline) {
+std::vector<PairTimes> collect_pairs(const LinkMeasurement& measurement, const Deadline& deadline) {
   std::vector<PairTimes> pairs;
-  for (int round = 0; round < num_link_rounds(meeting.num_hosts); ++round)
-    for (int host = 0; host < meeting.num_hosts; ++host) {
-      const std::optional<int> partner = partner_in_round(host, round, meeting.num_hosts);
+  for (int round = 0; round < num_link_rounds(measurement.num_hosts); ++round)
+    for (int host = 0; host < measurement.num_hosts; ++host) {
+      const std::optional<int> partner = partner_in_round(host, round, measurement.num_hosts);
       if (!partner || *partner < host) continue;
-      const auto note = wait_for_key(meeting.store, pair_key(meeting, host, round), deadline, [] {});
+      const auto note = wait_for_key(measurement.store, pair_key(measurement, host, round), deadline, [] {});
       pairs.push_back(note ? read_note(host, *partner, *note)
                            : PairTimes{host, *partner, {}, note.error().why});
     }
@@ -222,7 +226,7 @@ namespace {
 
 LinkSpec fastest_link_of(int host, const std::string& name, const std::vector<PairTimes>& pairs) {
   std::optional<LinkSpec> best;
-  std::string why = "it has no other host";
+  std::string why = "there is no other host";
   for (const PairTimes& pair : pairs) {
     if (pair.first != host && pair.second != host) continue;
     if (pair.times.size() < 2) {
@@ -236,11 +240,12 @@ LinkSpec fastest_link_of(int host, const std::string& name, const std::vector<Pa
   return *best;
 }
 
-// Noise of a measurement; what differs by more is another kind of host.
-constexpr double kAlike = 1.2;
-bool are_alike(const NodeGroup& group, const ProbedHost& host, const LinkSpec& link) {
+// Tolerance for measurement noise; larger differences indicate another kind of host.
+constexpr double kSimilarityRatio = 1.2;
+bool are_similar(const NodeGroup& group, const ProbedHost& host, const LinkSpec& link) {
   const double ratio = group.network.nic.bytes_per_second / link.bytes_per_second;
-  return group.devices_per_node == host.num_devices && ratio < kAlike && ratio > 1 / kAlike;
+  return group.devices_per_node == host.num_devices && ratio < kSimilarityRatio &&
+         ratio > 1 / kSimilarityRatio;
 }
 
 }  // namespace
@@ -251,7 +256,7 @@ HardwareProfile cluster_from_pairs(const HardwareProfile& node, const std::vecto
   cluster.groups.clear(), cluster.name = fmt::format("{} hosts", hosts.size());
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const LinkSpec link = fastest_link_of(static_cast<int>(i), hosts[i].name, pairs);
-    if (!cluster.groups.empty() && are_alike(cluster.groups.back(), hosts[i], link)) {
+    if (!cluster.groups.empty() && are_similar(cluster.groups.back(), hosts[i], link)) {
       cluster.groups.back().num_devices += hosts[i].num_devices;
       continue;
     }

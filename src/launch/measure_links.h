@@ -1,8 +1,9 @@
-// What joins the hosts of ranks that a launcher started, measured: messages of 1 B to 16 MiB there and back, between one rank of each
-// host. Not all pairs: in round r host h talks to host h ^ 2^r, so that each meets log2(hosts) others, all hosts at once; a host's own
-// link is as fast as the fastest of its pairs. The switch between them is believed to carry what its ports bring.
+// Measures the network between the hosts of a launcher's ranks: messages of 1 B to 16 MiB in both directions,
+// between one rank of each host. Not all pairs are measured: in round r host h is paired with host h ^ 2^r,
+// so each host is paired with log2(hosts) others, all hosts in parallel. A host's link is as fast as its
+// fastest pair. The switch between hosts is assumed to carry the sum of its ports.
 //
-// What comes out is a HardwareProfile; devices and links inside a host come from whoever calls (run/probe_cluster.h).
+// The result is a HardwareProfile; the caller supplies devices and links inside a host (run/probe_cluster.h).
 #pragma once
 
 #include <optional>
@@ -21,37 +22,38 @@ std::optional<int> partner_in_round(int host, int round, int num_hosts);
 struct MessageTime {
   double bytes = 0, seconds = 0;  // one way
 };
-// times: sizes ascend, at least two. The bandwidth is what the largest message takes longer than the one before it, so that what a
-// link lends to a short burst does not count.
+// times: ascending sizes, at least two. The bandwidth is computed from the difference between the two largest
+// messages, so that burst credits of a link do not count.
 LinkSpec link_from_messages(const std::vector<MessageTime>& times);
 
-struct LinkMeeting {
+struct LinkMeasurement {
   KeyStore& store;
-  std::string prefix;  // before all keys
-  std::string secret;  // of this run: who does not say it is not talked to
+  std::string prefix;  // prepended to all keys
+  std::string secret;  // of this run; a peer that does not present it is rejected
   int host = 0, num_hosts = 0;
-  std::string address;      // at which the others reach this host
-  Seconds for_a_pair{1};    // a pair may take as long, once it has met
-  Seconds for_a_partner{};  // how long one waits for the other
+  std::string address;        // at which the others reach this host
+  Seconds pair_budget{1};     // measuring time of one pair, once it is connected
+  Seconds partner_timeout{};  // how long a host waits for its partner
 };
 
-// The part of one host, by one of its ranks: all its rounds. A pair that fails is noted in the store; nothing is thrown for that.
-void measure_own_links(const LinkMeeting& meeting);
+// One host's part, run by one of its ranks: all its rounds. A failed pair is recorded in the store and not
+// thrown.
+void measure_own_links(const LinkMeasurement& measurement);
 
 struct PairTimes {
   int first = 0, second = 0;  // hosts
   std::vector<MessageTime> times;
-  std::string why;  // no times: why not
+  std::string why;  // if `times` is empty: the reason
 };
-// What all hosts have noted; those that note nothing until the deadline are pairs that failed.
-std::vector<PairTimes> collect_pairs(const LinkMeeting& meeting, const Deadline& deadline);
+// The results that all hosts recorded; pairs without a result at the deadline have failed.
+std::vector<PairTimes> collect_pairs(const LinkMeasurement& measurement, const Deadline& deadline);
 
 struct ProbedHost {
   std::string name;
   int num_devices = 0;
 };
-// Neighbours that are alike are one group. `node` has the device type and everything inside a host. Throws UserError, naming it,
-// when a host has no pair that was measured.
+// Consecutive hosts with similar properties form one group. `node` supplies the device type and everything
+// inside a host. Throws UserError that names a host without a measured pair.
 HardwareProfile cluster_from_pairs(const HardwareProfile& node, const std::vector<ProbedHost>& hosts,
                                    const std::vector<PairTimes>& pairs);
 

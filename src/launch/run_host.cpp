@@ -1,121 +1,128 @@
-// See run_host.h.
+// Implements run_host.h.
 #include "launch/run_host.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "elastic/pulse.h"
+#include "elastic/heartbeat.h"
 
 namespace optimus {
 namespace {
 
-constexpr std::chrono::milliseconds kHostLooksEvery{50};
-// Beyond the silence, for one that was only slow to say where it stands.
-constexpr double kSecondChance = 1.5;
+constexpr std::chrono::milliseconds kPollInterval{50};
+// Seconds beyond the silence limit, for a rank that is only slow to report.
+constexpr double kExtraSilence = 1.5;
 
-SalvageFacts with_regrouping(SalvageFacts facts, Regrouping& regrouping) {
-  facts.regrouping = &regrouping;
+EmergencyCheckpointOptions with_coordinator(EmergencyCheckpointOptions facts,
+                                            MembershipCoordinator& coordinator) {
+  facts.coordinator = &coordinator;
   return facts;
 }
 
 }  // namespace
 
-RunHost::RunHost(Board& board, FileSystem& files, RunHostFacts facts)
+RunHost::RunHost(Board& board, FileSystem& files, RunHostOptions facts)
     : board_(board),
       silence_(facts.silence),
-      is_in_haste_(std::move(facts.is_in_haste)),
-      regrouping_(facts.last ? Regrouping(board_, std::move(facts.regrouping), facts.workers, *facts.last)
-                             : Regrouping(board_, std::move(facts.regrouping), facts.workers, facts.plan,
-                                          facts.epoch)),
-      salvage_(board_, files, with_regrouping(std::move(facts.salvage), regrouping_)),
+      is_ending_run_(std::move(facts.is_ending_run)),
+      coordinator_(
+          facts.last ? MembershipCoordinator(board_, std::move(facts.coordinator), facts.workers, *facts.last)
+                     : MembershipCoordinator(board_, std::move(facts.coordinator), facts.workers, facts.plan,
+                                             facts.epoch)),
+      emergency_checkpoint_(board_, files,
+                            with_coordinator(std::move(facts.emergency_checkpoint), coordinator_)),
       thread_([this] { watch(); }) {}
 
 RunHost::~RunHost() { stop(); }
 
 void RunHost::stop() {
-  is_over_ = true;
+  is_stopping_ = true;
   if (thread_.joinable()) thread_.join();
 }
 
 void RunHost::end() {
   stop();
-  while (look()) std::this_thread::sleep_for(kHostLooksEvery);
+  while (poll()) std::this_thread::sleep_for(kPollInterval);
 }
 
 void RunHost::watch() {
-  while (!is_over_) {
-    look();
-    std::this_thread::sleep_for(kHostLooksEvery);
+  while (!is_stopping_) {
+    poll();
+    std::this_thread::sleep_for(kPollInterval);
   }
 }
 
-// All that a usual look asks for: the store may be on a device's own core, and ranks may be many.
+// Fetches all keys of a regular poll in one request: the store may share a core with a device, and there may
+// be many ranks.
 void RunHost::fetch() {
-  // Who has gone first, then who has said how it ended: whoever says so and goes has not gone without a word.
+  // Keys of lost workers before keys of reports: a worker that reports and then ends is never seen as lost
+  // without a report.
   std::vector<std::string> keys;
-  for (int seat = 0; seat < static_cast<int>(regrouping_.workers().size()); ++seat)
-    keys.push_back(gone_key(seat));
-  for (std::string& key : regrouping_.watched_keys()) keys.push_back(std::move(key));
+  for (int worker_id = 0; worker_id < static_cast<int>(coordinator_.workers().size()); ++worker_id)
+    keys.push_back(lost_key(worker_id));
+  for (std::string& key : coordinator_.watched_keys()) keys.push_back(std::move(key));
   board_.fetch(keys);
 }
 
-void RunHost::take_pulses() {
+void RunHost::update_heartbeats() {
   const auto now = Deadline::Clock::now();
-  for (const int seat : regrouping_.staying()) {
-    const auto said = board_.find(pulse_key(seat));
-    if (!said || !*said) continue;  // it has not begun
-    const std::optional<Pulse> pulse = parse_pulse(**said);
-    const std::int64_t step = pulse ? pulse->step : 0;
-    const auto [found, is_new] = pulses_.try_emplace(seat, Beat{**said, now, step});
-    if (is_new || found->second.last == **said) continue;
-    if (found->second.step != step) got_on_ = now;
-    found->second = {**said, now, step};
+  for (const int worker_id : coordinator_.staying()) {
+    const auto stored = board_.find(heartbeat_key(worker_id));
+    if (!stored || !*stored) continue;  // has not begun
+    const std::optional<Heartbeat> heartbeat = parse_heartbeat(**stored);
+    const std::int64_t step = heartbeat ? heartbeat->step : 0;
+    const auto [found, is_new] = heartbeats_.try_emplace(worker_id, LastHeartbeat{**stored, now, step});
+    if (is_new || found->second.last == **stored) continue;
+    if (found->second.step != step) last_progress_ = now;
+    found->second = {**stored, now, step};
   }
 }
 
-// Since its pulse, or since the training got on, which it does with everybody or not at all: a rank whose pulses are lost on a network that
-// is full trains all the same.
-double RunHost::silent_for(int seat) const {
-  const auto found = pulses_.find(seat);
-  if (found == pulses_.end()) return 0;
-  const auto heard = std::max(found->second.since, got_on_);
+// Seconds since the last heartbeat, or since the training last advanced, which requires all ranks: a rank
+// whose heartbeats are lost on a congested network still trains.
+double RunHost::silence_of(int worker_id) const {
+  const auto found = heartbeats_.find(worker_id);
+  if (found == heartbeats_.end()) return 0;
+  const auto heard = std::max(found->second.since, last_progress_);
   return std::chrono::duration<double>(Deadline::Clock::now() - heard).count();
 }
 
-std::vector<bool> RunHost::who_is_gone() {
+std::vector<bool> RunHost::find_lost_workers() {
   std::vector<bool> result;
-  for (int seat = 0; seat < static_cast<int>(regrouping_.workers().size()); ++seat) {
-    const auto gone = board_.find(gone_key(seat));
-    result.push_back((gone && *gone) || silent_for(seat) > silence_.value + kSecondChance);
+  for (int worker_id = 0; worker_id < static_cast<int>(coordinator_.workers().size()); ++worker_id) {
+    const auto gone = board_.find(lost_key(worker_id));
+    result.push_back((gone && *gone) || silence_of(worker_id) > silence_.value + kExtraSilence);
   }
   return result;
 }
 
-bool RunHost::look() {
+bool RunHost::poll() {
   fetch();
-  take_pulses();
-  regrouping_.look();
-  const std::vector<bool> is_gone = who_is_gone();
-  const Membership& members = regrouping_.membership();
+  update_heartbeats();
+  coordinator_.poll();
+  const std::vector<bool> is_gone = find_lost_workers();
+  const Membership& members = coordinator_.membership();
   bool have_ended = true;
-  for (std::size_t rank = 0; rank < regrouping_.staying().size(); ++rank) {
-    const int seat = members.seats[rank];
-    const bool has_gone = is_gone[static_cast<std::size_t>(seat)];
-    const bool is_silent = silent_for(seat) > silence_.value;
-    const bool has_reported = regrouping_.report_of(seat).has_value();
-    have_ended = have_ended && (has_gone || has_reported);
-    if ((!has_gone && !is_silent) || has_reported) continue;
-    const std::string what = regrouping_.what_hangs(seat);
-    const std::string how = !what.empty() ? "hangs: " + what : is_silent ? "does not answer" : "is gone";
-    const WorkerEntry& who = regrouping_.workers()[static_cast<std::size_t>(seat)];
-    regrouping_.note_lost(seat,
-                          fmt::format("rank {} (process {} on {}, which {})", rank, who.pid, who.host, how));
-    regrouping_.rouse();
+  for (std::size_t rank = 0; rank < coordinator_.staying().size(); ++rank) {
+    const int worker_id = members.worker_ids[rank];
+    const bool is_lost = is_gone[static_cast<std::size_t>(worker_id)];
+    const bool is_silent = silence_of(worker_id) > silence_.value;
+    const bool has_reported = coordinator_.report_of(worker_id).has_value();
+    have_ended = have_ended && (is_lost || has_reported);
+    if ((!is_lost && !is_silent) || has_reported) continue;
+    const std::string what = coordinator_.hang_of(worker_id);
+    const std::string how = !what.empty() ? "hangs: " + what
+                            : is_silent   ? "does not respond"
+                                          : "has disconnected";
+    const WorkerEntry& who = coordinator_.workers()[static_cast<std::size_t>(worker_id)];
+    coordinator_.record_lost(
+        worker_id, fmt::format("rank {} (process {} on {}, which {})", rank, who.pid, who.host, how));
+    coordinator_.request_survivor_states();
   }
   have_all_ended_ = have_ended;
-  if (is_under_way_ && is_in_haste_()) salvage_.hurry();
-  return is_under_way_ = salvage_.look(is_gone);
+  if (is_in_progress_ && is_ending_run_()) emergency_checkpoint_.stop_waiting();
+  return is_in_progress_ = emergency_checkpoint_.poll(is_gone);
 }
 
 }  // namespace optimus

@@ -1,6 +1,7 @@
-// Whoever hosts the store of a run that goes on without those who are lost: a thread that watches its ranks' pulses, sees who wants to
-// come, and decides what the others do when some are gone (salvage_host.h, regrouping.h). In the process of rank 0, and, when that is lost,
-// in that of the first survivor (launched_seat.h). Ranks that are children of one process are watched by that instead (workers.h).
+// Hosts the store of a run that survives the loss of ranks: a thread watches the ranks' heartbeats, detects
+// join requests, and decides how the others continue after a loss (EmergencyCheckpointHost, Regrouping). It runs in the
+// process of rank 0, and after its loss in that of the first survivor (launched_seat.h). Ranks that are
+// children of one process are watched by that process instead (workers.h).
 #pragma once
 
 #include <atomic>
@@ -11,62 +12,63 @@
 #include <thread>
 
 #include "base/file.h"
-#include "elastic/regrouping.h"
-#include "elastic/salvage_host.h"
-#include "rundir/fresh_board.h"
+#include "elastic/emergency_checkpoint_host.h"
+#include "elastic/membership_coordinator.h"
+#include "rundir/cached_board.h"
 
 namespace optimus {
 
-struct RunHostFacts {
-  Regrouping::Facts regrouping;
-  SalvageFacts salvage;
-  std::vector<WorkerEntry> workers;    // by seat
-  std::optional<RegroupOrder> last{};  // the run is in this generation; none: in its first
-  Plan plan{};                         // of the first
+struct RunHostOptions {
+  MembershipCoordinator::Facts coordinator;
+  EmergencyCheckpointOptions emergency_checkpoint;
+  std::vector<WorkerEntry> workers;        // by worker id
+  std::optional<MembershipChange> last{};  // the run is in this generation; nullopt: in its first
+  Plan plan{};                             // of the first generation
   std::int64_t epoch = 0;
-  Seconds silence{2};  // of a pulse, until all are to say where they stand
-  std::function<bool()> is_in_haste = [] { return false; };  // the launcher wants the end
+  Seconds silence{2};  // time without a heartbeat after which all ranks report their survivor state
+  std::function<bool()> is_ending_run = [] { return false; };  // the launcher is ending the run
 };
 
 class RunHost {
  public:
   // All must outlive this.
-  RunHost(Board& board, FileSystem& files, RunHostFacts facts);
+  RunHost(Board& board, FileSystem& files, RunHostOptions facts);
   ~RunHost();
   RunHost(const RunHost&) = delete;
 
-  // Whether all who stay have said how they ended, or are gone. Any thread.
+  // Whether all staying ranks have reported their end or are lost. Thread-safe.
   bool have_all_ended() const { return have_all_ended_; }
-  // When this process has nothing more to do for the run: waits for what is under way, which has deadlines.
+  // Called when this process has nothing more to do for the run: waits for work in progress, which has
+  // deadlines.
   void end();
-  // As SalvageHost has it, after end().
-  std::string finish() { return salvage_.finish(); }
-  // After end().
-  const Regrouping& regrouping() const { return regrouping_; }
+  // See EmergencyCheckpointHost::finish(); call after end().
+  std::string finish() { return emergency_checkpoint_.finish(); }
+  // Valid after end().
+  const MembershipCoordinator& coordinator() const { return coordinator_; }
 
  private:
-  struct Beat {
+  struct LastHeartbeat {
     std::string last;
     Deadline::Clock::time_point since;
-    std::int64_t step = 0;  // that its training had got to
+    std::int64_t step = 0;  // that its training had reached
   };
-  bool look();
+  bool poll();
   void watch();
   void stop();
   void fetch();
-  void take_pulses();
-  double silent_for(int seat) const;
-  std::vector<bool> who_is_gone();
+  void update_heartbeats();
+  double silence_of(int worker_id) const;
+  std::vector<bool> find_lost_workers();
 
-  FreshBoard board_;
+  CachedBoard board_;
   const Seconds silence_;
-  const std::function<bool()> is_in_haste_;
-  Regrouping regrouping_;
-  SalvageHost salvage_;
-  std::map<int, Beat> pulses_;            // by seat
-  Deadline::Clock::time_point got_on_{};  // when somebody's training did
-  bool is_under_way_ = false;
-  std::atomic<bool> is_over_ = false, have_all_ended_ = false;
+  const std::function<bool()> is_ending_run_;
+  MembershipCoordinator coordinator_;
+  EmergencyCheckpointHost emergency_checkpoint_;
+  std::map<int, LastHeartbeat> heartbeats_;      // by worker id
+  Deadline::Clock::time_point last_progress_{};  // when any rank's training last advanced a step
+  bool is_in_progress_ = false;
+  std::atomic<bool> is_stopping_ = false, have_all_ended_ = false;
   std::thread thread_;
 };
 

@@ -1,4 +1,4 @@
-// How a process is to be started (posix_spawn): which files it gets, and its attributes.
+// Attributes and file actions of a process that is started with posix_spawn.
 #pragma once
 
 #include <spawn.h>

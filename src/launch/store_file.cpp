@@ -1,4 +1,4 @@
-// See store_file.h.
+// Implements store_file.h.
 #include "launch/store_file.h"
 
 #include <unistd.h>
@@ -12,8 +12,8 @@ namespace {
 
 Path store_path(const Path& run) { return run / "logs" / "store.json"; }
 
-std::string text_of(const RunStorePlace& where) {
-  const StorePlace& place = where.place;
+std::string text_of(const RunStoreAddress& where) {
+  const StoreAddress& place = where.place;
   const Json json{{"host", place.host},       {"port", place.port},     {"token", place.token},
                   {"is_etcd", place.is_etcd}, {"prefix", where.prefix}, {"may_move", where.may_move}};
   return json.dump() + "\n";
@@ -21,12 +21,12 @@ std::string text_of(const RunStorePlace& where) {
 
 }  // namespace
 
-StoreFile::StoreFile(const Path& run, const RunStorePlace& where)
+StoreFile::StoreFile(const Path& run, const RunStoreAddress& where)
     : path_(store_path(run)), text_(text_of(where)) {
   write_private_file(path_, text_);
 }
 
-// Who hosts the run by now may have put its own there.
+// The process that hosts the run now may have written its own file.
 StoreFile::~StoreFile() {
   if (is_left_) return;
   if (const Outcome<std::string> text = read_file(path_); text && *text == text_) ::unlink(path_.c_str());
@@ -39,10 +39,10 @@ bool has_store_file(const Path& run) {
 
 void remove_store_file(const Path& run) { ::unlink(store_path(run).c_str()); }
 
-RunStorePlace read_store_file(const Path& run) {
+RunStoreAddress read_store_file(const Path& run) {
   const Path path = store_path(run);
   if (!has_store_file(run))
-    throw UserError("{}: nobody can join it: it is not running, or keeps its workers (--static)",
+    throw UserError("{}: cannot join: the run has ended, or does not accept new workers (--static)",
                     run.string());
   const Json json = read_json(path);
   const JsonView view(json, path.string());

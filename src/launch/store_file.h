@@ -1,5 +1,5 @@
-// RUN/logs/store.json: where a process that joins a run finds its store, and the token that lets it in. Only the run's user may read it.
-// Pure.
+// RUN/logs/store.json: the address of the run's store for processes that join, and the token that admits
+// them. Only the run's user can read it. Pure.
 #pragma once
 
 #include "base/file.h"
@@ -7,19 +7,20 @@
 
 namespace optimus {
 
-struct RunStorePlace {
-  StorePlace place;
-  std::string prefix{};   // before all keys of the run
-  bool may_move = false;  // another process hosts it when this one is gone (launched_seat.h)
+struct RunStoreAddress {
+  StoreAddress place;
+  std::string prefix{};   // prepended to all keys of the run
+  bool may_move = false;  // another process hosts the store when this one is lost (launched_seat.h)
 };
 
-// Written by whoever hosts the store, and removed with this object, unless another has written one since. Throws UserError.
+// Written by the process that hosts the store, and removed by the destructor unless another process has
+// replaced it. Throws UserError.
 class StoreFile {
  public:
-  StoreFile(const Path& run, const RunStorePlace& where);
+  StoreFile(const Path& run, const RunStoreAddress& where);
   ~StoreFile();
   StoreFile(const StoreFile&) = delete;
-  // The run goes on, and will be hosted by another: it is not removed.
+  // The run continues and will be hosted by another process: do not remove the file.
   void leave() { is_left_ = true; }
 
  private:
@@ -27,12 +28,12 @@ class StoreFile {
   const std::string text_;
   bool is_left_ = false;
 };
-// Whether there is one; it may be of a process that was killed.
+// Whether the file exists; it may belong to a process that was killed.
 bool has_store_file(const Path& run);
-// Of a host that is gone, by who knows that nobody hosts the run.
+// Removes the file of a lost host; for callers which know that no process hosts the run.
 void remove_store_file(const Path& run);
 
-// Throws UserError when nobody can join the run: it has ended, or keeps its workers (--static).
-RunStorePlace read_store_file(const Path& run);
+// Throws UserError if joining is impossible: the run has ended, or does not accept workers (--static).
+RunStoreAddress read_store_file(const Path& run);
 
 }  // namespace optimus

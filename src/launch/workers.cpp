@@ -1,4 +1,4 @@
-// See workers.h.
+// Implements workers.h.
 #include "launch/workers.h"
 
 #include <fcntl.h>
@@ -26,10 +26,10 @@ extern char** environ;
 namespace optimus {
 namespace {
 
-constexpr int kLookEvery = 50;  // milliseconds
-constexpr std::size_t kLongestReport = 1 << 20;
+constexpr int kPollMilliseconds = 50;  // milliseconds
+constexpr std::size_t kMaxReportBytes = 1 << 20;
 
-// Arguments and environment as posix_spawn wants them.
+// Arguments and environment in the form that posix_spawn expects.
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> result;
   for (std::string& word : words) result.push_back(word.data());
@@ -49,18 +49,19 @@ std::vector<std::string> environment_with(const std::string& place) {
   return result;
 }
 
-// Its report goes to file 3, what a person reads to 4; both stay open in it, nothing else of ours does.
+// The worker's report goes to descriptor 3, text for the user to 4; both stay open in it, all other
+// descriptors of ours are closed.
 constexpr int kReportFile = 3, kTerminalFile = 4;
 
 pid_t spawn(const WorkersOptions& options, int rank, int report, const std::string& log) {
-  WorkerPlace place;
+  WorkerSpec place;
   place.rank = rank, place.size = static_cast<int>(options.devices.size());
   place.host = options.host, place.port = options.port, place.is_etcd = options.is_etcd;
   place.token = options.token, place.run = options.run;
   place.device = options.devices[static_cast<std::size_t>(rank)], place.threads = options.threads;
   place.parent = ::getpid(), place.report = kReportFile, place.terminal = kTerminalFile;
   SpawnSettings how;
-  // Away from the numbers that they are to get, whatever those are now.
+  // dup2 to fixed numbers, whatever the present numbers are.
   ::posix_spawn_file_actions_adddup2(&how.actions, report, kReportFile);
   ::posix_spawn_file_actions_adddup2(&how.actions, STDERR_FILENO, kTerminalFile);
   ::posix_spawn_file_actions_addopen(&how.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -74,13 +75,13 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
   pid_t pid = 0;
   const int error = ::posix_spawn(&pid, options.program.c_str(), &how.actions, &how.attributes,
                                   pointers(words).data(), pointers(variables).data());
-  if (error != 0) throw UserError("worker {} could not be started: {}", rank, ::strerror(error));
+  if (error != 0) throw UserError("cannot start worker {}: {}", rank, ::strerror(error));
   return pid;
 }
 
-// Of a process that others started.
-bool does_run(const WorkerEntry& entry) {
-  if (entry.host != host_name()) return true;  // its own host would know
+// Whether a process that was not started here still runs.
+bool is_running(const WorkerEntry& entry) {
+  if (entry.host != host_name()) return true;  // only its own host can check
   std::ifstream file(fmt::format("/proc/{}/stat", entry.pid));
   std::string stat;
   if (!std::getline(file, stat)) return false;
@@ -109,8 +110,9 @@ Workers::~Workers() {
 
 void Workers::start(int rank) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw UserError("worker {}: no pipe: {}", rank, ::strerror(errno));
-  // dup2 of a file onto itself would leave it to be closed in the worker.
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw UserError("worker {}: cannot create a pipe: {}", rank, ::strerror(errno));
+  // dup2 of a descriptor onto itself would keep its close-on-exec flag.
   const int high = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 64);
   ::close(ends[1]);
   Worker& worker = all_[static_cast<std::size_t>(rank)];
@@ -134,26 +136,26 @@ std::vector<WorkerEntry> Workers::entries() const {
 }
 
 void Workers::write_list() const {
-  std::vector<WorkerEntry> live = regrouping_ != nullptr ? regrouping_->members() : entries();
+  std::vector<WorkerEntry> live = coordinator_ != nullptr ? coordinator_->members() : entries();
   std::erase_if(live, [&](const WorkerEntry& entry) {
     return std::any_of(all_.begin(), all_.end(),
                        [&](const Worker& worker) { return worker.pid == entry.pid && worker.status; });
   });
   RealFileSystem files;
-  // That the list cannot be written ends no training.
+  // A write error does not end the training.
   (void)write_atomically(files, options_.run / "workers.json", workers_json(live));
 }
 
-// Those who joined may be the only ones who are left.
-bool Workers::is_over() const {
+// Joined workers may be the only ones left.
+bool Workers::has_ended() const {
   const bool have_all_ended = std::all_of(all_.begin(), all_.end(), [](const Worker& worker) {
-    return worker.status.has_value() || worker.is_out;
+    return worker.status.has_value() || worker.is_excluded;
   });
-  if (!have_all_ended || regrouping_ == nullptr) return have_all_ended;
-  const std::vector<int> staying = regrouping_->staying();
-  return std::all_of(staying.begin(), staying.end(), [&](int seat) {
-    return seat < static_cast<int>(all_.size()) || regrouping_->report_of(seat) ||
-           !does_run(regrouping_->workers()[static_cast<std::size_t>(seat)]);
+  if (!have_all_ended || coordinator_ == nullptr) return have_all_ended;
+  const std::vector<int> staying = coordinator_->staying();
+  return std::all_of(staying.begin(), staying.end(), [&](int worker_id) {
+    return worker_id < static_cast<int>(all_.size()) || coordinator_->report_of(worker_id) ||
+           !is_running(coordinator_->workers()[static_cast<std::size_t>(worker_id)]);
   });
 }
 
@@ -161,19 +163,19 @@ void Workers::read_report(Worker& worker) {
   char block[4096];
   ssize_t size = 0;
   while (worker.pipe >= 0 && (size = ::read(worker.pipe, block, sizeof block)) > 0)
-    if (worker.line.size() < kLongestReport) worker.line.append(block, static_cast<std::size_t>(size));
+    if (worker.line.size() < kMaxReportBytes) worker.line.append(block, static_cast<std::size_t>(size));
   if (worker.pipe >= 0 && size == 0) ::close(worker.pipe), worker.pipe = -1;
   if (worker.report || !ends_with(worker.line, "\n")) return;
   try {
     worker.report = parse_worker_report(worker.line);
-  } catch (const UserError&) {  // it is no report: then how it ended must do
+  } catch (const UserError&) {  // not a report: the exit status must do
   }
 }
 
 void Workers::reap(Worker& worker) {
   int status = 0;
   if (worker.status || ::waitpid(worker.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != worker.pid) return;
-  if (WIFSTOPPED(status)) worker.stopped = Deadline::after(options_.patience, "a stopped worker");
+  if (WIFSTOPPED(status)) worker.stopped = Deadline::after(options_.timeout, "a stopped worker");
   if (WIFCONTINUED(status)) worker.stopped.reset();
   if (WIFSTOPPED(status) || WIFCONTINUED(status)) return;
   read_report(worker);
@@ -182,25 +184,25 @@ void Workers::reap(Worker& worker) {
   write_list();
 }
 
-// In the order in which they are seen; those that only lost others come behind whoever failed by itself (why()).
+// In the order of detection; workers that only lost others rank after those that failed themselves (why()).
 void Workers::note_failures() {
   for (Worker& worker : all_) {
-    if (worker.order >= 0 || worker.is_ended_by_us || worker.is_out) continue;
+    if (worker.order >= 0 || worker.is_ended_by_us || worker.is_excluded) continue;
     const bool has_reported = worker.report && (worker.report->end == WorkerReport::End::failed ||
                                                 worker.report->end == WorkerReport::End::lost);
     const bool has_died = worker.status && !worker.report;
-    // While ranks start the others wait long for it; in a step they have said so before.
+    // During start-up the others wait long for it; in a step they have reported it before.
     const bool is_silent = worker.stopped && worker.stopped->has_passed();
     if (has_reported || has_died || is_silent) worker.order = num_failed_++;
   }
 }
 
-void Workers::look(int milliseconds) {
+void Workers::poll(int milliseconds) {
   std::vector<pollfd> files;
   for (const Worker& worker : all_)
     if (worker.pipe >= 0) files.push_back({worker.pipe, POLLIN, 0});
   ::poll(files.data(), files.size(), milliseconds);
-  // The processes first: of one that is gone the whole report can be read.
+  // Reap processes first: the whole report of an ended process can then be read.
   for (Worker& worker : all_) reap(worker);
   for (Worker& worker : all_) read_report(worker);
   note_failures();
@@ -223,111 +225,114 @@ void Workers::end_all() {
   }
 }
 
-std::vector<bool> Workers::who_is_gone() const {
+std::vector<bool> Workers::find_lost_workers() const {
   std::vector<bool> result;
   for (const Worker& worker : all_)
-    result.push_back(worker.status || worker.is_out || (worker.stopped && worker.stopped->has_passed()));
-  if (regrouping_ == nullptr) return result;
-  for (std::size_t seat = all_.size(); seat < regrouping_->workers().size(); ++seat)
-    result.push_back(!does_run(regrouping_->workers()[seat]));
-  for (const int seat : regrouping_->staying())
-    if (!regrouping_->what_hangs(seat).empty()) result[static_cast<std::size_t>(seat)] = true;
+    result.push_back(worker.status || worker.is_excluded || (worker.stopped && worker.stopped->has_passed()));
+  if (coordinator_ == nullptr) return result;
+  for (std::size_t worker_id = all_.size(); worker_id < coordinator_->workers().size(); ++worker_id)
+    result.push_back(!is_running(coordinator_->workers()[worker_id]));
+  for (const int worker_id : coordinator_->staying())
+    if (!coordinator_->hang_of(worker_id).empty()) result[static_cast<std::size_t>(worker_id)] = true;
   return result;
 }
 
-void Workers::note_lost(int seat) {
-  const Membership& members = regrouping_->membership();
-  const auto rank = std::find(members.seats.begin(), members.seats.end(), seat) - members.seats.begin();
-  const WorkerEntry& entry = regrouping_->workers()[static_cast<std::size_t>(seat)];
-  std::string how = "is gone";
-  if (seat < static_cast<int>(all_.size())) how = how_it_ended(seat);
-  if (const std::string what = regrouping_->what_hangs(seat); !what.empty()) how = "hangs: " + what;
-  regrouping_->note_lost(seat,
-                         fmt::format("rank {} (process {} on {} {})", rank, entry.pid, entry.host, how));
+void Workers::record_lost(int worker_id) {
+  const Membership& members = coordinator_->membership();
+  const auto rank =
+      std::find(members.worker_ids.begin(), members.worker_ids.end(), worker_id) - members.worker_ids.begin();
+  const WorkerEntry& entry = coordinator_->workers()[static_cast<std::size_t>(worker_id)];
+  std::string how = "has ended";
+  if (worker_id < static_cast<int>(all_.size())) how = describe_end(worker_id);
+  if (const std::string what = coordinator_->hang_of(worker_id); !what.empty()) how = "hangs: " + what;
+  coordinator_->record_lost(worker_id,
+                            fmt::format("rank {} (process {} on {} {})", rank, entry.pid, entry.host, how));
 }
 
-// Who is lost, and who has come since.
-void Workers::follow_members() {
-  regrouping_->look();
-  const std::vector<bool> is_gone = who_is_gone();
-  bool is_anybody_lost = false;
-  for (const int seat : regrouping_->staying()) {
-    if (!is_gone[static_cast<std::size_t>(seat)]) continue;
-    note_lost(seat);
+// Records lost workers, and detects join requests.
+void Workers::track_members() {
+  coordinator_->poll();
+  const std::vector<bool> is_gone = find_lost_workers();
+  bool is_worker_lost = false;
+  for (const int worker_id : coordinator_->staying()) {
+    if (!is_gone[static_cast<std::size_t>(worker_id)]) continue;
+    record_lost(worker_id);
     const Worker* const child =
-        seat < static_cast<int>(all_.size()) ? &all_[static_cast<std::size_t>(seat)] : nullptr;
-    is_anybody_lost |= child != nullptr ? child->stopped || (child->status && !child->report)
-                                        : !regrouping_->report_of(seat).has_value();
+        worker_id < static_cast<int>(all_.size()) ? &all_[static_cast<std::size_t>(worker_id)] : nullptr;
+    is_worker_lost |= child != nullptr ? child->stopped || (child->status && !child->report)
+                                       : !coordinator_->report_of(worker_id).has_value();
   }
-  // Of one whose connections stay open although it does nothing, or that had none yet, nobody else would tell the others.
-  if (is_anybody_lost) regrouping_->rouse();
+  // Wake the others for a worker whose connections stay open although it hangs, or that had none yet: they
+  // would not notice its loss.
+  if (is_worker_lost) coordinator_->request_survivor_states();
 }
 
-void Workers::forget_those_out() {
-  generation_ = regrouping_->membership().generation;
+void Workers::drop_excluded() {
+  generation_ = coordinator_->membership().generation;
   num_failed_ = 0, grace_.reset(), long_grace_.reset();
-  for (std::size_t seat = 0; seat < all_.size(); ++seat) {
-    Worker& worker = all_[seat];
-    if (!regrouping_->is_member(static_cast<int>(seat))) worker.is_out = true;
+  for (std::size_t worker_id = 0; worker_id < all_.size(); ++worker_id) {
+    Worker& worker = all_[worker_id];
+    if (!coordinator_->is_member(static_cast<int>(worker_id))) worker.is_excluded = true;
     worker.order = -1;
   }
   write_list();
 }
 
-Json Workers::wait(const std::function<bool()>& is_interrupted, SalvageHost* salvage,
-                   Regrouping* regrouping) {
-  regrouping_ = regrouping;
-  const std::shared_ptr<void> forgotten(nullptr, [this](void*) { regrouping_ = nullptr; });
+Json Workers::wait(const std::function<bool()>& is_interrupted, EmergencyCheckpointHost* emergency_checkpoint,
+                   MembershipCoordinator* coordinator) {
+  coordinator_ = coordinator;
+  const std::shared_ptr<void> forgotten(nullptr, [this](void*) { coordinator_ = nullptr; });
   bool is_asked_to_end = false;
-  while (!is_over()) {
+  while (!has_ended()) {
     if (!is_asked_to_end && is_interrupted()) {
       is_asked_to_end = true, signal_all(SIGINT);
-      if (regrouping_ != nullptr) regrouping_->ask_to_end();
+      if (coordinator_ != nullptr) coordinator_->ask_to_end();
     }
-    look(kLookEvery);
-    if (regrouping_ != nullptr) follow_members();
-    if (salvage != nullptr && salvage->look(who_is_gone())) continue;
-    if (regrouping_ != nullptr && regrouping_->membership().generation != generation_) forget_those_out();
-    if (num_failed_ > 0 && is_others_time_over()) end_all();
+    poll(kPollMilliseconds);
+    if (coordinator_ != nullptr) track_members();
+    if (emergency_checkpoint != nullptr && emergency_checkpoint->poll(find_lost_workers())) continue;
+    if (coordinator_ != nullptr && coordinator_->membership().generation != generation_) drop_excluded();
+    if (num_failed_ > 0 && has_grace_expired()) end_all();
   }
-  look(0);
+  poll(0);
   if (num_failed_ > 0) {
-    const std::string line = why() + (salvage != nullptr ? salvage->finish() : "");
-    note_failure(options_.run, line);
+    const std::string line = why() + (emergency_checkpoint != nullptr ? emergency_checkpoint->finish() : "");
+    log_failure(options_.run, line);
     throw UserError("{}", line);
   }
   for (const Worker& worker : all_)
     if (worker.report && worker.report->end == WorkerReport::End::interrupted) throw Interrupted{};
-  return result_of_first();
+  return result_of_rank_0();
 }
 
-// Of whoever was rank 0 at the end; it need not be one that was started here.
-Json Workers::result_of_first() const {
-  const int seat = regrouping_ == nullptr ? 0 : regrouping_->membership().seats.front();
-  if (seat < static_cast<int>(all_.size())) {
-    const Worker& worker = all_[static_cast<std::size_t>(seat)];
+// Of the worker that was rank 0 at the end, which need not have been started here.
+Json Workers::result_of_rank_0() const {
+  const int worker_id = coordinator_ == nullptr ? 0 : coordinator_->membership().worker_ids.front();
+  if (worker_id < static_cast<int>(all_.size())) {
+    const Worker& worker = all_[static_cast<std::size_t>(worker_id)];
     return worker.report ? worker.report->result : Json();
   }
-  const std::optional<WorkerReport> report = regrouping_->wait_for_report(seat);
-  if (!report) throw UserError("worker {} has not said how the run ended", seat);
+  const std::optional<WorkerReport> report = coordinator_->wait_for_report(worker_id);
+  if (!report) throw UserError("worker {} did not report how the run ended", worker_id);
   if (report->end == WorkerReport::End::interrupted) throw Interrupted{};
-  if (report->end != WorkerReport::End::done) throw UserError("worker {}: {}", seat, report->why);
+  if (report->end != WorkerReport::End::done) throw UserError("worker {}: {}", worker_id, report->why);
   return report->result;
 }
 
-// After the first has failed. Those who may go on without it say themselves when they cannot; a failure of its own they may share.
-bool Workers::is_others_time_over() {
-  const bool is_told = std::any_of(all_.begin(), all_.end(), [](const Worker& worker) {
+// After the first failure. Workers that can continue without it report themselves when they cannot; they may
+// share the failure's cause.
+bool Workers::has_grace_expired() {
+  const bool has_reported_end = std::any_of(all_.begin(), all_.end(), [](const Worker& worker) {
     return worker.order >= 0 && worker.report.has_value();
   });
-  const bool may_go_on = regrouping_ != nullptr && regrouping_->has_begun() && !is_told;
-  std::optional<Deadline>& grace = may_go_on ? long_grace_ : grace_;
+  const bool can_continue = coordinator_ != nullptr && coordinator_->has_begun() && !has_reported_end;
+  std::optional<Deadline>& grace = can_continue ? long_grace_ : grace_;
   if (!grace)
     grace = Deadline::after(&grace == &grace_ ? options_.grace : options_.long_grace, "the other workers");
-  return grace->has_passed() || only_missing_run();
+  return grace->has_passed() || do_only_missing_run();
 }
 
-bool Workers::only_missing_run() const {
+bool Workers::do_only_missing_run() const {
   std::set<int> missing;
   for (const Worker& worker : all_)
     if (worker.report) missing.insert(worker.report->missing.begin(), worker.report->missing.end());
@@ -336,7 +341,7 @@ bool Workers::only_missing_run() const {
   return true;
 }
 
-std::string Workers::how_it_ended(int rank) const {
+std::string Workers::describe_end(int rank) const {
   const Worker& worker = all_[static_cast<std::size_t>(rank)];
   if (!worker.status) return "was stopped";
   const int status = *worker.status;
@@ -350,7 +355,7 @@ std::string Workers::describe(int rank) const {
   return fmt::format("rank {} (process {} on {})", rank, worker.pid, host_name());
 }
 
-// Who failed by itself, was ended, or did not answer; and what the others saw of it.
+// Names the rank that failed, was ended, or does not respond, and what the others observed.
 std::string Workers::why() const {
   const auto log = [&](int rank) { return (options_.run / log_path(rank)).string(); };
   int cause = -1;
@@ -361,22 +366,22 @@ std::string Workers::why() const {
         (cause < 0 || worker.order < all_[static_cast<std::size_t>(cause)].order))
       cause = static_cast<int>(rank);
   }
-  std::map<int, int> votes;
+  std::map<int, int> missed_counts;
   std::string seen;
   for (std::size_t rank = 0; rank < all_.size(); ++rank) {
     const std::optional<WorkerReport>& report = all_[rank].report;
     if (!report || report->end != WorkerReport::End::lost) continue;
-    for (const int missing : report->missing) ++votes[missing];
-    if (seen.empty()) seen = fmt::format("; rank {} saw: {}", rank, report->why);
+    for (const int missing : report->missing) ++missed_counts[missing];
+    if (seen.empty()) seen = fmt::format("; rank {} reported: {}", rank, report->why);
   }
   if (cause >= 0) {
     const Worker& worker = all_[static_cast<std::size_t>(cause)];
     if (worker.stopped)
-      return fmt::format("{} does not answer: somebody has stopped it; its log is {}{}", describe(cause),
-                         log(cause), seen);
+      return fmt::format("{} does not respond: it was stopped by a signal (SIGSTOP); its log is {}{}",
+                         describe(cause), log(cause), seen);
     if (worker.report) return fmt::format("{}: {}{}", describe(cause), worker.report->why, seen);
-    const std::string how = how_it_ended(cause);
-    // Others that went the same way, so that nobody looks for one cause only.
+    const std::string how = describe_end(cause);
+    // Name the other ranks that ended in the same way, since they may have a common cause.
     std::vector<int> more;
     for (std::size_t rank = 0; rank < all_.size(); ++rank)
       if (static_cast<int>(rank) != cause && all_[rank].order >= 0 && !all_[rank].report)
@@ -386,11 +391,11 @@ std::string Workers::why() const {
                                                         fmt::join(more, ", "));
     return fmt::format("{} {}{}; its log is {}{}", describe(cause), how, also, log(cause), seen);
   }
-  const auto most = std::max_element(votes.begin(), votes.end(),
+  const auto most = std::max_element(missed_counts.begin(), missed_counts.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (most != votes.end() && most->first < static_cast<int>(all_.size()))
-    return fmt::format("{} does not answer; its log is {}{}", describe(most->first), log(most->first), seen);
-  return "the workers lost each other" + seen;
+  if (most != missed_counts.end() && most->first < static_cast<int>(all_.size()))
+    return fmt::format("{} does not respond; its log is {}{}", describe(most->first), log(most->first), seen);
+  return "the workers lost contact with each other" + seen;
 }
 
 }  // namespace optimus

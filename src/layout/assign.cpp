@@ -1,4 +1,4 @@
-// From layouts to a transport problem between classes of ranks, and back to ranks.
+// Converts layouts into a transport problem between classes of ranks, and its solution back into ranks.
 #include "layout/assign.h"
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 namespace optimus {
 namespace {
 
-// Grids whose seats hold the same, tensor by tensor, get the same number: pipelines of the same shape.
+// Assigns the same number to grids whose seats hold the same data for every tensor: pipelines of the same
+// shape.
 std::vector<int> equal_grids(const Layout& layout) {
   using Content = std::vector<std::int64_t>;
   std::vector<Content> contents(layout.grids.size());
@@ -33,9 +34,9 @@ std::vector<int> equal_grids(const Layout& layout) {
   return result;
 }
 
-// Ranks that hold the same.
+// Classes of ranks that hold the same data.
 struct Classes {
-  std::vector<int> class_of;               // [rank]; -1: not asked for
+  std::vector<int> class_of;               // [rank]; -1: not requested
   std::vector<std::vector<Rank>> members;  // [class]
 };
 
@@ -47,8 +48,9 @@ Classes classes_of(const Layout& layout, const RankIndex& index, const std::vect
   std::map<std::vector<std::array<int, 3>>, int> known;
   for (const Rank rank : ranks) {
     std::vector<std::array<int, 3>> holdings;
-    for (const RankIndex::Seat& seat : index.seats(rank))
-      holdings.push_back({grid_number[static_cast<std::size_t>(seat.grid)], seat.shard, seat.part});
+    for (const RankIndex::GridPosition& position : index.positions(rank))
+      holdings.push_back(
+          {grid_number[static_cast<std::size_t>(position.grid)], position.shard, position.part});
     std::sort(holdings.begin(), holdings.end());
     const auto [it, is_new] =
         known.try_emplace(std::move(holdings), static_cast<int>(classes.members.size()));
@@ -72,7 +74,7 @@ std::vector<int> classes_holding(std::span<const int> slots, const Slots& all, c
   return result;
 }
 
-// The classes that hold each set of slots, worked out when first asked for.
+// The classes that hold each set of slots, computed on first use.
 class ClassSets {
  public:
   ClassSets(const SlotSets& sets, const Slots& slots, const Layout& layout, const Classes& classes)
@@ -132,10 +134,11 @@ Overlaps overlaps_of(const Layout& from, const Classes& devices, const Layout& t
   return result;
 }
 
-// Turns flows between classes into pairs of ranks; the same number stays the same device where it can.
-class Mapper {
+// Converts flows between classes into pairs of ranks. A virtual rank gets the device of the same number if
+// possible.
+class DeviceMapper {
  public:
-  Mapper(const Classes& ranks, const Classes& devices, int num_ranks)
+  DeviceMapper(const Classes& ranks, const Classes& devices, int num_ranks)
       : ranks_(ranks.members),
         devices_(devices.members),
         device_of_(static_cast<std::size_t>(num_ranks), Rank{-1}) {
@@ -148,7 +151,7 @@ class Mapper {
         if (const auto& devices = devices_[static_cast<std::size_t>(flow.column)];
             flow.amount > 0 && is_open(rank) && std::binary_search(devices.begin(), devices.end(), rank) &&
             !taken(rank))
-          give(rank, rank), --flow.amount;
+          assign_device(rank, rank), --flow.amount;
     for (const TransportFlow& flow : flows) {
       int left = flow.amount;
       auto device = devices_[static_cast<std::size_t>(flow.column)].begin();
@@ -156,15 +159,15 @@ class Mapper {
         if (left == 0) break;
         if (!is_open(rank)) continue;
         while (taken(*device)) ++device;
-        give(rank, *device), --left;
+        assign_device(rank, *device), --left;
       }
     }
-    give_the_rest();
+    assign_remaining();
     return std::move(device_of_);
   }
 
  private:
-  void give_the_rest() {
+  void assign_remaining() {
     std::vector<Rank> free_devices;
     for (const auto& devices : devices_)
       for (const Rank device : devices)
@@ -172,17 +175,17 @@ class Mapper {
     std::sort(free_devices.begin(), free_devices.end());
     for (int r = 0; r < static_cast<int>(device_of_.size()); ++r)
       if (is_open(Rank{r}) && std::binary_search(free_devices.begin(), free_devices.end(), Rank{r}))
-        give(Rank{r}, Rank{r});
+        assign_device(Rank{r}, Rank{r});
     auto device = free_devices.begin();
     for (int r = 0; r < static_cast<int>(device_of_.size()); ++r) {
       if (!is_open(Rank{r})) continue;
       while (taken(*device)) ++device;
-      give(Rank{r}, *device);
+      assign_device(Rank{r}, *device);
     }
   }
   bool is_open(Rank rank) const { return device_of_[static_cast<std::size_t>(rank.value)].value < 0; }
   bool taken(Rank device) const { return is_taken_[static_cast<std::size_t>(device.value)]; }
-  void give(Rank rank, Rank device) {
+  void assign_device(Rank rank, Rank device) {
     device_of_[static_cast<std::size_t>(rank.value)] = device;
     is_taken_[static_cast<std::size_t>(device.value)] = true;
   }
@@ -195,12 +198,12 @@ class Mapper {
 std::vector<Rank> checked(std::vector<Rank> available, int num_needed) {
   std::sort(available.begin(), available.end());
   if (const auto twice = std::adjacent_find(available.begin(), available.end()); twice != available.end())
-    throw UserError("device {} is listed twice among the available ones", twice->value);
+    throw UserError("device {} is listed twice among the available devices", twice->value);
   if (!available.empty() && (available.front().value < 0 || available.back().value >= kMaxRanks))
-    throw UserError("devices {} to {} are available, expected numbers from 0 to {}", available.front().value,
-                    available.back().value, kMaxRanks - 1);
+    throw UserError("devices {} to {} are available, but device numbers must be from 0 to {}",
+                    available.front().value, available.back().value, kMaxRanks - 1);
   if (static_cast<int>(available.size()) < num_needed)
-    throw UserError("the plan needs {} devices, {} are available", num_needed, available.size());
+    throw UserError("the plan needs {} devices, but only {} are available", num_needed, available.size());
   return available;
 }
 
@@ -221,7 +224,7 @@ Assignment assign(const Layout& from, const Layout& to, const std::vector<Rank>&
   for (const auto& members : ranks.members) problem.demand.push_back(static_cast<int>(members.size()));
   for (const auto& members : devices.members) problem.supply.push_back(static_cast<int>(members.size()));
   const TransportResult result = transport(problem, options.max_work);
-  return {Mapper(ranks, devices, count).map(result.flows), Bytes(overlaps.needed), Bytes(result.weight),
+  return {DeviceMapper(ranks, devices, count).map(result.flows), Bytes(overlaps.needed), Bytes(result.weight),
           Bytes(result.bound), result.is_exact};
 }
 
@@ -229,7 +232,7 @@ Layout with_devices(Layout layout, const std::vector<Rank>& device_of) {
   for (DeviceGrid& grid : layout.grids)
     for (Rank& rank : grid.ranks) {
       ensure(rank.value >= 0 && static_cast<std::size_t>(rank.value) < device_of.size(),
-             "no device for rank {}", rank.value);
+             "no device is assigned to rank {}", rank.value);
       rank = device_of[static_cast<std::size_t>(rank.value)];
     }
   return layout;

@@ -1,13 +1,13 @@
-// assign: who is who. A plan speaks of virtual devices; this chooses the physical device for each so that as
-// many bytes as possible are already where they are needed. diff() then moves exactly the rest.
+// assign: chooses the physical device for each virtual device of a plan, so that as many bytes as possible
+// are already on the devices that need them. diff() then moves exactly the rest.
 //
-//   Example: ranks 0 1 hold layers a b. The new plan wants b on virtual 0 and a on virtual 1.
+//   Example: ranks 0 and 1 hold layers a and b. The new plan needs b on virtual 0 and a on virtual 1.
 //   assign -> virtual 0 is device 1, virtual 1 is device 0: nothing moves.
 //
-// Devices that hold the same are one class, likewise virtual ranks that need the same, so the replicas of a
-// data-parallel plan collapse; and classes that have nothing in common fall apart into independent parts. A
-// part is solved exactly up to about a thousand classes on each side where all pairs have something in
-// common, and up to many more where few have; above that greedily, with a bound.
+// Devices with equal contents form one class, and so do virtual ranks with equal needs, so that the replicas
+// of a data-parallel plan collapse. Classes that have no data in common separate into independent parts. A
+// part is solved exactly for up to about a thousand classes on each side if all pairs have common data, and
+// for many more if few pairs do. Larger parts are solved greedily, with a bound.
 #pragma once
 
 #include <vector>
@@ -17,25 +17,25 @@
 namespace optimus {
 
 struct Assignment {
-  std::vector<Rank> device_of;  // [virtual rank]: physical
-  Bytes needed;                 // by all virtual ranks
-  Bytes kept;                   // of that, where it is already: moved bytes are needed - kept
-  Bytes kept_bound;             // no assignment keeps more
-  bool is_exact = true;         // kept == kept_bound
+  std::vector<Rank> device_of;  // [virtual rank]: physical device
+  Bytes needed;                 // total of all virtual ranks
+  Bytes bytes_in_place;  // the part of `needed` that is already in place; needed - kept bytes must move
+  Bytes in_place_bound;  // upper bound of `bytes_in_place` for any assignment
+  bool is_exact = true;  // kept == in_place_bound
 };
 
 struct AssignOptions {
-  double max_work = 2e9;  // rows * pairs up to which a part is solved exactly: seconds
+  double max_work = 2e9;  // a part is solved exactly while rows * pairs is at most this (takes seconds)
 };
 
-// `from` names physical devices, `to` virtual ranks 0 .. n-1; `available` are physical devices, at least n,
-// in any order; they may be unknown to `from` (new and empty). Among devices of
-// one class, virtual rank r gets device r. Throws UserError when there are too few devices, one comes twice,
-// or a layout is not valid.
+// `from` refers to physical devices, `to` to virtual ranks 0 .. n-1. `available` lists at least n physical
+// devices in any order; devices that are not in `from` are new and empty. If device r is in the class chosen
+// for virtual rank r, rank r gets device r. Throws a UserError if there are too few devices, a device is
+// listed twice, or a layout is invalid.
 Assignment assign(const Layout& from, const Layout& to, const std::vector<Rank>& available,
                   const AssignOptions& options = {});
 
-// The layout with its virtual ranks replaced by devices.
+// The layout with its virtual ranks replaced by physical devices.
 Layout with_devices(Layout layout, const std::vector<Rank>& device_of);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// The greedy order of banker.h.
+// Implements the greedy search of banker.h.
 #include "layout/banker.h"
 
 #include <algorithm>
@@ -8,23 +8,24 @@
 namespace optimus {
 namespace {
 
-// How much each class may still take, the reserve not counted: max(start, end) less what it holds.
-class Room {
+// The bytes that each class may still allocate, not counting the reserve: max(start, end) minus its current
+// bytes.
+class Headroom {
  public:
-  explicit Room(const BankerProblem& problem) : room_(static_cast<std::size_t>(problem.num_classes)) {
+  explicit Headroom(const BankerProblem& problem) : headroom_(static_cast<std::size_t>(problem.num_classes)) {
     for (const MemoryDemandKind& kind : problem.kinds)
       for (const MemoryDemand& demand : kind.demands)
-        at(demand) += (demand.allocated - demand.freed) * static_cast<std::int64_t>(kind.things.size());
-    for (std::int64_t& room : room_) room = std::max<std::int64_t>(room, 0);
+        at(demand) += (demand.allocated - demand.freed) * static_cast<std::int64_t>(kind.items.size());
+    for (std::int64_t& headroom : headroom_) headroom = std::max<std::int64_t>(headroom, 0);
   }
-  // While the thing moves.
+  // The bytes above the limit while the thing moves.
   std::int64_t excess(const std::vector<MemoryDemand>& demands) const {
     std::int64_t most = 0;
     for (const MemoryDemand& demand : demands) most = std::max(most, demand.allocated - at(demand));
     return most;
   }
-  // The least room that one of its classes has afterwards.
-  std::int64_t room_after(const std::vector<MemoryDemand>& demands) const {
+  // The smallest free memory of the affected classes after the move.
+  std::int64_t headroom_after(const std::vector<MemoryDemand>& demands) const {
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
     for (const MemoryDemand& demand : demands)
       least = std::min(least, at(demand) - demand.allocated + demand.freed);
@@ -38,16 +39,18 @@ class Room {
   }
 
  private:
-  std::int64_t& at(const MemoryDemand& demand) { return room_[static_cast<std::size_t>(demand.rank_class)]; }
-  std::int64_t at(const MemoryDemand& demand) const {
-    return room_[static_cast<std::size_t>(demand.rank_class)];
+  std::int64_t& at(const MemoryDemand& demand) {
+    return headroom_[static_cast<std::size_t>(demand.rank_class)];
   }
-  std::vector<std::int64_t> room_;
+  std::int64_t at(const MemoryDemand& demand) const {
+    return headroom_[static_cast<std::size_t>(demand.rank_class)];
+  }
+  std::vector<std::int64_t> headroom_;
 };
 
 const std::vector<MemoryDemand>& demands_of(const BankerProblem& problem, const std::vector<int>& kind_of,
-                                            int thing) {
-  return problem.kinds[static_cast<std::size_t>(kind_of[static_cast<std::size_t>(thing)])].demands;
+                                            int item) {
+  return problem.kinds[static_cast<std::size_t>(kind_of[static_cast<std::size_t>(item)])].demands;
 }
 
 bool only_frees(const std::vector<MemoryDemand>& demands) {
@@ -59,40 +62,39 @@ struct Queue {
   const MemoryDemandKind* kind;
   std::size_t next;
   bool only_frees;
-  int thing() const { return kind->things[next]; }
+  int item() const { return kind->items[next]; }
 };
 
 std::optional<std::vector<int>> find_forwards(const BankerProblem& problem, std::int64_t reserve) {
   std::vector<Queue> queues;
   for (const MemoryDemandKind& kind : problem.kinds)
-    if (!kind.things.empty()) queues.push_back({&kind, 0, only_frees(kind.demands)});
-  Room room(problem);
+    if (!kind.items.empty()) queues.push_back({&kind, 0, only_frees(kind.demands)});
+  Headroom headroom(problem);
   std::vector<int> order;
   while (!queues.empty()) {
     Queue* best = nullptr;
-    std::int64_t best_room = 0;
+    std::int64_t best_headroom = 0;
     for (Queue& queue : queues) {
-      if (room.excess(queue.kind->demands) > reserve) continue;
-      const std::int64_t after =
-          queue.only_frees ? std::numeric_limits<std::int64_t>::max() : room.room_after(queue.kind->demands);
-      if (best == nullptr || after > best_room || (after == best_room && queue.thing() < best->thing()))
-        best = &queue, best_room = after;
+      if (headroom.excess(queue.kind->demands) > reserve) continue;
+      const std::int64_t after = queue.only_frees ? std::numeric_limits<std::int64_t>::max()
+                                                  : headroom.headroom_after(queue.kind->demands);
+      if (best == nullptr || after > best_headroom || (after == best_headroom && queue.item() < best->item()))
+        best = &queue, best_headroom = after;
     }
     if (best == nullptr) return std::nullopt;
-    room.begin(best->kind->demands), room.end(best->kind->demands);
-    order.push_back(best->thing());
-    if (++best->next == best->kind->things.size()) queues.erase(queues.begin() + (best - queues.data()));
+    headroom.begin(best->kind->demands), headroom.end(best->kind->demands);
+    order.push_back(best->item());
+    if (++best->next == best->kind->items.size()) queues.erase(queues.begin() + (best - queues.data()));
   }
   return order;
 }
 
-// The same problem with time running the other way. Numbers turn round with it, so that lower ones come first
-// again.
+// The same problem with reversed time. The numbers are negated, so that lower ones still come first.
 BankerProblem reversed(BankerProblem problem) {
   for (MemoryDemandKind& kind : problem.kinds) {
     for (MemoryDemand& demand : kind.demands) std::swap(demand.allocated, demand.freed);
-    std::reverse(kind.things.begin(), kind.things.end());
-    for (int& thing : kind.things) thing = -thing;
+    std::reverse(kind.items.begin(), kind.items.end());
+    for (int& item : kind.items) item = -item;
   }
   return problem;
 }
@@ -101,12 +103,12 @@ BankerProblem reversed(BankerProblem problem) {
 
 std::int64_t excess_of(const BankerProblem& problem, const std::vector<int>& kind_of,
                        const std::vector<int>& order) {
-  Room room(problem);
+  Headroom headroom(problem);
   std::int64_t most = 0;
-  for (const int thing : order) {
-    const auto& demands = demands_of(problem, kind_of, thing);
-    most = std::max(most, room.excess(demands));
-    room.begin(demands), room.end(demands);
+  for (const int item : order) {
+    const auto& demands = demands_of(problem, kind_of, item);
+    most = std::max(most, headroom.excess(demands));
+    headroom.begin(demands), headroom.end(demands);
   }
   return most;
 }
@@ -116,27 +118,27 @@ std::optional<std::vector<int>> find_order(const BankerProblem& problem, std::in
   auto order = find_forwards(reversed(problem), reserve);
   if (!order) return std::nullopt;
   std::reverse(order->begin(), order->end());
-  for (int& thing : *order) thing = -thing;
+  for (int& item : *order) item = -item;
   return order;
 }
 
-MergedOrder merge_neighbours(const BankerProblem& problem, const std::vector<int>& kind_of,
-                             const std::vector<int>& order, std::int64_t reserve,
-                             const std::function<bool(int before, int thing)>& may_join) {
+MergedOrder merge_adjacent(const BankerProblem& problem, const std::vector<int>& kind_of,
+                           const std::vector<int>& order, std::int64_t reserve,
+                           const std::function<bool(int before, int item)>& may_join) {
   MergedOrder merged;
-  Room room(problem);
-  for (const int thing : order) {
-    const auto& demands = demands_of(problem, kind_of, thing);
-    const bool joins = !merged.groups.empty() && may_join(merged.groups.back().back(), thing) &&
-                       room.excess(demands) <= reserve;
+  Headroom headroom(problem);
+  for (const int item : order) {
+    const auto& demands = demands_of(problem, kind_of, item);
+    const bool joins = !merged.groups.empty() && may_join(merged.groups.back().back(), item) &&
+                       headroom.excess(demands) <= reserve;
     if (!joins) {
       if (!merged.groups.empty())
-        for (const int done : merged.groups.back()) room.end(demands_of(problem, kind_of, done));
+        for (const int done : merged.groups.back()) headroom.end(demands_of(problem, kind_of, done));
       merged.groups.emplace_back();
     }
-    merged.excess = std::max(merged.excess, room.excess(demands));
-    room.begin(demands);
-    merged.groups.back().push_back(thing);
+    merged.excess = std::max(merged.excess, headroom.excess(demands));
+    headroom.begin(demands);
+    merged.groups.back().push_back(item);
   }
   return merged;
 }

@@ -1,6 +1,6 @@
-// Banker: in which order may things move so that nobody's memory overflows. A thing here is a tensor or a
-// whole block; while it moves, a class of ranks holds `allocated` more, afterwards `freed` less. Knows
-// nothing of layouts. Internal to src/layout.
+// Finds an order of moves in which no rank runs out of memory (compare the banker's algorithm). A thing is a
+// tensor or a whole block. While it moves, each rank of a class needs `allocated` additional bytes;
+// afterwards `freed` bytes are released. Independent of layouts. Internal to src/layout.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace optimus {
 
-// Classes that a thing does not concern are left out; none comes twice.
+// Lists only the classes that a thing affects, each once.
 struct MemoryDemand {
   int rank_class = 0;
   std::int64_t allocated = 0, freed = 0;
   bool operator==(const MemoryDemand&) const = default;
 };
 
-// Things with the same demands. Numbers are given by the caller; lower ones are preferred to come first.
+// Things with the same demands. The caller numbers the things; lower numbers are preferred to move first.
 struct MemoryDemandKind {
   std::vector<MemoryDemand> demands;
-  std::vector<int> things;  // ascending
+  std::vector<int> items;  // in ascending order
 };
 
 struct BankerProblem {
@@ -28,28 +28,28 @@ struct BankerProblem {
   std::vector<MemoryDemandKind> kinds;
 };
 
-// The most that any class holds above max(start, end) when things move one by one in this order.
-// kind_of[thing].
+// The maximum number of bytes above max(start, end) that any class needs if the things move one after the
+// other in this order. kind_of is indexed by thing.
 std::int64_t excess_of(const BankerProblem& problem, const std::vector<int>& kind_of,
                        const std::vector<int>& order);
 
-// An order whose excess is at most `reserve`, or nothing when none was found (there may still be one: with
-// many classes the question is a hard one).
+// An order whose excess is at most `reserve`, or nullopt if none was found. Such an order may still exist:
+// with many classes the problem is hard.
 //
-// Greedy: of what fits, first whatever leaves no class with less room; otherwise that after which the
-// tightest of its classes has the most room. Tried forwards, and backwards from the end, where growing looks
-// like shrinking: for one class of ranks whose things all grow, or all shrink, one of the two finds the best
-// order.
+// A greedy search: of the things that fit, it first takes those after which no class has less free memory,
+// otherwise the one after which the smallest free memory of the affected classes is largest. It searches
+// forwards, and also backwards from the end, where growth becomes shrinkage. For one class of ranks whose
+// things all grow or all shrink, one of the two directions finds the best order.
 std::optional<std::vector<int>> find_order(const BankerProblem& problem, std::int64_t reserve);
 
-// An order in which neighbours that may move together do, where the reserve allows it. The order alone must
-// keep it.
+// Groups adjacent things that may move together, as far as the reserve allows. The order itself must keep the
+// reserve.
 struct MergedOrder {
   std::vector<std::vector<int>> groups;
   std::int64_t excess = 0;
 };
-MergedOrder merge_neighbours(const BankerProblem& problem, const std::vector<int>& kind_of,
-                             const std::vector<int>& order, std::int64_t reserve,
-                             const std::function<bool(int before, int thing)>& may_join);
+MergedOrder merge_adjacent(const BankerProblem& problem, const std::vector<int>& kind_of,
+                           const std::vector<int>& order, std::int64_t reserve,
+                           const std::function<bool(int before, int item)>& may_join);
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// Cutting a region into cells: collect the edges of each dimension, lay the grid that they span, and enter
-// each slot into the cells that it covers.
+// Cuts a region into cells: collects the edges of each dimension, builds the grid that they span, and adds
+// each slot to the cells that it covers.
 #include <algorithm>
 #include <array>
 

@@ -1,4 +1,4 @@
-// Preparing two layouts, and the small questions that diff and diff_for both ask.
+// Prepares two layouts, and implements the queries that diff and diff_for share.
 #include "layout/change.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// Whether a rank sits in two of the grids; `seen[rank]` is the last mark.
+// Whether any rank is in two of the grids; `seen[rank]` is the last mark.
 bool share_ranks(const Slots& slots, const Layout& layout, int mark, std::vector<int>& seen) {
   int num_grids = 0;
   for (const Partition& partition : slots.partitions) num_grids += static_cast<int>(partition.grids.size());
@@ -36,7 +36,7 @@ std::vector<bool> marked(const std::vector<Rank>& ranks, int num_ranks) {
   return marks;
 }
 
-// Slots of `slots` whose box is exactly `box`.
+// The slots whose box is exactly `box`.
 std::vector<int> equal_slots(const Slots& slots, const Box& box) {
   Box corner = box;
   for (int d = 0; d < box.num_dims; ++d) corner[d].end = corner[d].begin + 1;
@@ -48,7 +48,7 @@ std::vector<int> equal_slots(const Slots& slots, const Box& box) {
   return equal;
 }
 
-// As many equal chunks of whole rows as needed.
+// Splits the box into the required number of equal chunks of whole rows.
 void append_chunks(const Box& box, int bytes_per_element, Bytes chunk, std::vector<Box>& boxes) {
   const std::int64_t rows = box[0].size();
   const std::int64_t row_bytes = box.num_elements() / rows * bytes_per_element;
@@ -75,8 +75,8 @@ LayoutChange::LayoutChange(const Layout& old_layout, const Layout& new_layout, D
       places(options.topology, std::max(from_index.num_ranks(), to_index.num_ranks())),
       is_dead(marked(options.dead, places.num_places())) {
   for (const Rank rank : options.dead)
-    if (!to_index.seats(rank).empty())
-      throw UserError("rank {} is dead, but the new layout names it", rank.value);
+    if (!to_index.positions(rank).empty())
+      throw UserError("rank {} is dead, but the new layout contains it", rank.value);
   const std::array<const Layout*, 2> layouts{&from, &to};
   Kinds grouped = kinds_of(layouts);
   kind_of = std::move(grouped.kind_of);
@@ -140,8 +140,8 @@ std::vector<int> receivers_of(const LayoutChange& change, const LayoutChange::Ki
   return result;
 }
 
-void remove_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot, const Box& piece,
-                   std::vector<int>& receivers) {
+void remove_already_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot,
+                           const Box& piece, std::vector<int>& receivers) {
   std::erase_if(receivers, [&](int receiver) {
     const Rank rank = change.places.rank_at(receiver);
     const std::vector<int> old_slots = slots_of_rank(kind.from, change.from_index, rank);
@@ -159,21 +159,21 @@ void remove_served(const LayoutChange& change, const LayoutChange::Kind& kind, i
 std::vector<int> slots_of_rank(const Slots& slots, const RankIndex& index, Rank rank) {
   std::vector<int> result;
   for (const Partition& partition : slots.partitions)
-    for (const RankIndex::Seat& seat : index.seats(rank))
-      if (const int slot = slot_of(partition, seat); slot >= 0) result.push_back(slot);
+    for (const RankIndex::GridPosition& position : index.positions(rank))
+      if (const int slot = slot_of(partition, position); slot >= 0) result.push_back(slot);
   std::sort(result.begin(), result.end());
   result.erase(std::unique(result.begin(), result.end()), result.end());
   return result;
 }
 
-DiffFailure lost_failure(const LayoutChange& change, std::vector<HeldBox> lost) {
-  const auto comes_before = [](const HeldBox& a, const HeldBox& b) {
+DiffFailure lost_failure(const LayoutChange& change, std::vector<TensorBox> lost) {
+  const auto comes_before = [](const TensorBox& a, const TensorBox& b) {
     return std::pair(a.tensor, a.box) < std::pair(b.tensor, b.box);
   };
   std::sort(lost.begin(), lost.end(), comes_before);
   lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
-  const HeldBox& first = lost.front();
-  return {{fmt::format("no living rank holds {} of tensor {} ({} such pieces)", text(first.box),
+  const TensorBox& first = lost.front();
+  return {{fmt::format("no live rank holds {} of tensor {} ({} such pieces)", text(first.box),
                        change.to.tensors[static_cast<std::size_t>(first.tensor)].name, lost.size())},
           std::move(lost),
           Bytes(0)};

@@ -4,7 +4,8 @@
 //   const auto order = order_waves(change);                // the same on every rank
 //   const auto share = diff_for(change, *order, Rank{7});  // what rank 7 sends, receives and copies
 //
-// Its members, and what follows it here, are for the files of src/layout. Read next: layout/slots.h.
+// Its members, and the other declarations in this header, are internal to src/layout. Read next:
+// layout/slots.h.
 #pragma once
 
 #include <vector>
@@ -17,8 +18,8 @@
 namespace optimus {
 
 struct LayoutChange {
-  // Refers to both layouts, which must outlive it. Throws UserError when a layout or the topology is not
-  // valid, the layouts do not list the same tensors in the same order, or `to` names a dead rank.
+  // Keeps references to both layouts, which must outlive it. Throws a UserError if a layout or the topology
+  // is invalid, the layouts do not list the same tensors in the same order, or `to` contains a dead rank.
   LayoutChange(const Layout& from, const Layout& to, DiffOptions options);
 
   struct Kind {
@@ -39,14 +40,15 @@ struct LayoutChange {
   std::vector<int> kind_of, ordinal_of;  // [tensor]
 };
 
-// A piece of a new box that has the same owners throughout, cut into chunks.
+// A piece of a new box in which all elements have the same owners, split into chunks.
 struct TransferPiece {
   int to_slot = 0;
-  int owners = 0;  // index into PieceList::sets: slots of `from`
+  int owners = 0;  // index into TransferPieces::sets: slots of `from`
   int first_box = 0, num_boxes = 0;
-  int turn = 0, num_turns = 1;  // among the new boxes that take from the same old box; for Fanout's rounds
+  // position among the new boxes that read the same old box; determines the rounds of Fanout
+  int turn = 0, num_turns = 1;
 
-  // Of chunk number `chunk` of the kind's tensor number `ordinal`.
+  // The round of chunk number `chunk` of tensor number `ordinal` of the kind.
   std::int64_t round(int ordinal, int chunk) const {
     return (static_cast<std::int64_t>(ordinal) * num_turns + turn) * num_boxes + chunk;
   }
@@ -58,24 +60,24 @@ struct TransferPieces {
   std::vector<Box> boxes;
 };
 
-// Appends the pieces of new box `to_slot` that lie in `region`, in lexicographic order.
+// Appends the pieces of new box `to_slot` inside `region`, in lexicographic order.
 void append_pieces(const LayoutChange::Kind& kind, Bytes chunk, int to_slot, const Box& region,
                    TransferPieces& list);
 
-// The box of a piece before it was cut into chunks.
+// The box of a piece before it was split into chunks.
 Box whole_box(const TransferPieces& list, const TransferPiece& piece);
 
-// Places, ascending. Owners: the living holders of a set of slots of `from`. Receivers: the holders of a slot
-// of `to`, except those that keep an equal box.
+// Places in ascending order. Owners: the live holders of a set of slots of `from`. Receivers: the holders of
+// a slot of `to`, except those that already have an equal box.
 std::vector<int> owners_of(const LayoutChange& change, const LayoutChange::Kind& kind,
                            std::span<const int> from_slots);
 std::vector<int> receivers_of(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot);
-// Takes out the receivers to which an earlier one of their new boxes brings the piece already.
-void remove_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot, const Box& piece,
-                   std::vector<int>& receivers);
-// Why there is no plan when these pieces have no living owner; at least one.
-DiffFailure lost_failure(const LayoutChange& change, std::vector<HeldBox> lost);
-// Distinct slots that a rank holds, ascending.
+// Removes the receivers that already get the piece with an earlier one of their new boxes.
+void remove_already_served(const LayoutChange& change, const LayoutChange::Kind& kind, int to_slot,
+                           const Box& piece, std::vector<int>& receivers);
+// The failure for pieces without a live owner; `lost` has at least one.
+DiffFailure lost_failure(const LayoutChange& change, std::vector<TensorBox> lost);
+// The distinct slots that a rank holds, in ascending order.
 std::vector<int> slots_of_rank(const Slots& slots, const RankIndex& index, Rank rank);
 
 }  // namespace optimus

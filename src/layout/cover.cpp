@@ -1,4 +1,4 @@
-// The sweep of cover.h.
+// Implements the sweep of cover.h.
 #include "layout/cover.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace {
 
 using BoxPointers = std::vector<const Box*>;
 
-// Boxes of a list that contain the present interval of one dimension, as the sweep moves up.
+// The boxes of a list that contain the current interval of one dimension during the sweep.
 class Active {
  public:
   Active(const BoxPointers& boxes, int dim) : dim_(dim), waiting_(boxes) {
@@ -29,7 +29,7 @@ class Active {
   BoxPointers waiting_, boxes_;
 };
 
-// Whether the boxes are the same in all dimensions from `dim` on.
+// Whether the boxes are equal in all dimensions from `dim` on.
 bool are_equal_from(int dim, const Box& a, const Box& b) {
   while (dim < a.num_dims && a[dim] == b[dim]) ++dim;
   return dim == a.num_dims;

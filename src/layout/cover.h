@@ -1,5 +1,5 @@
-// Cover: whether pieces tile a set of boxes: every element of the boxes in exactly one piece, and no piece
-// beyond them. By sweeping through the dimensions, interval by interval. Internal to verify.
+// Checks whether pieces tile a set of boxes: every element of the boxes is in exactly one piece, and no piece
+// extends outside the boxes. Sweeps through the dimensions interval by interval. Internal to verify.
 #pragma once
 
 #include <optional>
@@ -11,10 +11,10 @@ namespace optimus {
 
 struct CoverMistake {
   Box box;
-  int times = 0;  // how many pieces contain it; 0: it is missing, 1: it is not wanted, more: too often
+  int times = 0;  // number of pieces that contain it; 0: missing, 1: outside the wanted boxes, more: repeated
 };
 
-// The first mistake, or nothing. All boxes have the same number of dims, and none is empty.
+// Returns the first mistake, or nullopt. All boxes must have the same number of dims and must not be empty.
 std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& wanted,
                                                const std::vector<Box>& pieces);
 

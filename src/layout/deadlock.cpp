@@ -1,4 +1,4 @@
-// The abstract execution behind verify: who meets whom, and does everybody come to the end.
+// The abstract execution for verify: matches sends and receives, and checks that every rank terminates.
 #include <deque>
 #include <unordered_map>
 
@@ -21,19 +21,19 @@ class Execution {
     }
     if (!mismatch_.empty()) return failure("{}", mismatch_);
     for (std::size_t rank = 0; rank < programs_.size(); ++rank)
-      if (open_[rank] > 0) return waits_for_ever(static_cast<int>(rank));
+      if (open_[rank] > 0) return deadlock_failure(static_cast<int>(rank));
     return {};
   }
 
  private:
-  // A one-way channel holds what has been posted on one of its sides and not yet met.
+  // A one-way channel contains the operations posted on one of its sides that have not been matched yet.
   struct Channel {
     bool holds_sends = false;
-    std::size_t num_met = 0;  // of posted, from the front
+    std::size_t num_matched = 0;  // number of matched operations at the front of `posted`
     std::vector<std::uint64_t> posted;
   };
 
-  // Posts the rank's next wave; goes on to the one after it when nothing of it stays open.
+  // Posts the rank's next wave; continues with the following wave if no operation remains open.
   void post_from(int rank) {
     const auto r = static_cast<std::size_t>(rank);
     const auto& program = programs_[r];
@@ -56,18 +56,19 @@ class Execution {
       channel.posted.push_back(operation.what);
       return;
     }
-    if (channel.posted[channel.num_met] != operation.what && mismatch_.empty())
-      mismatch_ = fmt::format("in wave {}, rank {} sends to rank {} something else than it expects",
-                              operation.wave, sender, receiver);
-    if (++channel.num_met == channel.posted.size()) channel.posted.clear(), channel.num_met = 0;
+    if (channel.posted[channel.num_matched] != operation.what && mismatch_.empty())
+      mismatch_ =
+          fmt::format("in wave {}, rank {} sends data to rank {} that differs from the data it expects",
+                      operation.wave, sender, receiver);
+    if (++channel.num_matched == channel.posted.size()) channel.posted.clear(), channel.num_matched = 0;
     --open_[static_cast<std::size_t>(rank)];
     const auto peer = static_cast<std::size_t>(operation.peer);
     if (--open_[peer] == 0 && operation.peer != rank) ready_.push_back(operation.peer);
   }
 
-  Outcome<void> waits_for_ever(int rank) const {
+  Outcome<void> deadlock_failure(int rank) const {
     const auto r = static_cast<std::size_t>(rank);
-    return failure("rank {} waits for ever in wave {} for {} of its sends and receives", rank,
+    return failure("rank {} waits forever in wave {} for {} of its sends and receives", rank,
                    programs_[r][next_[r] - 1].wave, open_[r]);
   }
 
@@ -85,8 +86,8 @@ Outcome<void> check_no_deadlock(std::span<const std::vector<PostedOperation>> pr
   for (const auto& program : programs)
     for (const PostedOperation& operation : program)
       if (operation.peer < 0 || operation.peer >= static_cast<int>(programs.size()))
-        return failure("an operation of wave {} names rank {}, there are {}", operation.wave, operation.peer,
-                       programs.size());
+        return failure("an operation of wave {} refers to rank {}, but there are {} ranks", operation.wave,
+                       operation.peer, programs.size());
   return Execution(programs).run();
 }
 

@@ -1,4 +1,4 @@
-// One pass over the ranks of every kind of tensor.
+// Computes the demands in one pass over the ranks of every kind of tensor.
 #include "layout/demand.h"
 
 #include <algorithm>
@@ -9,18 +9,18 @@ namespace {
 
 constexpr int kNone = -1, kSeveral = -2;
 
-// What one rank holds of a tensor before and after, as slots.
+// The slots of a tensor that one rank holds before and after the change.
 struct Holding {
   int rank = 0, from = kNone, to = kNone;
 };
 
-// Collects the holdings of one kind; the scratch arrays are reused from kind to kind.
+// Collects the holdings of one kind; the buffers are reused for the next kind.
 class HoldingCollector {
  public:
   explicit HoldingCollector(int num_ranks) : index_of_(static_cast<std::size_t>(num_ranks), kNone) {}
 
   const std::vector<Holding>& collect(const LayoutChange& change, const LayoutChange::Kind& kind) {
-    if (last_ != nullptr && are_seated_alike(last_->from, kind.from) && are_seated_alike(last_->to, kind.to))
+    if (last_ != nullptr && have_equal_grids(last_->from, kind.from) && have_equal_grids(last_->to, kind.to))
       return holdings_;
     last_ = &kind;
     for (const Holding& old : holdings_) index_of_[static_cast<std::size_t>(old.rank)] = kNone;
@@ -31,8 +31,9 @@ class HoldingCollector {
   }
 
  private:
-  // The matrices of a layer are, so that one collection serves them all.
-  static bool are_seated_alike(const Slots& a, const Slots& b) {
+  // Whether both have the same grids and counts, so that their holdings are equal. This is true for the
+  // matrices of a layer, which therefore share one collection.
+  static bool have_equal_grids(const Slots& a, const Slots& b) {
     return std::equal(a.partitions.begin(), a.partitions.end(), b.partitions.begin(), b.partitions.end(),
                       [](const Partition& p, const Partition& q) {
                         return p.num_shards == q.num_shards && p.num_parts == q.num_parts &&
@@ -44,7 +45,7 @@ class HoldingCollector {
     for (const Partition& partition : slots.partitions)
       for (const int g : partition.grids) {
         const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(g)];
-        for (int part = 0; part < grid.num_parts; ++part)  // slot by slot, for the sake of the cache
+        for (int part = 0; part < grid.num_parts; ++part)  // slot by slot, for cache efficiency
           for (int shard = 0; shard < grid.num_shards; ++shard) {
             const int part_slot = partition.cut_dim < 0 ? 0 : part * partition.num_shards;
             const int held = partition.first_slot + part_slot + shard;
@@ -65,7 +66,7 @@ class HoldingCollector {
   }
 
   const LayoutChange::Kind* last_ = nullptr;
-  std::vector<int> index_of_;  // [rank] into holdings_
+  std::vector<int> index_of_;  // [rank]: index into holdings_
   std::vector<Holding> holdings_;
 };
 
@@ -74,7 +75,7 @@ struct Cost {
   std::int64_t allocated = 0, freed = 0, missing = 0, needed = 0;
 };
 
-// The boxes of all slots of tensors that are cut alike.
+// The boxes of all slots of tensors that are cut in the same way.
 struct SlotBoxes {
   const LayoutChange::Kind* kind = nullptr;
   std::vector<Box> from, to;
@@ -102,7 +103,7 @@ Cost simple_cost(const Holding& holding, const SlotBoxes& boxes) {
   return cost;
 }
 
-// The elements of the union of `boxes`, less those in `holes`, by cutting along all edges.
+// The number of elements in the union of `boxes` without those in `holes`, by cutting along all edges.
 std::int64_t count_elements(const std::vector<Box>& boxes, const std::vector<Box>& holes, Box region,
                             int dim) {
   const auto contain = [&](const std::vector<Box>& list) {
@@ -122,7 +123,7 @@ std::int64_t count_elements(const std::vector<Box>& boxes, const std::vector<Box
   return count;
 }
 
-// For the rare rank that holds several boxes of one tensor.
+// For a rank that holds several boxes of one tensor, which is rare.
 Cost general_cost(const LayoutChange& change, const LayoutChange::Kind& kind, int rank,
                   const SlotBoxes& boxes) {
   std::vector<Box> from, to;
@@ -144,8 +145,8 @@ Cost general_cost(const LayoutChange& change, const LayoutChange::Kind& kind, in
   return cost;
 }
 
-// Splits the classes of ranks whenever two ranks of one class turn out to have different demands. A class
-// knows the one that it was split from, and by which demand.
+// Splits a class of ranks whenever two of its ranks have different demands. Each class refers to the class
+// that it was split from and stores the demand that caused the split.
 class ClassRefiner {
  public:
   explicit ClassRefiner(int num_ranks)
@@ -162,7 +163,7 @@ class ClassRefiner {
     rank_class = last_;
   }
 
-  // Classes that have ranks are numbered anew.
+  // Writes the classes that contain ranks, with new numbers.
   void write(MemoryDemands& demands) const {
     std::vector<bool> is_done(splits_.size());
     for (const int rank_class : class_of_) {
@@ -192,7 +193,7 @@ class ClassRefiner {
       return hash;
     }
   };
-  std::vector<int> class_of_;  // [rank]; 0: nothing has changed for it so far
+  std::vector<int> class_of_;  // [rank]; 0: no demand so far
   std::vector<Split> splits_;  // [class]
   std::unordered_map<Split, int, SplitHash> known_;
   int last_ = 0;
@@ -209,7 +210,7 @@ MemoryDemands demands_of(const LayoutChange& change) {
   for (int k = 0; k < static_cast<int>(change.kinds.size()); ++k) {
     const LayoutChange::Kind& kind = change.kinds[static_cast<std::size_t>(k)];
     auto boxes = std::find_if(known_boxes.begin(), known_boxes.end(), [&](const SlotBoxes& known) {
-      return known.kind->from.cuts_like(kind.from) && known.kind->to.cuts_like(kind.to);
+      return known.kind->from.has_same_cuts(kind.from) && known.kind->to.has_same_cuts(kind.to);
     });
     if (boxes == known_boxes.end()) boxes = known_boxes.insert(boxes, boxes_of_kind(kind));
     const std::int64_t bytes = kind.bytes_per_element;

@@ -1,5 +1,5 @@
-// Demand: what moving a tensor costs the memory of each rank. Ranks that have the same demands throughout are
-// one class, so that ordering the waves of 100,000 ranks is a matter of a few hundred classes. Internal to
+// The memory that each rank needs to move a tensor. Ranks whose demands are equal for all tensors form one
+// class, so that ordering the waves of 100,000 ranks involves only a few hundred classes. Internal to
 // src/layout.
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace optimus {
 
-// Boxes that are kept count neither as allocated nor as freed.
+// Boxes that stay in place count neither as allocated nor as freed.
 struct MemoryDemands {
   int num_classes = 0;
   std::vector<std::vector<MemoryDemand>> of_kind;  // for one tensor of the kind
-  Bytes lower_bound, naive;                        // of the whole change, as in TransferPlan
+  Bytes lower_bound, naive;                        // for the whole change, as in TransferPlan
 };
 
 MemoryDemands demands_of(const LayoutChange& change);

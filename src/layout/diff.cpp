@@ -1,5 +1,5 @@
-// The whole plan. What one tensor of a kind needs is worked out once (a pattern); the tensors of the kind
-// repeat it, each with its own turn of senders.
+// Computes the whole plan. The transfers of one tensor of a kind are computed once (a pattern); the other
+// tensors of the kind repeat it with their own turn of senders.
 #include "layout/diff.h"
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace optimus {
 namespace {
 
-// The pieces of tensors that are cut alike, whoever holds them. Their boxes start at first_box of the plan's
-// table.
+// The pieces of tensors that are cut in the same way, regardless of the ranks that hold them. Their boxes
+// start at first_box in the plan's table.
 struct Geometry {
   const LayoutChange::Kind* kind = nullptr;
   TransferPieces list;  // pieces ordered by to_slot; boxes moved into the plan
@@ -21,11 +21,11 @@ struct Geometry {
 
 struct PatternPiece {
   const TransferPiece* piece = nullptr;
-  int first_owner = 0;  // into Pattern::owners
+  int first_owner = 0;  // index into Pattern::owners
   int first_fanout = 0, num_fanouts = 0, first_need = 0, num_needs = 0, first_holder = 0, num_holders = 0;
 };
 
-// Who needs which piece of one tensor of a kind from which owners.
+// The ranks that need each piece of one tensor of a kind, and the owners that send it.
 struct Pattern {
   int first_box = 0;
   std::vector<PatternPiece> pieces;
@@ -52,7 +52,7 @@ class GeometryTable {
  private:
   static bool is_same(const LayoutChange::Kind& a, const LayoutChange::Kind& b) {
     return a.bytes_per_element == b.bytes_per_element && a.has_shared_ranks == b.has_shared_ranks &&
-           a.from.cuts_like(b.from) && a.to.cuts_like(b.to);
+           a.from.has_same_cuts(b.from) && a.to.has_same_cuts(b.to);
   }
   const LayoutChange& change_;
   std::vector<Box>& boxes_;
@@ -67,7 +67,7 @@ class PatternBuilder {
     owners_of_set_.resize(static_cast<std::size_t>(list_.sets.size()), {-1, 0});
   }
 
-  // `lost` takes the pieces that are needed and have no owner.
+  // `lost` receives the needed pieces that have no owner.
   Pattern build(std::vector<Box>& lost) {
     std::vector<int> receivers, here;
     int slot = -1;
@@ -81,7 +81,7 @@ class PatternBuilder {
         lost.push_back(box);
       } else if (kind_.has_shared_ranks) {
         here = receivers;
-        remove_served(change_, kind_, slot, box, here);
+        remove_already_served(change_, kind_, slot, box, here);
         add(piece, here, owners);
       } else {
         add(piece, receivers, owners);
@@ -91,7 +91,7 @@ class PatternBuilder {
   }
 
  private:
-  // Then the caller gives up; what comes back need not be whole.
+  // In this case the caller fails; the pattern may be incomplete.
   bool is_too_large() const {
     return static_cast<std::int64_t>(pattern_.needs.size() + pattern_.holders.size()) > kMaxTransfers;
   }
@@ -132,7 +132,7 @@ class PatternBuilder {
   Fanouts fanouts_;
 };
 
-// Turns patterns into transfers and counts them.
+// Converts patterns into transfers and accumulates the statistics.
 class PlanWriter {
  public:
   PlanWriter(const LayoutChange& change, TransferPlan& plan)
@@ -204,7 +204,7 @@ DiffOutcome<TransferPlan> diff(const LayoutChange& change, const WaveOrder& orde
   plan.reserve = order.reserve, plan.lower_bound = order.lower_bound, plan.naive = order.naive;
   GeometryTable geometries(change, plan.boxes);
   std::vector<Pattern> patterns;
-  std::vector<HeldBox> lost;
+  std::vector<TensorBox> lost;
   std::int64_t count = 0;
   for (const LayoutChange::Kind& kind : change.kinds) {
     std::vector<Box> lost_here;
@@ -213,11 +213,11 @@ DiffOutcome<TransferPlan> diff(const LayoutChange& change, const WaveOrder& orde
       for (const int tensor : kind.tensors) lost.push_back({tensor, box});
     count += num_transfers(patterns.back()) * static_cast<std::int64_t>(kind.tensors.size());
     if (count > kMaxTransfers)
-      return tl::unexpected(DiffFailure{
-          {fmt::format("the plan has more than {} transfers; ask for the share of one rank at a time",
-                       kMaxTransfers)},
-          {},
-          Bytes(0)});
+      return tl::unexpected(
+          DiffFailure{{fmt::format("the plan has more than {} transfers; use the share of one rank at a time",
+                                   kMaxTransfers)},
+                      {},
+                      Bytes(0)});
   }
   if (!lost.empty()) return tl::unexpected(lost_failure(change, std::move(lost)));
 

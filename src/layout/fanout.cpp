@@ -1,4 +1,4 @@
-// The rule of fanout.h, once for all receivers and once for one alone.
+// Implements the rule of fanout.h, for all receivers together and for a single one.
 #include "layout/fanout.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ int count_in(std::span<const int> places, RankPlaces::Range range) {
   return index_of(places, range.end) - index_of(places, range.begin);
 }
 
-// The level of the smallest domain around `receiver` that has an owner; `next` is the first owner behind it.
-// Domains are ranges, so only the owners on either side matter.
+// The level of the smallest domain around `receiver` that contains an owner; `next` is the first owner after
+// it. Domains are ranges, so only the adjacent owners on both sides matter.
 int nearest_level(std::span<const int> owners, int next, const RankPlaces& places, int receiver) {
   const bool has_before = next > 0, has_after = next < static_cast<int>(owners.size());
   const int before = has_before ? owners[static_cast<std::size_t>(next) - 1] : 0;
@@ -39,7 +39,7 @@ Fanout fanout_at(std::span<const int> owners, const RankPlaces& places, int leve
 void split_receivers(std::span<const int> receivers, std::span<const int> owners, const RankPlaces& places,
                      Fanouts& result) {
   result.fanouts.clear(), result.needs.clear(), result.holders.clear();
-  // Receivers come in ascending order and domains are nested ranges, so of each level only one is open.
+  // Receivers are in ascending order and domains are nested ranges, so only one domain of each level is open.
   struct Open {
     int end = -1, fanout = 0;
   } open[kMaxLevels + 1];
@@ -60,14 +60,14 @@ void split_receivers(std::span<const int> receivers, std::span<const int> owners
   }
 }
 
-OwnFanout own_fanout(std::span<const int> receivers, std::span<const int> owners, const RankPlaces& places,
-                     int receiver) {
+ReceiverFanout fanout_of(std::span<const int> receivers, std::span<const int> owners,
+                         const RankPlaces& places, int receiver) {
   const int level = nearest_level(owners, index_of(owners, receiver), places, receiver);
-  OwnFanout own{fanout_at(owners, places, level, receiver), 0};
+  ReceiverFanout own{fanout_at(owners, places, level, receiver), 0};
   const RankPlaces::Range domain = places.domain(level, receiver);
   own.k = count_in(receivers, {domain.begin, receiver});
   own.fanout.num_receivers = count_in(receivers, domain);
-  // Whoever has an owner in a smaller domain takes from there and does not count here.
+  // A receiver with an owner in a smaller domain reads from that owner and does not count here.
   for (int i = own.fanout.first_owner; i < own.fanout.first_owner + own.fanout.num_owners;) {
     const RankPlaces::Range smaller = places.domain(level - 1, owners[static_cast<std::size_t>(i)]);
     const int count = count_in(receivers, smaller);

@@ -1,4 +1,4 @@
-// Grouping tensors by a hash of their placements, then by comparison.
+// Groups tensors by a hash of their placements, then by comparison.
 #include "layout/kinds.h"
 
 #include <unordered_map>
@@ -31,7 +31,7 @@ std::uint64_t hash_of(std::span<const Layout* const> layouts, std::size_t tensor
   return hash.value();
 }
 
-bool lie_alike(std::span<const Layout* const> layouts, std::size_t a, std::size_t b) {
+bool have_equal_placements(std::span<const Layout* const> layouts, std::size_t a, std::size_t b) {
   const auto& tensors = layouts[0]->tensors;
   if (tensors[a].shape != tensors[b].shape) return false;
   if (tensors[a].bytes_per_element != tensors[b].bytes_per_element) return false;
@@ -51,7 +51,7 @@ Kinds kinds_of(std::span<const Layout* const> layouts) {
     const auto [begin, end] = by_hash.equal_range(hash);
     for (auto it = begin; it != end && kind < 0; ++it) {
       const auto first = static_cast<std::size_t>(kinds.tensors[static_cast<std::size_t>(it->second)][0]);
-      if (lie_alike(layouts, first, t)) kind = it->second;
+      if (have_equal_placements(layouts, first, t)) kind = it->second;
     }
     if (kind < 0) {
       kind = static_cast<int>(kinds.tensors.size());

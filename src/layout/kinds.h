@@ -1,5 +1,5 @@
-// Kinds: tensors that lie alike. The layers of a model repeat, so of a thousand tensors a few dozen kinds
-// remain, and what is computed for one tensor of a kind holds for all of them. Internal to src/layout.
+// Kinds: groups of tensors with equal placements. The layers of a model repeat, so a thousand tensors form
+// only a few dozen kinds, and results for one tensor of a kind apply to all of them. Internal to src/layout.
 #pragma once
 
 #include <span>
@@ -10,14 +10,14 @@
 
 namespace optimus {
 
-// Tensors of one kind have the same shape, the same bytes an element, and in every given layout the same
-// placements.
+// Tensors of one kind have the same shape, the same bytes per element, and the same placements in every given
+// layout.
 struct Kinds {
-  std::vector<std::vector<int>> tensors;  // [kind], ascending
-  std::vector<int> kind_of, ordinal_of;   // [tensor]; ordinal: its index within the kind
+  std::vector<std::vector<int>> tensors;  // [kind], in ascending order
+  std::vector<int> kind_of, ordinal_of;   // [tensor]; ordinal: index within the kind
 };
 
-// All layouts list the same tensors.
+// All layouts must list the same tensors.
 Kinds kinds_of(std::span<const Layout* const> layouts);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// The boxes of a layout, computed when asked for. What is wrong with a layout is said in layout_validity.cpp.
+// Computes the boxes of a layout on demand. Validation is in layout_validity.cpp.
 #include "layout/layout.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace optimus {
 
 std::vector<Span> split_evenly(std::int64_t n, int parts) {
-  ensure(n >= 0 && parts >= 1, "split_evenly of {} into {}", n, parts);
+  ensure(n >= 0 && parts >= 1, "cannot split {} items into {} parts", n, parts);
   std::vector<Span> spans;
   spans.reserve(static_cast<std::size_t>(parts));
   std::int64_t begin = 0;
@@ -23,20 +23,20 @@ std::vector<Span> split_evenly(std::int64_t n, int parts) {
 }
 
 std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& weights) {
-  ensure(n >= 0, "split_by_weight of {}", n);
+  ensure(n >= 0, "cannot split {} items by weight", n);
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   for (const double weight : weights)
     if (!std::isfinite(weight) || weight < 0)
-      throw UserError("the weight {} of a split is not a positive number", weight);
+      throw UserError("a split has the weight {}, expected a finite number of at least 0", weight);
   if (!(sum > 0) || !std::isfinite(sum))
-    throw UserError("the weights of a split add up to {}, expected a positive number", sum);
+    throw UserError("the weights of a split sum to {}, expected a positive number", sum);
 
   std::vector<std::int64_t> sizes;
   std::vector<double> remainders;
   std::int64_t left = n;
   for (const double weight : weights) {
     const double share = static_cast<double>(n) * (weight / sum);
-    sizes.push_back(std::min(static_cast<std::int64_t>(share), left));  // rounding must not give more than n
+    sizes.push_back(std::min(static_cast<std::int64_t>(share), left));  // rounding must not exceed n in total
     remainders.push_back(weight > 0 ? share - static_cast<double>(sizes.back()) : -1);
     left -= sizes.back();
   }
@@ -44,8 +44,8 @@ std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& wei
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
-  // A part without weight gets nothing; its remainder of -1 stands last, and fewer things are left than parts
-  // with weight, except when n is beyond the precision of a double: then the first takes them.
+  // A part without weight gets nothing: its remainder of -1 is sorted last. Fewer items are left than there
+  // are parts with weight, unless n exceeds the precision of a double; then the first part gets them.
   for (std::size_t i = 0; left > 0 && i < order.size() && remainders[order[i]] >= 0; ++i, --left)
     ++sizes[order[i]];
   sizes[order[0]] += left;
@@ -61,8 +61,8 @@ Span shard_span(std::int64_t n, int shards, int index) {
   return {std::min(n, index * block), std::min(n, (index + 1) * block)};
 }
 
-Box held_box(const TensorInfo& tensor, const Placement& placement, const DeviceGrid& grid, int shard,
-             int part) {
+Box box_of_shard(const TensorInfo& tensor, const Placement& placement, const DeviceGrid& grid, int shard,
+                 int part) {
   Box box(tensor.shape);
   if (placement.cut_dim >= 0) box[placement.cut_dim] = placement.parts[static_cast<std::size_t>(part)];
   const Span rows = box[0];
@@ -79,13 +79,13 @@ int num_ranks(const Layout& layout) {
 }
 
 RankIndex::RankIndex(const Layout& layout)
-    : first_seat_(static_cast<std::size_t>(optimus::num_ranks(layout)) + 1),
+    : first_position_(static_cast<std::size_t>(optimus::num_ranks(layout)) + 1),
       first_placement_(layout.grids.size() + 1) {
   for (const DeviceGrid& grid : layout.grids)
-    for (const Rank rank : grid.ranks) ++first_seat_[static_cast<std::size_t>(rank.value) + 1];
-  std::partial_sum(first_seat_.begin(), first_seat_.end(), first_seat_.begin());
-  seats_.resize(static_cast<std::size_t>(first_seat_.back()));
-  std::vector<int> next(first_seat_);
+    for (const Rank rank : grid.ranks) ++first_position_[static_cast<std::size_t>(rank.value) + 1];
+  std::partial_sum(first_position_.begin(), first_position_.end(), first_position_.begin());
+  positions_.resize(static_cast<std::size_t>(first_position_.back()));
+  std::vector<int> next(first_position_);
   for (int g = 0; g < static_cast<int>(layout.grids.size()); ++g) {
     const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(g)];
     const Rank* rank = grid.ranks.data();
@@ -93,7 +93,7 @@ RankIndex::RankIndex(const Layout& layout)
       for (int shard = 0; shard < grid.num_shards; ++shard)
         for (int part = 0; part < grid.num_parts; ++part, ++rank) {
           int& at = next[static_cast<std::size_t>(rank->value)];
-          seats_[static_cast<std::size_t>(at++)] = {g, replica, shard, part};
+          positions_[static_cast<std::size_t>(at++)] = {g, replica, shard, part};
         }
   }
 
@@ -112,11 +112,12 @@ RankIndex::RankIndex(const Layout& layout)
   }
 }
 
-std::span<const RankIndex::Seat> RankIndex::seats(Rank rank) const {
+std::span<const RankIndex::GridPosition> RankIndex::positions(Rank rank) const {
   if (rank.value < 0 || rank.value >= num_ranks()) return {};
   const auto r = static_cast<std::size_t>(rank.value);
-  return std::span(seats_).subspan(static_cast<std::size_t>(first_seat_[r]),
-                                   static_cast<std::size_t>(first_seat_[r + 1] - first_seat_[r]));
+  return std::span(positions_)
+      .subspan(static_cast<std::size_t>(first_position_[r]),
+               static_cast<std::size_t>(first_position_[r + 1] - first_position_[r]));
 }
 
 std::span<const RankIndex::PlacementRef> RankIndex::placements_on(int grid) const {
@@ -126,21 +127,21 @@ std::span<const RankIndex::PlacementRef> RankIndex::placements_on(int grid) cons
                static_cast<std::size_t>(first_placement_[g + 1] - first_placement_[g]));
 }
 
-std::vector<HeldBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank) {
-  std::vector<HeldBox> boxes;
-  const auto seats = index.seats(rank);
-  for (const RankIndex::Seat& seat : seats)
-    for (const RankIndex::PlacementRef& ref : index.placements_on(seat.grid)) {
+std::vector<TensorBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank) {
+  std::vector<TensorBox> boxes;
+  const auto positions = index.positions(rank);
+  for (const RankIndex::GridPosition& position : positions)
+    for (const RankIndex::PlacementRef& ref : index.placements_on(position.grid)) {
       const auto t = static_cast<std::size_t>(ref.tensor);
-      const Box box = held_box(layout.tensors[t], layout.placements[t][static_cast<std::size_t>(ref.index)],
-                               layout.grids[static_cast<std::size_t>(seat.grid)], seat.shard, seat.part);
+      const Box box =
+          box_of_shard(layout.tensors[t], layout.placements[t][static_cast<std::size_t>(ref.index)],
+                       layout.grids[static_cast<std::size_t>(position.grid)], position.shard, position.part);
       if (!box.is_empty()) boxes.push_back({ref.tensor, box});
     }
-  const auto comes_before = [](const HeldBox& a, const HeldBox& b) {
+  const auto comes_before = [](const TensorBox& a, const TensorBox& b) {
     return a.tensor != b.tensor ? a.tensor < b.tensor : a.box < b.box;
   };
-  // Only where a rank sits in several grids, or a tensor has several placements on one, is there something to
-  // do.
+  // Sorting is needed only if a rank is in several grids, or a tensor has several placements on one grid.
   if (!std::is_sorted(boxes.begin(), boxes.end(), comes_before))
     std::sort(boxes.begin(), boxes.end(), comes_before);
   boxes.erase(std::unique(boxes.begin(), boxes.end()), boxes.end());
@@ -149,7 +150,7 @@ std::vector<HeldBox> boxes_of(const Layout& layout, const RankIndex& index, Rank
 
 Bytes bytes_of(const Layout& layout, const RankIndex& index, Rank rank) {
   Bytes sum;
-  for (const HeldBox& held : boxes_of(layout, index, rank))
+  for (const TensorBox& held : boxes_of(layout, index, rank))
     sum += Bytes(held.box.num_elements() *
                  layout.tensors[static_cast<std::size_t>(held.tensor)].bytes_per_element);
   return sum;

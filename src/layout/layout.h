@@ -1,13 +1,13 @@
-// Layout: who holds which piece of which tensor.
+// Layout: specifies which rank holds which piece of which tensor.
 //
-// A tensor may be held by several groups of devices (one per pipeline). A group is a grid of ranks,
+// Several groups of devices may hold a tensor (one group per pipeline). A group is a grid of ranks,
 //
 //     replicas x shards x parts
 //
-// parts cut one dimension (tensor parallel: heads, ffn columns, vocabulary rows), shards then cut dimension 0
-// of each part (ZeRO, FSDP), replicas hold the same. All three may be uneven. A layout is stored in this
-// structured form, never as one box per rank, so that it costs the same for 8 and for 100,000 devices; boxes
-// are computed when asked for.
+// Parts cut one dimension (tensor parallel: heads, ffn columns, vocabulary rows), shards then cut dimension 0
+// of each part (ZeRO, FSDP), and replicas hold the same data. All three may be uneven. A layout is stored in
+// this structured form, never as one box per rank, so that it has the same cost for 8 and for 100,000
+// devices. Boxes are computed on demand.
 //
 // Example: a 4 x 6 matrix, one group of 2 replicas x 2 shards x 2 parts, cut_dim 1, parts 0:3 and 3:6:
 //
@@ -15,7 +15,7 @@
 //   rows 0:2  ranks 0 and 4   1 and 5       shard 0
 //        2:4  ranks 2 and 6   3 and 7       shard 1
 //
-// Read next: layout/diff.h (from one layout to another), layout/sync.h (which ranks add up which gradients).
+// Read next: layout/diff.h (from one layout to another), layout/sync.h (which ranks reduce which gradients).
 #pragma once
 
 #include <cstdint>
@@ -40,24 +40,24 @@ struct DeviceGrid {
   bool operator==(const DeviceGrid&) const = default;
 };
 
-// How one group holds one tensor.
+// The placement of one tensor on one group.
 struct Placement {
   int grid = 0;      // index into Layout::grids
-  int cut_dim = -1;  // -1: every part holds the whole
-  // What each part holds of cut_dim, num_parts entries (empty when cut_dim is -1). Together they cover the
-  // dimension; they may overlap or be equal (key/value heads when tp is larger than their number), and may be
-  // empty.
+  int cut_dim = -1;  // -1: every part holds the whole tensor
+  // The range of cut_dim that each part holds: num_parts entries (empty if cut_dim is -1). Together they
+  // cover the dimension. They may overlap or be equal (key/value heads if tp exceeds their number), and they
+  // may be empty.
   std::vector<Span> parts;
   bool operator==(const Placement&) const = default;
 };
 
-// A tensor as far as moving it is concerned. bytes_per_element counts everything that lies in the same way,
-// for instance master, first and second moment in fp32: 12.
+// The properties of a tensor that are relevant for moving it. bytes_per_element is the total of everything
+// with the same placement, for instance 12 for master weight, first and second moment in fp32.
 struct TensorInfo {
   std::string name;
   Shape shape;
   int bytes_per_element = 0;
-  int block = 0;  // of the model, so that moves can go layer by layer
+  int block = 0;  // block of the model, so that moves can proceed layer by layer
   bool operator==(const TensorInfo&) const = default;
 };
 
@@ -68,68 +68,69 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// Ranks are used as indices; whoever names a larger one has made a mistake.
+// Ranks are used as indices, so larger numbers are considered errors.
 inline constexpr int kMaxRanks = 1 << 24;
 
-// Throws UserError, naming the tensor or grid, the value and what would be right, unless: sizes agree,
-// tensors have 1 to 4 dims and fit 63 bits of bytes, grids list each rank once, parts lie inside the cut
-// dimension and cover it. The other functions of this folder take this for granted; diff() and sync() check
-// it themselves.
+// Throws a UserError that names the tensor or grid, the value and the valid values, unless: sizes agree,
+// tensors have 1 to 4 dims and their bytes fit into 63 bits, grids list each rank once, and parts are inside
+// the cut dimension and cover it. The other functions of this folder require valid layouts; diff() and sync()
+// check them.
 void validate(const Layout& layout);
-// As validate for both; and they list the same tensors (name, shape, bytes an element) in the same order.
+// Validates both layouts, and that they list the same tensors (name, shape, bytes per element) in the same
+// order.
 void validate_pair(const Layout& from, const Layout& to);
 
-// n things over `parts`, sizes differing by at most one, larger ones first.
+// Splits n items into `parts` spans whose sizes differ by at most one; the larger spans are first.
 std::vector<Span> split_evenly(std::int64_t n, int parts);
-// n things over parts in proportion to `weights` (largest remainders, ties to the lower part); every thing is
-// given to exactly one part. Throws UserError unless the weights are finite, not negative and one is
-// positive.
+// Splits n items into spans in proportion to `weights` (largest remainders, ties to the lower part); every
+// item is in exactly one span. Throws a UserError unless the weights are finite and not negative and at least
+// one is positive.
 std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& weights);
-// Shard `index` of [0, n): blocks of ceil(n / shards), so that all but the last used shard are equal; may be
-// empty.
+// Shard `index` of [0, n): blocks of ceil(n / shards), so that all non-empty shards except the last one are
+// equal. May be empty.
 Span shard_span(std::int64_t n, int shards, int index);
 
 // The box that (shard, part) of a group holds. May be empty.
-Box held_box(const TensorInfo& tensor, const Placement& placement, const DeviceGrid& grid, int shard,
-             int part);
+Box box_of_shard(const TensorInfo& tensor, const Placement& placement, const DeviceGrid& grid, int shard,
+                 int part);
 
-struct HeldBox {
+struct TensorBox {
   int tensor = 0;
   Box box;
-  bool operator==(const HeldBox&) const = default;
+  bool operator==(const TensorBox&) const = default;
 };
 
-// One more than the highest rank that a grid names.
+// One more than the highest rank in any grid.
 int num_ranks(const Layout& layout);
 
-// Where a rank stands in the grids of a layout, and what lies on them; built once, O(ranks + placements).
-// Does not refer to the layout.
+// The positions of each rank in the grids of a layout, and the placements on each grid. Built in O(ranks +
+// placements). Keeps no reference to the layout.
 class RankIndex {
  public:
-  struct Seat {
+  struct GridPosition {
     int grid, replica, shard, part;
-    bool operator==(const Seat&) const = default;
+    bool operator==(const GridPosition&) const = default;
   };
-  // placements[tensor][index]
+  // Identifies placements[tensor][index] of a layout.
   struct PlacementRef {
     int tensor, index;
   };
   explicit RankIndex(const Layout& layout);
-  // In the order of the grids; nothing for a rank that the layout does not name.
-  std::span<const Seat> seats(Rank rank) const;
+  // In the order of the grids; empty for a rank that is not in the layout.
+  std::span<const GridPosition> positions(Rank rank) const;
   std::span<const PlacementRef> placements_on(int grid) const;  // by tensor
-  int num_ranks() const { return static_cast<int>(first_seat_.size()) - 1; }
+  int num_ranks() const { return static_cast<int>(first_position_.size()) - 1; }
 
  private:
-  std::vector<int> first_seat_;  // [rank] into seats_, and the end
-  std::vector<Seat> seats_;
-  std::vector<int> first_placement_;  // [grid] into placements_, and the end
+  std::vector<int> first_position_;  // [rank]: index into positions_, plus the end
+  std::vector<GridPosition> positions_;
+  std::vector<int> first_placement_;  // [grid]: index into placements_, plus the end
   std::vector<PlacementRef> placements_;
 };
 
-// Everything one rank holds, in tensor order, without empty boxes; a tensor that it holds through several
-// groups is listed once per distinct box (in their order). O(what it holds).
-std::vector<HeldBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank);
+// All boxes of one rank in tensor order, without empty ones. A tensor that the rank holds through several
+// groups is listed once per distinct box, in the order of the boxes. O(size of the result).
+std::vector<TensorBox> boxes_of(const Layout& layout, const RankIndex& index, Rank rank);
 Bytes bytes_of(const Layout& layout, const RankIndex& index, Rank rank);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// What makes a layout one that the rest of the folder can rely on.
+// Implements validate and validate_pair, which ensure the properties that the rest of the folder relies on.
 #include <algorithm>
 #include <limits>
 
@@ -14,22 +14,22 @@ void validate_tensor(const TensorInfo& tensor) {
     throw UserError("tensor {} has {} dims, expected 1 to {}", in_quotes(tensor.name), tensor.shape.num_dims,
                     kMaxDims);
   if (tensor.bytes_per_element < 1)
-    throw UserError("tensor {} has {} bytes an element, expected at least 1", in_quotes(tensor.name),
+    throw UserError("tensor {} has {} bytes per element, expected at least 1", in_quotes(tensor.name),
                     tensor.bytes_per_element);
   std::int64_t bytes = tensor.bytes_per_element;
   for (int d = 0; d < tensor.shape.num_dims; ++d) {
     const std::int64_t size = tensor.shape[d];
     if (size < 0)
-      throw UserError("tensor {} has shape {}, expected no negative size", in_quotes(tensor.name),
+      throw UserError("tensor {} has shape {}, but sizes must not be negative", in_quotes(tensor.name),
                       text(tensor.shape));
     if (size > 0 && bytes > std::numeric_limits<std::int64_t>::max() / size)
-      throw UserError("tensor {} of shape {} has more bytes than 63 bits can count", in_quotes(tensor.name),
-                      text(tensor.shape));
+      throw UserError("the size in bytes of tensor {} of shape {} does not fit into 63 bits",
+                      in_quotes(tensor.name), text(tensor.shape));
     bytes *= std::max<std::int64_t>(size, 1);
   }
 }
 
-// `seen[rank]` is the last grid that named the rank.
+// `seen[rank]` is the last grid that contains the rank.
 void validate_grid(const DeviceGrid& grid, int g, std::vector<int>& seen) {
   if (grid.num_replicas < 1 || grid.num_shards < 1 || grid.num_parts < 1)
     throw UserError("grid {} is {} x {} x {}, expected at least 1 of each", g, grid.num_replicas,
@@ -39,20 +39,20 @@ void validate_grid(const DeviceGrid& grid, int g, std::vector<int>& seen) {
     throw UserError("grid {} is {} x {} x {}, more than {} ranks", g, grid.num_replicas, grid.num_shards,
                     grid.num_parts, kMaxRanks);
   if (static_cast<std::int64_t>(grid.ranks.size()) != grid.size())
-    throw UserError("grid {} lists {} ranks, its shape {} x {} x {} asks for {}", g, grid.ranks.size(),
+    throw UserError("grid {} lists {} ranks, but its shape {} x {} x {} requires {}", g, grid.ranks.size(),
                     grid.num_replicas, grid.num_shards, grid.num_parts, grid.size());
   for (const Rank rank : grid.ranks) {
     if (rank.value < 0 || rank.value >= kMaxRanks)
-      throw UserError("grid {} names rank {}, expected 0 to {}", g, rank.value, kMaxRanks - 1);
+      throw UserError("grid {} contains rank {}, expected 0 to {}", g, rank.value, kMaxRanks - 1);
     if (static_cast<std::size_t>(rank.value) >= seen.size())
       seen.resize(std::max(seen.size() * 2, static_cast<std::size_t>(rank.value) + 1), -1);
     int& last = seen[static_cast<std::size_t>(rank.value)];
-    if (last == g) throw UserError("grid {} names rank {} twice", g, rank.value);
+    if (last == g) throw UserError("grid {} contains rank {} twice", g, rank.value);
     last = g;
   }
 }
 
-// For parts in ascending order, as nearly all are.
+// For parts in ascending order, the usual case.
 bool covers_in_order(const std::vector<Span>& parts, std::int64_t size) {
   std::int64_t covered = 0;
   for (const Span& part : parts) {
@@ -72,15 +72,15 @@ bool covers(const std::vector<Span>& parts, std::int64_t size) {
 
 void validate_placement(const TensorInfo& tensor, const Placement& placement, const Layout& layout) {
   if (placement.grid < 0 || placement.grid >= static_cast<int>(layout.grids.size()))
-    throw UserError("tensor {} is placed on grid {}, the layout has {}", in_quotes(tensor.name),
+    throw UserError("tensor {} is placed on grid {}, but the number of grids is {}", in_quotes(tensor.name),
                     placement.grid, layout.grids.size());
   const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
   if (placement.cut_dim < -1 || placement.cut_dim >= tensor.shape.num_dims)
-    throw UserError("tensor {} of shape {} is cut along dimension {}", in_quotes(tensor.name),
-                    text(tensor.shape), placement.cut_dim);
+    throw UserError("tensor {} of shape {} is cut along dimension {}, which does not exist",
+                    in_quotes(tensor.name), text(tensor.shape), placement.cut_dim);
   const std::size_t num_parts = placement.cut_dim < 0 ? 0 : static_cast<std::size_t>(grid.num_parts);
   if (placement.parts.size() != num_parts)
-    throw UserError("tensor {} is cut into {} parts, grid {} asks for {}", in_quotes(tensor.name),
+    throw UserError("tensor {} is cut into {} parts, but grid {} requires {}", in_quotes(tensor.name),
                     placement.parts.size(), placement.grid, num_parts);
   if (num_parts == 0) return;
   const std::int64_t size = tensor.shape[placement.cut_dim];
@@ -97,7 +97,7 @@ void validate_placement(const TensorInfo& tensor, const Placement& placement, co
 
 void validate(const Layout& layout) {
   if (layout.placements.size() != layout.tensors.size())
-    throw UserError("a layout of {} tensors has placements for {}", layout.tensors.size(),
+    throw UserError("a layout of {} tensors has placements for {} tensors", layout.tensors.size(),
                     layout.placements.size());
   std::vector<int> seen;
   for (std::size_t g = 0; g < layout.grids.size(); ++g)
@@ -113,13 +113,14 @@ void validate_pair(const Layout& from, const Layout& to) {
   validate(from);
   validate(to);
   if (from.tensors.size() != to.tensors.size())
-    throw UserError("a layout of {} tensors cannot become one of {}", from.tensors.size(), to.tensors.size());
+    throw UserError("a layout of {} tensors cannot be converted into one of {} tensors", from.tensors.size(),
+                    to.tensors.size());
   for (std::size_t t = 0; t < from.tensors.size(); ++t) {
     const TensorInfo &a = from.tensors[t], &b = to.tensors[t];
     if (a.name != b.name || a.shape != b.shape || a.bytes_per_element != b.bytes_per_element)
       throw UserError(
-          "tensor {} is {} {} of {} bytes an element in the old layout and {} {} of {} in the new one", t,
-          in_quotes(a.name), text(a.shape), a.bytes_per_element, in_quotes(b.name), text(b.shape),
+          "tensor {} is {} {} with {} bytes per element in the old layout, but {} {} with {} in the new one",
+          t, in_quotes(a.name), text(a.shape), a.bytes_per_element, in_quotes(b.name), text(b.shape),
           b.bytes_per_element);
   }
 }

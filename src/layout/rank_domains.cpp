@@ -1,4 +1,4 @@
-// Distances and places of ranks.
+// Computes distances and places of ranks.
 #include "layout/rank_domains.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ RankPlaces::RankPlaces(const RankDomains& topology, int num_ranks) {
     throw UserError("the topology has {} levels, expected at most {}", topology.domain_of.size(), kMaxLevels);
   for (std::size_t level = 0; level < topology.domain_of.size(); ++level)
     if (topology.domain_of[level].size() < static_cast<std::size_t>(num_ranks))
-      throw UserError("level {} of the topology names {} ranks, expected {}", level,
+      throw UserError("level {} of the topology contains {} ranks, expected {}", level,
                       topology.domain_of[level].size(), num_ranks);
   for (int r = 0; r < num_ranks; ++r) rank_at_.push_back(Rank{r});
   const auto& levels = topology.domain_of;
@@ -54,8 +54,9 @@ RankPlaces::RankPlaces(const RankDomains& topology, int num_ranks) {
     }
     std::sort(seen.begin(), seen.end());
     if (const auto twice = std::adjacent_find(seen.begin(), seen.end()); twice != seen.end())
-      throw UserError("domain {} of level {} lies in two domains of a higher level, expected domains to nest",
-                      *twice, level);
+      throw UserError(
+          "domain {} of level {} is part of two domains of a higher level, but domains must be nested",
+          *twice, level);
     domains_.push_back(std::move(ranges));
   }
 }

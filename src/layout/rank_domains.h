@@ -1,8 +1,8 @@
-// RankDomains: how far ranks are from each other, as nested domains (same node, same rack, same island). Only
-// what the choice of a sender needs; speeds and links belong to the cluster.
+// RankDomains: the distances between ranks, as nested domains (same node, same rack, same island). Contains
+// only what the choice of a sender needs; speeds and links belong to the cluster.
 //
 //   RankDomains two_racks{{{0, 0, 1, 1, 2, 2, 3, 3},     // level 0: the node of each rank
-//                       {0, 0, 0, 0, 1, 1, 1, 1}}};   // level 1: the rack
+//                          {0, 0, 0, 0, 1, 1, 1, 1}}};   // level 1: the rack
 //   distance(two_racks, Rank{0}, Rank{1}) == 0,  ... Rank{3}) == 1,  ... Rank{7}) == 2
 #pragma once
 
@@ -16,31 +16,31 @@ namespace optimus {
 inline constexpr int kMaxLevels = 7;
 
 struct RankDomains {
-  // [level][rank], finest first. Domains nest: ranks of one node share the rack, and so on. Empty: all ranks
-  // are equally far.
+  // [level][rank], finest level first. Domains are nested: ranks of one node share the rack, and so on.
+  // Empty: all ranks are equally far apart.
   std::vector<std::vector<int>> domain_of;
 };
 
-// 0: same domain of level 0 ... domain_of.size(): no common domain.
+// 0: same domain of level 0; ...; domain_of.size(): no common domain.
 int distance(const RankDomains& topology, Rank a, Rank b);
 
-// Ranks in an order in which every domain is a contiguous range; a rank's position is its place. Where nodes
-// hold consecutive ranks, places are ranks. Internal to src/layout.
+// Orders the ranks so that every domain is a contiguous range. The position of a rank in this order is its
+// place. If nodes have consecutive ranks, places equal ranks. Internal to src/layout.
 class RankPlaces {
  public:
   struct Range {
     int begin = 0, end = 0;
   };
-  // Throws UserError when there are too many levels, one does not name all ranks, or domains do not nest.
-  // O(ranks log ranks).
+  // Throws a UserError if there are too many levels, a level does not cover all ranks, or domains are not
+  // nested. O(ranks log ranks).
   RankPlaces(const RankDomains& topology, int num_ranks);
 
   int place_of(Rank rank) const { return place_of_[static_cast<std::size_t>(rank.value)]; }
   Rank rank_at(int place) const { return rank_at_[static_cast<std::size_t>(place)]; }
   int num_places() const { return static_cast<int>(rank_at_.size()); }
-  // The last level is one domain of all ranks.
+  // The last level is one domain that contains all ranks.
   int num_levels() const { return static_cast<int>(domains_.size()) + 1; }
-  // Level -1 is the place alone.
+  // Level -1 contains only the place itself.
   Range domain(int level, int place) const {
     if (level < 0) return {place, place + 1};
     if (level == static_cast<int>(domains_.size())) return {0, num_places()};

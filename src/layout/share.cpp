@@ -1,4 +1,4 @@
-// One rank's share of a plan: cut out of a whole plan, or worked out alone.
+// The share of one rank: extracted from a whole plan, or computed locally.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -11,8 +11,9 @@
 namespace optimus {
 namespace {
 
-// An operation or a copy of one tensor, with what decides its place in the order of all transfers. Small,
-// since a rank that gathers shards from thousands of others has hundreds of thousands.
+// An operation or a copy of one tensor, with the fields that determine its position in the global order of
+// transfers. Small, because a rank that gathers shards from thousands of others has hundreds of thousands of
+// entries.
 struct Entry {
   const TransferPieces* list = nullptr;
   int to_slot = 0, piece = 0, chunk = 0;
@@ -40,7 +41,10 @@ struct TensorEntries {
 class ShareBuilder {
  public:
   ShareBuilder(const LayoutChange& change, Rank rank)
-      : change_(change), rank_(rank), me_(change.places.place_of(rank)), entries_(change.to.tensors.size()) {}
+      : change_(change),
+        rank_(rank),
+        own_place_(change.places.place_of(rank)),
+        entries_(change.to.tensors.size()) {}
 
   DiffOutcome<RankShare> build(const WaveOrder& order) {
     const bool is_dead = change_.is_dead[static_cast<std::size_t>(rank_.value)];
@@ -60,7 +64,7 @@ class ShareBuilder {
  private:
   void receive(const LayoutChange::Kind& kind, int slot) {
     const std::vector<int> receivers = receivers_of(change_, kind, slot);
-    if (!std::binary_search(receivers.begin(), receivers.end(), me_)) return;
+    if (!std::binary_search(receivers.begin(), receivers.end(), own_place_)) return;
     TransferPieces& list = *lists_.emplace_back(std::make_unique<TransferPieces>());
     append_pieces(kind, change_.options.chunk, slot, kind.to.box(slot), list);
     for (int p = 0; p < static_cast<int>(list.pieces.size()); ++p) {
@@ -69,8 +73,10 @@ class ShareBuilder {
         continue;
       }
       std::vector<int> unserved = receivers;
-      remove_served(change_, kind, slot, whole_box(list, list.pieces[static_cast<std::size_t>(p)]), unserved);
-      if (std::binary_search(unserved.begin(), unserved.end(), me_)) receive_piece(kind, list, p, unserved);
+      remove_already_served(change_, kind, slot, whole_box(list, list.pieces[static_cast<std::size_t>(p)]),
+                            unserved);
+      if (std::binary_search(unserved.begin(), unserved.end(), own_place_))
+        receive_piece(kind, list, p, unserved);
     }
   }
 
@@ -82,11 +88,12 @@ class ShareBuilder {
       for (const int tensor : kind.tensors) lost_.push_back({tensor, whole_box(list, piece)});
       return;
     }
-    const bool is_mine = std::binary_search(owners.begin(), owners.end(), me_);
-    const OwnFanout own = is_mine ? OwnFanout{} : own_fanout(receivers, owners, change_.places, me_);
+    const bool is_mine = std::binary_search(owners.begin(), owners.end(), own_place_);
+    const ReceiverFanout own =
+        is_mine ? ReceiverFanout{} : fanout_of(receivers, owners, change_.places, own_place_);
     for (const int tensor : kind.tensors)
       for (int chunk = 0; chunk < piece.num_boxes; ++chunk) {
-        Entry entry{&list, piece.to_slot, p, chunk, me_, me_, false};
+        Entry entry{&list, piece.to_slot, p, chunk, own_place_, own_place_, false};
         if (!is_mine)
           entry.peer = owners[static_cast<std::size_t>(own.fanout.owner(own.k, round(piece, tensor, chunk)))];
         TensorEntries& entries = entries_[static_cast<std::size_t>(tensor)];
@@ -99,13 +106,13 @@ class ShareBuilder {
     TransferPieces& list = *lists_.emplace_back(std::make_unique<TransferPieces>());
     std::vector<std::vector<int>> owners_of_set;
     for (const int slot : my_slots) {
-      std::vector<SlotBox> takers;
-      if (const Box box = kind.from.box(slot); !box.is_empty()) find_slots(kind.to, box, takers);
-      for (const SlotBox& taker : takers) {
-        const std::vector<int> receivers = receivers_of(change_, kind, taker.slot);
+      std::vector<SlotBox> receiving_slots;
+      if (const Box box = kind.from.box(slot); !box.is_empty()) find_slots(kind.to, box, receiving_slots);
+      for (const SlotBox& receiving_slot : receiving_slots) {
+        const std::vector<int> receivers = receivers_of(change_, kind, receiving_slot.slot);
         if (receivers.empty()) continue;
         const int first = static_cast<int>(list.pieces.size());
-        append_pieces(kind, change_.options.chunk, taker.slot, taker.box, list);
+        append_pieces(kind, change_.options.chunk, receiving_slot.slot, receiving_slot.box, list);
         while (static_cast<int>(owners_of_set.size()) < list.sets.size())
           owners_of_set.push_back(
               owners_of(change_, kind, list.sets[static_cast<int>(owners_of_set.size())]));
@@ -118,7 +125,7 @@ class ShareBuilder {
     }
   }
 
-  // Where the rank holds a piece by several slots, it is to be sent once.
+  // If the rank holds a piece through several slots, it sends the piece once.
   static int first_common(std::span<const int> a, const std::vector<int>& b) {
     return *std::find_first_of(a.begin(), a.end(), b.begin(), b.end());
   }
@@ -126,21 +133,22 @@ class ShareBuilder {
   void send_piece(const LayoutChange::Kind& kind, const TransferPieces& list, int p,
                   std::vector<int> receivers, const std::vector<int>& owners) {
     const TransferPiece& piece = list.pieces[static_cast<std::size_t>(p)];
-    if (kind.has_shared_ranks) remove_served(change_, kind, piece.to_slot, whole_box(list, piece), receivers);
+    if (kind.has_shared_ranks)
+      remove_already_served(change_, kind, piece.to_slot, whole_box(list, piece), receivers);
     split_receivers(receivers, owners, change_.places, fanouts_);
     const int my_index =
-        static_cast<int>(std::lower_bound(owners.begin(), owners.end(), me_) - owners.begin());
+        static_cast<int>(std::lower_bound(owners.begin(), owners.end(), own_place_) - owners.begin());
     for (int f = 0; f < static_cast<int>(fanouts_.fanouts.size()); ++f) {
       const Fanout& fanout = fanouts_.fanouts[static_cast<std::size_t>(f)];
       if (my_index < fanout.first_owner || my_index >= fanout.first_owner + fanout.num_owners) continue;
-      std::vector<int> in_turn;  // by k
+      std::vector<int> receivers_by_number;  // indexed by k
       for (const FanoutNeed& need : fanouts_.needs)
-        if (need.fanout == f) in_turn.push_back(need.receiver);
+        if (need.fanout == f) receivers_by_number.push_back(need.receiver);
       for (const int tensor : kind.tensors)
         for (int chunk = 0; chunk < piece.num_boxes; ++chunk) {
-          const int first = fanout.first_taker(my_index, round(piece, tensor, chunk));
+          const int first = fanout.first_receiver(my_index, round(piece, tensor, chunk));
           for (int k = first; k < fanout.num_receivers; k += fanout.num_owners) {
-            const int receiver = in_turn[static_cast<std::size_t>(k)];
+            const int receiver = receivers_by_number[static_cast<std::size_t>(k)];
             entries_[static_cast<std::size_t>(tensor)].sends.push_back(
                 {&list, piece.to_slot, p, chunk, receiver, receiver, true});
           }
@@ -170,17 +178,18 @@ class ShareBuilder {
 
   const LayoutChange& change_;
   const Rank rank_;
-  const int me_;
+  const int own_place_;
   std::vector<std::unique_ptr<TransferPieces>> lists_;
   std::vector<TensorEntries> entries_;  // [tensor]
-  std::vector<HeldBox> lost_;
+  std::vector<TensorBox> lost_;
   Fanouts fanouts_;
 };
 
 }  // namespace
 
 DiffOutcome<RankShare> diff_for(const LayoutChange& change, const WaveOrder& order, Rank rank) {
-  ensure(rank.value >= 0 && rank.value < change.places.num_places(), "no layout names rank {}", rank.value);
+  ensure(rank.value >= 0 && rank.value < change.places.num_places(), "no layout contains rank {}",
+         rank.value);
   return ShareBuilder(change, rank).build(order);
 }
 

@@ -12,8 +12,8 @@ Span rows_of_part(const Shape& shape, const Partition& partition, int part) {
   return partition.cut_dim == 0 ? partition.parts[static_cast<std::size_t>(part)] : Span{0, shape[0]};
 }
 
-// Shards of a part that meet `rows`: [begin, end) of the shard's number.
-Span shards_meeting(const Span& part_rows, int num_shards, const Span& rows) {
+// The shards of a part that intersect `rows`, as a range [begin, end) of shard numbers.
+Span intersecting_shards(const Span& part_rows, int num_shards, const Span& rows) {
   const Span clipped{std::max(rows.begin, part_rows.begin), std::min(rows.end, part_rows.end)};
   if (clipped.begin >= clipped.end) return {};
   if (num_shards == 1) return {0, 1};
@@ -21,7 +21,7 @@ Span shards_meeting(const Span& part_rows, int num_shards, const Span& rows) {
   return {(clipped.begin - part_rows.begin) / block, (clipped.end - part_rows.begin + block - 1) / block};
 }
 
-// Calls use(part, shards) for every part that meets the region.
+// Calls use(part, shards) for every part that intersects the region.
 template <typename Use>
 void for_each_part(const Shape& shape, const Partition& partition, const Box& region, const Use& use) {
   for (int part = 0; part < partition.num_parts; ++part) {
@@ -30,7 +30,8 @@ void for_each_part(const Shape& shape, const Partition& partition, const Box& re
       const Span& wanted = region[partition.cut_dim];
       if (columns.begin >= wanted.end || columns.end <= wanted.begin || columns.size() == 0) continue;
     }
-    const Span shards = shards_meeting(rows_of_part(shape, partition, part), partition.num_shards, region[0]);
+    const Span shards =
+        intersecting_shards(rows_of_part(shape, partition, part), partition.num_shards, region[0]);
     if (shards.size() > 0) use(part, shards);
   }
 }
@@ -60,10 +61,10 @@ Box Slots::box(int slot) const {
   return box;
 }
 
-bool Slots::cuts_like(const Slots& other) const {
+bool Slots::has_same_cuts(const Slots& other) const {
   return shape == other.shape &&
          std::equal(partitions.begin(), partitions.end(), other.partitions.begin(), other.partitions.end(),
-                    [](const Partition& a, const Partition& b) { return a.cuts_like(b); });
+                    [](const Partition& a, const Partition& b) { return a.has_same_cuts(b); });
 }
 
 Slots slots_of(const Layout& layout, int tensor) {
@@ -73,7 +74,7 @@ Slots slots_of(const Layout& layout, int tensor) {
     const int num_parts = placement.cut_dim < 0 ? 1 : grid.num_parts;
     Partition partition{placement.cut_dim, placement.parts, grid.num_shards, num_parts, 0, {}};
     const auto same = std::find_if(slots.partitions.begin(), slots.partitions.end(),
-                                   [&](const Partition& known) { return known.cuts_like(partition); });
+                                   [&](const Partition& known) { return known.has_same_cuts(partition); });
     if (same != slots.partitions.end()) {
       same->grids.push_back(placement.grid);
       continue;
@@ -85,11 +86,11 @@ Slots slots_of(const Layout& layout, int tensor) {
   return slots;
 }
 
-int slot_of(const Partition& partition, const RankIndex::Seat& seat) {
-  if (std::find(partition.grids.begin(), partition.grids.end(), seat.grid) == partition.grids.end())
+int slot_of(const Partition& partition, const RankIndex::GridPosition& position) {
+  if (std::find(partition.grids.begin(), partition.grids.end(), position.grid) == partition.grids.end())
     return -1;
-  const int part = partition.cut_dim < 0 ? 0 : seat.part;
-  return partition.first_slot + part * partition.num_shards + seat.shard;
+  const int part = partition.cut_dim < 0 ? 0 : position.part;
+  return partition.first_slot + part * partition.num_shards + position.shard;
 }
 
 void append_holders(const Slots& slots, int slot, const Layout& layout, std::vector<Rank>& ranks) {

@@ -1,9 +1,9 @@
-// Slots: the placements of one tensor in the form that the algorithms of this folder work on.
+// Slots: the placements of one tensor in the form that the algorithms of this folder use.
 //
-// A slot is one piece of the tensor as some (shard, part) holds it; its holders are all ranks that hold
-// exactly that piece. Groups that cut a tensor in the same way (pipelines of the same width) are one
-// partition with more holders, so the number of slots depends on how a tensor is cut, not on how many
-// pipelines hold it.
+// A slot is the piece of the tensor that some (shard, part) holds; its holders are all ranks that hold
+// exactly this piece. Groups that cut a tensor in the same way (pipelines of the same width) form one
+// partition with more holders, so the number of slots depends on the cuts of a tensor, not on the number of
+// pipelines.
 //
 //     partition 0: 2 parts             partition 1: 1 part, 2 shards
 //     +--------+--------+              +-----------------+
@@ -12,8 +12,8 @@
 //     |        |        |              |     slot 3      |
 //     +--------+--------+              +-----------------+
 //
-// Where several partitions (or overlapping parts) hold a tensor, its elements are told apart by the set of
-// slots that contain them: cells.
+// If several partitions (or overlapping parts) hold a tensor, cells partition its elements by the set of
+// slots that contain them:
 //
 //     +--------+--------+
 //     | {0, 2} | {1, 2} |
@@ -21,7 +21,7 @@
 //     | {0, 3} | {1, 3} |
 //     +--------+--------+
 //
-// Internal to src/layout. verify() does not use it, so that a mistake here cannot hide itself.
+// Internal to src/layout. verify() does not use slots, so that it detects mistakes here.
 #pragma once
 
 #include <span>
@@ -35,12 +35,12 @@ namespace optimus {
 // One way of cutting a tensor. Slots are numbered first_slot + part * num_shards + shard.
 struct Partition {
   int cut_dim = -1;
-  std::vector<Span> parts;            // empty when cut_dim is -1
-  int num_shards = 1, num_parts = 1;  // one part when cut_dim is -1: all parts of the grid hold the same
+  std::vector<Span> parts;            // empty if cut_dim is -1
+  int num_shards = 1, num_parts = 1;  // one part if cut_dim is -1: all parts of the grid hold the same data
   int first_slot = 0;
-  std::vector<int> grids;  // that hold the tensor in this way
+  std::vector<int> grids;  // grids that hold the tensor in this way
 
-  bool cuts_like(const Partition& other) const {
+  bool has_same_cuts(const Partition& other) const {
     return cut_dim == other.cut_dim && num_shards == other.num_shards && num_parts == other.num_parts &&
            parts == other.parts;
   }
@@ -53,29 +53,30 @@ struct Slots {
   int num_slots() const;
   const Partition& partition_of(int slot) const;
   Box box(int slot) const;  // may be empty
-  // A tensor cut in the same way, whoever holds it.
-  bool cuts_like(const Slots& other) const;
+  // Whether both tensors are cut in the same way, regardless of the ranks that hold them.
+  bool has_same_cuts(const Slots& other) const;
 };
 
 Slots slots_of(const Layout& layout, int tensor);
-// The slot that a seat holds, or -1 when the seat's grid is none of the partition's.
-int slot_of(const Partition& partition, const RankIndex::Seat& seat);
-// Appends who holds a slot; a rank that sits in several grids of the partition may come twice.
+// The slot of a seat, or -1 if the partition does not include the seat's grid.
+int slot_of(const Partition& partition, const RankIndex::GridPosition& position);
+// Appends the holders of a slot. A rank that is in several grids of the partition may be appended more than
+// once.
 void append_holders(const Slots& slots, int slot, const Layout& layout, std::vector<Rank>& ranks);
 
 struct SlotBox {
   int slot = 0;
   Box box;
 };
-// Appends the slots that meet `region`, clipped to it, in ascending order. O(parts + found).
+// Appends the slots that intersect `region`, clipped to it, in ascending order. O(parts + found).
 void find_slots(const Slots& slots, const Box& region, std::vector<SlotBox>& found);
-// How many find_slots would give, and how many of them come before `slot`.
+// The number of slots that find_slots would append, and the number of these that precede `slot`.
 struct SlotCount {
   int all = 0, before = 0;
 };
 SlotCount count_slots(const Slots& slots, const Box& region, int slot);
 
-// Ascending lists of slots, each stored once.
+// Stores ascending lists of slots, each distinct list once.
 class SlotSets {
  public:
   int intern(std::span<const int> slots);
@@ -91,9 +92,9 @@ struct SlotCell {
   Box box;
   int holders = 0;  // index into the SlotSets
 };
-// Appends `region` cut along all edges of slots of `holders`, and also of `others` when given, in
-// lexicographic order. Empty cells are left out. Since a partition cuts dimension by dimension, the cells of
-// a smaller region are the cells of a larger one, clipped.
+// Appends `region` cut along all edges of the slots of `holders`, and also of `others` if given, in
+// lexicographic order, without empty cells. A partition cuts dimension by dimension, so the cells of a
+// smaller region are the clipped cells of a larger one.
 void append_cells(const Slots& holders, const Slots* others, const Box& region, SlotSets& sets,
                   std::vector<SlotCell>& cells);
 

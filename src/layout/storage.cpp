@@ -1,4 +1,4 @@
-// Building a rank's storage. Reading one is in copy_runs.cpp.
+// Builds the storage of a rank. Read access is in copy_runs.cpp.
 #include "layout/storage.h"
 
 #include <algorithm>
@@ -15,27 +15,27 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// One held box with the number of rows that its place has, equal for all shards.
-struct Held {
+// A box of the rank and the number of rows reserved for it, which is equal for all shards.
+struct PaddedBox {
   int tensor = 0;
   Box box;
   std::int64_t padded_rows = 0;
-  std::int64_t columns = 1;  // elements of a row
+  std::int64_t columns = 1;  // elements per row
 };
 
-// As boxes_of, but empty boxes stay, and with the rows that the largest shard has.
-std::vector<Held> held_boxes(const Layout& layout, const RankIndex& index, Rank rank) {
-  std::vector<Held> boxes;
+// Like boxes_of, but includes empty boxes, and adds the number of rows of the largest shard.
+std::vector<PaddedBox> boxes_with_padding(const Layout& layout, const RankIndex& index, Rank rank) {
+  std::vector<PaddedBox> boxes;
   for (int t = 0; t < static_cast<int>(layout.tensors.size()); ++t) {
     const TensorInfo& tensor = layout.tensors[static_cast<std::size_t>(t)];
     for (const Placement& placement : layout.placements[static_cast<std::size_t>(t)])
-      for (const RankIndex::Seat& seat : index.seats(rank)) {
-        if (seat.grid != placement.grid) continue;
-        const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(seat.grid)];
-        Held held{t, held_box(tensor, placement, grid, seat.shard, seat.part), 0, 1};
-        held.padded_rows = held_box(tensor, placement, grid, 0, seat.part)[0].size();
+      for (const RankIndex::GridPosition& position : index.positions(rank)) {
+        if (position.grid != placement.grid) continue;
+        const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(position.grid)];
+        PaddedBox held{t, box_of_shard(tensor, placement, grid, position.shard, position.part), 0, 1};
+        held.padded_rows = box_of_shard(tensor, placement, grid, 0, position.part)[0].size();
         for (int d = 1; d < tensor.shape.num_dims; ++d) held.columns *= held.box[d].size();
-        const bool is_known = std::any_of(boxes.begin(), boxes.end(), [&](const Held& known) {
+        const bool is_known = std::any_of(boxes.begin(), boxes.end(), [&](const PaddedBox& known) {
           return known.tensor == t && known.box == held.box;
         });
         if (!is_known) boxes.push_back(held);
@@ -47,11 +47,12 @@ std::vector<Held> held_boxes(const Layout& layout, const RankIndex& index, Rank 
 class StorageBuilder {
  public:
   StorageBuilder(const Layout& layout, const StorageSpec& spec) : layout_(layout), spec_(spec) {
-    if (spec.row_multiple < 1) throw UserError("a storage pads rows to a multiple of {}", spec.row_multiple);
+    if (spec.row_multiple < 1)
+      throw UserError("a storage pads rows to a multiple of {}, expected at least 1", spec.row_multiple);
     if (spec.alignment < 1 || (spec.alignment & (spec.alignment - 1)) != 0)
       throw UserError("a storage aligns to {} bytes, expected a power of two", spec.alignment);
     if (!spec.types.empty() && spec.types.size() != layout.tensors.size())
-      throw UserError("a storage has number types for {} tensors, the layout has {}", spec.types.size(),
+      throw UserError("a storage has number types for {} tensors, but the layout has {}", spec.types.size(),
                       layout.tensors.size());
     is_transposed_.resize(layout.tensors.size());
     fusion_of_.resize(layout.tensors.size(), -1);
@@ -64,11 +65,11 @@ class StorageBuilder {
     for (int f = 0; f < static_cast<int>(spec.fusions.size()); ++f) check_fusion(f);
   }
 
-  Storage build(const std::vector<Held>& boxes) {
+  Storage build(const std::vector<PaddedBox>& boxes) {
     std::vector<bool> is_done(boxes.size());
     for (std::size_t i = 0; i < boxes.size(); ++i) {
       if (is_done[i]) continue;
-      std::vector<const Held*> matrix;
+      std::vector<const PaddedBox*> matrix;
       for (const std::size_t j : partners(boxes, i)) {
         if (is_done[j]) continue;
         matrix.push_back(&boxes[j]);
@@ -91,7 +92,8 @@ class StorageBuilder {
   }
   void check(int t) const {
     if (t < 0 || t >= static_cast<int>(layout_.tensors.size()))
-      throw UserError("a storage names tensor {}, the layout has {}", t, layout_.tensors.size());
+      throw UserError("a storage refers to tensor {}, but the layout has {} tensors", t,
+                      layout_.tensors.size());
   }
 
   void check_fusion(int f) {
@@ -109,21 +111,21 @@ class StorageBuilder {
     }
   }
 
-  // The boxes that lie in one matrix with box i: of each tensor of its fusion the first that is as wide.
-  std::vector<std::size_t> partners(const std::vector<Held>& boxes, std::size_t i) const {
+  // The boxes in the same matrix as box i: for each tensor of its fusion, the first box.
+  std::vector<std::size_t> partners(const std::vector<PaddedBox>& boxes, std::size_t i) const {
     const int fusion = fusion_of_[static_cast<std::size_t>(boxes[i].tensor)];
     if (fusion < 0) return {i};
     std::vector<std::size_t> result;
     for (const int t : spec_.fusions[static_cast<std::size_t>(fusion)]) {
       const auto found =
-          std::find_if(boxes.begin(), boxes.end(), [&](const Held& held) { return held.tensor == t; });
+          std::find_if(boxes.begin(), boxes.end(), [&](const PaddedBox& held) { return held.tensor == t; });
       if (found == boxes.end()) continue;
       if (found->columns != boxes[i].columns)
         throw UserError("tensors {} and {} cannot be fused: their rows are {} and {} wide",
                         name(boxes[i].tensor), name(t), boxes[i].columns, found->columns);
       result.push_back(static_cast<std::size_t>(found - boxes.begin()));
     }
-    // A second box of a fused tensor (held through another group) stands alone.
+    // A second box of a fused tensor (held through another group) is stored separately.
     if (std::find(result.begin(), result.end(), i) == result.end()) return {i};
     return result;
   }
@@ -141,16 +143,16 @@ class StorageBuilder {
     return it->second;
   }
 
-  void place(const std::vector<const Held*>& matrix) {
+  void place(const std::vector<const PaddedBox*>& matrix) {
     const int number = buffer_of(matrix[0]->tensor);
     StorageBuffer& buffer = storage_.buffers[static_cast<std::size_t>(number)];
     std::int64_t rows = 0;
-    for (const Held* held : matrix) rows += held->padded_rows;
+    for (const PaddedBox* held : matrix) rows += held->padded_rows;
     rows = round_up(rows, spec_.row_multiple);
     const std::int64_t columns = matrix[0]->columns, begin = aligned(buffer.num_elements, buffer.type);
     const bool is_transposed = is_transposed_[static_cast<std::size_t>(matrix[0]->tensor)];
     std::int64_t row = 0;
-    for (const Held* held : matrix) {
+    for (const PaddedBox* held : matrix) {
       storage_.entries.push_back({held->tensor, held->box, number,
                                   begin + (is_transposed ? row : row * columns),
                                   is_transposed ? rows : columns, is_transposed});
@@ -162,7 +164,7 @@ class StorageBuilder {
   const Layout& layout_;
   const StorageSpec& spec_;
   std::vector<bool> is_transposed_;  // [tensor]
-  std::vector<int> fusion_of_;       // [tensor]; -1: none
+  std::vector<int> fusion_of_;       // [tensor]; -1: not fused
   std::map<std::pair<int, StorageType>, int> buffer_numbers_;
   Storage storage_;
 };
@@ -201,7 +203,7 @@ std::string text(StorageType type) {
 }
 
 Storage build_storage(const Layout& layout, const RankIndex& index, Rank rank, const StorageSpec& spec) {
-  return StorageBuilder(layout, spec).build(held_boxes(layout, index, rank));
+  return StorageBuilder(layout, spec).build(boxes_with_padding(layout, index, rank));
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Cells of each kind of tensor, their slots turned into ranks.
+// Computes the cells of each kind of tensor and converts their slots into ranks.
 #include "layout/sync.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// Groups of ranks, each stored once.
+// Stores each distinct group of ranks once.
 class GroupTable {
  public:
   explicit GroupTable(std::vector<std::vector<Rank>>& groups) : groups_(groups) {}

@@ -1,4 +1,4 @@
-// Connected parts; each by shortest augmenting paths, or greedily.
+// Solves each connected part, by shortest augmenting paths or greedily.
 #include "layout/transport.h"
 
 #include <algorithm>
@@ -10,24 +10,25 @@ namespace optimus {
 namespace {
 
 using Edge = TransportProblem::Edge;
-constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kInfinity = std::numeric_limits<std::int64_t>::max();
 
-// Shortest augmenting paths with potentials. Costs are negated weights; the last column is "stays without",
-// costs nothing and takes everybody. Invariant: cost - row potential - column potential is never negative,
-// and 0 where there is flow.
+// Shortest augmenting paths with potentials. Costs are negated weights. The last column means "unassigned";
+// it has cost 0 and unlimited supply. Invariant: cost - row potential - column potential is never negative,
+// and it is 0 where there is flow.
 class ExactTransport {
  public:
   explicit ExactTransport(const TransportProblem& problem)
       : demand_(problem.demand), supply_(problem.supply) {
-    without_ = static_cast<int>(supply_.size());
+    unassigned_column_ = static_cast<int>(supply_.size());
     supply_.push_back(std::accumulate(demand_.begin(), demand_.end(), 0));
     edges_ = problem.edges;
-    for (int row = 0; row < static_cast<int>(demand_.size()); ++row) edges_.push_back({row, without_, 0});
+    for (int row = 0; row < static_cast<int>(demand_.size()); ++row)
+      edges_.push_back({row, unassigned_column_, 0});
     flow_.resize(edges_.size());
     edges_of_row_.resize(demand_.size());
     users_of_column_.resize(supply_.size());
-    led_to_.resize(demand_.size());
-    row_potential_.resize(demand_.size(), kFar);
+    reached_from_.resize(demand_.size());
+    row_potential_.resize(demand_.size(), kInfinity);
     column_potential_.resize(supply_.size(), 0);
     for (int e = 0; e < static_cast<int>(edges_.size()); ++e) {
       const Edge& edge = edges_[static_cast<std::size_t>(e)];
@@ -42,7 +43,7 @@ class ExactTransport {
       while (demand_[static_cast<std::size_t>(row)] > 0) augment(row, find_path(row));
     std::vector<TransportFlow> flows;
     for (std::size_t e = 0; e < edges_.size(); ++e)
-      if (flow_[e] > 0 && edges_[e].column != without_)
+      if (flow_[e] > 0 && edges_[e].column != unassigned_column_)
         flows.push_back({edges_[e].row, edges_[e].column, flow_[e]});
     return flows;
   }
@@ -54,10 +55,11 @@ class ExactTransport {
     bool operator<(const Reached& other) const { return distance > other.distance; }  // nearest on top
   };
 
-  // Dijkstra from `start`; returns the nearest column with supply left and brings the potentials up to date.
+  // Dijkstra's algorithm from `start`; returns the nearest column with remaining supply and updates the
+  // potentials.
   int find_path(int start) {
-    column_distance_.assign(supply_.size(), kFar);
-    row_distance_.assign(demand_.size(), kFar);
+    column_distance_.assign(supply_.size(), kInfinity);
+    row_distance_.assign(demand_.size(), kInfinity);
     reached_by_.assign(supply_.size(), -1);
     is_final_.assign(supply_.size(), false);
     final_columns_.clear(), visited_rows_.clear();
@@ -75,7 +77,7 @@ class ExactTransport {
       }
     };
     visit_row(start, 0);
-    while (true) {  // ends at the latest in "stays without"
+    while (true) {  // terminates at the latest in the "unassigned" column
       const Reached next = queue.top();
       queue.pop();
       const auto column = static_cast<std::size_t>(next.column);
@@ -88,8 +90,8 @@ class ExactTransport {
       }
       for (const int e : users_of_column_[column]) {
         const int row = edges_[static_cast<std::size_t>(e)].row;
-        if (row_distance_[static_cast<std::size_t>(row)] != kFar) continue;
-        led_to_[static_cast<std::size_t>(row)] = e;
+        if (row_distance_[static_cast<std::size_t>(row)] != kInfinity) continue;
+        reached_from_[static_cast<std::size_t>(row)] = e;
         visit_row(row, next.distance);
       }
     }
@@ -103,8 +105,8 @@ class ExactTransport {
           end - column_distance_[static_cast<std::size_t>(column)];
   }
 
-  // The way back from the end: to each column by an edge of some row, which gives up what it has in another
-  // column.
+  // Follows the path back from the end. Each column was reached by an edge of some row, which gives up its
+  // flow in another column.
   void augment(int start, int end) {
     std::vector<int> gains, losses;  // edges
     for (int column = end;;) {
@@ -112,7 +114,7 @@ class ExactTransport {
       gains.push_back(e);
       const int row = edges_[static_cast<std::size_t>(e)].row;
       if (row == start) break;
-      losses.push_back(led_to_[static_cast<std::size_t>(row)]);
+      losses.push_back(reached_from_[static_cast<std::size_t>(row)]);
       column = edges_[static_cast<std::size_t>(losses.back())].column;
     }
     int amount = std::min(demand_[static_cast<std::size_t>(start)], supply_[static_cast<std::size_t>(end)]);
@@ -132,15 +134,16 @@ class ExactTransport {
   }
 
   std::vector<int> demand_, supply_;
-  int without_ = 0;
+  int unassigned_column_ = 0;
   std::vector<Edge> edges_;
   std::vector<int> flow_;                          // [edge]
-  std::vector<std::vector<int>> edges_of_row_;     // edges
-  std::vector<std::vector<int>> users_of_column_;  // edges with flow
+  std::vector<std::vector<int>> edges_of_row_;     // edge indices
+  std::vector<std::vector<int>> users_of_column_;  // indices of edges with flow
   std::vector<std::int64_t> row_potential_, column_potential_;
-  // Of the last search.
+  // State of the last search.
   std::vector<std::int64_t> row_distance_, column_distance_;
-  std::vector<int> reached_by_, led_to_;  // edges: [column] by which it was reached, [row] from which column
+  // edges: [column] through which it was reached, [row] from which column
+  std::vector<int> reached_by_, reached_from_;
   std::vector<bool> is_final_;
   std::vector<int> final_columns_, visited_rows_;
 };
@@ -164,7 +167,7 @@ std::vector<TransportFlow> greedy(const TransportProblem& problem) {
   return flows;
 }
 
-// What the rows (or the columns) would reach if each could choose first.
+// The total weight if each row (or each column) could choose first.
 std::int64_t bound_by(const TransportProblem& problem, int Edge::*one, int Edge::*other,
                       const std::vector<int>& sizes, const std::vector<int>& other_sizes) {
   std::vector<Edge> edges = problem.edges;
@@ -208,7 +211,7 @@ TransportResult solve_part(const TransportProblem& part, double max_work) {
   return result;
 }
 
-// Nodes are rows, then columns; the number of the connected part of each.
+// Computes the connected part of each node. Nodes are rows, followed by columns.
 class Parts {
  public:
   explicit Parts(const TransportProblem& problem)
@@ -236,7 +239,7 @@ class Parts {
 
 struct Part {
   TransportProblem problem;
-  std::vector<int> rows, columns;  // their numbers in the whole
+  std::vector<int> rows, columns;  // their numbers in the whole problem
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Transport: give rows (with demands) to columns (with supplies) so that the sum of the weights of the pairs
-// is largest. The assignment problem with multiplicities; pairs that are not listed weigh nothing. Knows
-// nothing of layouts. Internal to src/layout.
+// Transport: assigns rows (with demands) to columns (with supplies) so that the total weight of the pairs is
+// maximal. This is the assignment problem with multiplicities; pairs that are not listed have weight 0.
+// Independent of layouts. Internal to src/layout.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@ struct TransportFlow {
 };
 
 struct TransportResult {
-  std::vector<TransportFlow> flows;  // a row may stay with a part of its demand
+  std::vector<TransportFlow> flows;  // a part of a row's demand may remain unassigned
   std::int64_t weight = 0;
-  std::int64_t bound = 0;  // no result weighs more
+  std::int64_t bound = 0;  // upper bound of the weight of any result
   bool is_exact = true;    // weight == bound
 };
 
-// Connected parts are solved one by one: exactly, by shortest augmenting paths, while rows * edges of the
-// part is at most `max_work` (the time grows no faster); greedily above that, with the bound that each row,
-// or each column, alone could reach.
+// Connected parts are solved separately: exactly, by shortest augmenting paths, if rows * edges of the part
+// is at most `max_work` (the time grows no faster), otherwise greedily. The bound for greedy results is what
+// the rows alone, or the columns alone, could reach.
 TransportResult transport(const TransportProblem& problem, double max_work);
 
 }  // namespace optimus

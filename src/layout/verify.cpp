@@ -1,5 +1,5 @@
-// verify for a whole plan: its own records, then each rank alone (verify_share.cpp), then all together
-// (deadlock.cpp).
+// Implements verify for a whole plan: checks its records, then each rank alone (verify_share.cpp), then all
+// ranks together (deadlock.cpp).
 #include "layout/verify.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// The records of a plan, before anything is looked up by them.
+// Checks the indices in the records of a plan before they are used.
 Outcome<void> check_records(const TransferPlan& plan, int num_ranks) {
   const auto is_rank = [&](Rank rank) { return rank.value >= 0 && rank.value < num_ranks; };
   const auto is_box = [&](int box) { return box >= 0 && box < static_cast<int>(plan.boxes.size()); };
@@ -16,22 +16,24 @@ Outcome<void> check_records(const TransferPlan& plan, int num_ranks) {
   for (const TransferWave& wave : plan.waves) {
     if (wave.transfers_begin != transfers || wave.transfers_end < transfers || wave.copies_begin != copies ||
         wave.copies_end < copies)
-      return failure("the waves of the plan do not follow one another");
+      return failure("the waves of the plan are not consecutive");
     transfers = wave.transfers_end, copies = wave.copies_end;
   }
   if (transfers != plan.transfers.size() || copies != plan.copies.size())
-    return failure("the waves of the plan leave transfers or copies out");
+    return failure("the waves of the plan do not include all transfers and copies");
   for (const Transfer& transfer : plan.transfers)
     if (!is_rank(transfer.sender) || !is_rank(transfer.receiver) || !is_box(transfer.box))
-      return failure("a transfer from rank {} to rank {} of box {} names what is not there",
-                     transfer.sender.value, transfer.receiver.value, transfer.box);
+      return failure(
+          "a transfer from rank {} to rank {} of box {} refers to a rank or box that does not exist",
+          transfer.sender.value, transfer.receiver.value, transfer.box);
   for (const LocalCopy& copy : plan.copies)
     if (!is_rank(copy.rank) || !is_box(copy.box))
-      return failure("a copy on rank {} of box {} names what is not there", copy.rank.value, copy.box);
+      return failure("a copy on rank {} of box {} refers to a rank or box that does not exist",
+                     copy.rank.value, copy.box);
   return {};
 }
 
-// The numbers of the records that concern each rank, in their order.
+// The indices of the records that concern each rank, in their order.
 class ByRank {
  public:
   ByRank(int num_ranks, std::size_t num_records,
@@ -150,12 +152,12 @@ Outcome<void> verify(const Layout& from, const Layout& to, std::span<const RankS
                      const DiffOptions& options) {
   const int count = check_and_count_ranks(from, to);
   if (static_cast<int>(shares.size()) != count)
-    return failure("there are shares of {} ranks, the layouts name {}", shares.size(), count);
+    return failure("there are shares of {} ranks, but the layouts have {} ranks", shares.size(), count);
   const RankIndex from_index(from), to_index(to);
   std::vector<std::vector<PostedOperation>> programs;
   for (int rank = 0; rank < count; ++rank) {
     const RankShare& share = shares[static_cast<std::size_t>(rank)];
-    if (share.rank.value != rank) return failure("share {} is that of rank {}", rank, share.rank.value);
+    if (share.rank.value != rank) return failure("share {} belongs to rank {}", rank, share.rank.value);
     auto outcome = verify_share(from, from_index, to, to_index, share, options);
     if (!outcome) return outcome;
     programs.push_back(program_of(share));

@@ -1,13 +1,14 @@
-// verify: is this plan right? Asked before a byte moves.
+// verify: checks a transfer plan before any data moves.
 //
-// Checked, for every rank: what it sends lies in one of its old boxes and it is alive; what it copies lies in
-// one of its old boxes; what arrives it did not have; arrivals and copies together cover its new boxes,
-// except the kept ones, exactly once; at no wave does it hold more than max(old, new) + reserve; no tensor
-// that changes is left out. And for all together: executed as layout/diff.h says, with the sends and receives
-// between two ranks meeting in order, every rank comes to its end.
+// For every rank it checks that the rank is alive and sends only parts of its old boxes; that it copies only
+// parts of its old boxes; that it receives only elements that it did not have; that received and copied boxes
+// cover its new boxes, except those that stay in place, exactly once; that it never holds more than max(old,
+// new) + reserve in any wave; and that no changing tensor is missing. For all ranks together it checks that
+// execution as described in layout/diff.h, with in-order matching of the sends and receives between two
+// ranks, terminates on every rank.
 //
-// It shares no code with diff beyond layout.h: it works on the boxes of single ranks, interval by interval.
-// Time is in proportion to transfers and ranks * tensors.
+// It shares no code with diff except layout.h: it works on the boxes of single ranks, interval by interval.
+// The time is proportional to transfers and ranks * tensors.
 #pragma once
 
 #include <span>
@@ -18,27 +19,27 @@
 
 namespace optimus {
 
-// The failure says which rank, tensor and box, or which wave. Throws UserError when a layout is not valid.
+// The failure names the rank, tensor and box, or the wave. Throws a UserError if a layout is invalid.
 Outcome<void> verify(const Layout& from, const Layout& to, const TransferPlan& plan,
                      const DiffOptions& options = {});
-// The same for the shares of all ranks, as each may have worked its own out alone. shares[r].rank is r.
+// Checks the shares of all ranks, which each rank may have computed locally. shares[r].rank is r.
 Outcome<void> verify(const Layout& from, const Layout& to, std::span<const RankShare> shares,
                      const DiffOptions& options = {});
-// Only what one rank can check alone: everything but the meeting of sends and receives.
+// Checks one rank alone: everything except the matching of sends and receives.
 Outcome<void> verify_share(const Layout& from, const RankIndex& from_index, const Layout& to,
                            const RankIndex& to_index, const RankShare& share,
                            const DiffOptions& options = {});
 
-// One rank's sends and receives of one wave after the other, as abstract as possible.
+// The sends and receives of one rank in abstract form, wave after wave.
 struct PostedOperation {
   int wave = 0;
   int peer = 0;
   bool is_send = false;
-  std::uint64_t what = 0;  // equal on both sides when both mean the same data
+  std::uint64_t what = 0;  // equal on both sides if both refer to the same data
 };
-// Executes the programs ([rank], ascending by wave): a rank posts all operations of a wave, waits for them,
-// goes on. The n-th send from a to b meets the n-th receive at b from a. Fails when somebody waits for ever,
-// or two that do not mean the same data meet.
+// Simulates the programs ([rank], in ascending order of waves): a rank posts all operations of a wave, waits
+// for them, and continues. The n-th send from a to b matches the n-th receive at b from a. Fails if a rank
+// waits forever, or if a send and its matching receive refer to different data.
 Outcome<void> check_no_deadlock(std::span<const std::vector<PostedOperation>> programs);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// What verify asks of one rank alone.
+// Implements the checks of verify that concern a single rank.
 #include <algorithm>
 
 #include "base/text.h"
@@ -13,30 +13,30 @@ using Boxes = std::vector<Box>;
 bool has(const Boxes& boxes, const Box& box) {
   return std::find(boxes.begin(), boxes.end(), box) != boxes.end();
 }
-bool contain(const Boxes& boxes, const Box& box) {
+bool contains_any(const Boxes& boxes, const Box& box) {
   return std::any_of(boxes.begin(), boxes.end(), [&](const Box& each) { return each.contains(box); });
 }
-bool meet(const Boxes& boxes, const Box& box) {
+bool intersects_any(const Boxes& boxes, const Box& box) {
   return std::any_of(boxes.begin(), boxes.end(),
                      [&](const Box& each) { return intersect(each, box).has_value(); });
 }
 
-// What a rank has and does with one tensor.
+// The boxes of one tensor that a rank has, needs and moves.
 struct TensorView {
   Boxes old_boxes, new_boxes;
   Boxes sent, received, copied;
   int wave = -1;
 };
 
-// One rank with its layouts and its share.
+// Checks one rank, given its boxes and its share.
 class RankCheck {
  public:
   RankCheck(const Layout& layout, const RankShare& share, const DiffOptions& options)
       : tensors_(layout.tensors), share_(share), reserve_(options.reserve), views_(tensors_.size()) {}
 
-  void hold(const std::vector<HeldBox>& old_boxes, const std::vector<HeldBox>& new_boxes) {
-    for (const HeldBox& held : old_boxes) view(held.tensor).old_boxes.push_back(held.box);
-    for (const HeldBox& held : new_boxes) view(held.tensor).new_boxes.push_back(held.box);
+  void hold(const std::vector<TensorBox>& old_boxes, const std::vector<TensorBox>& new_boxes) {
+    for (const TensorBox& held : old_boxes) view(held.tensor).old_boxes.push_back(held.box);
+    for (const TensorBox& held : new_boxes) view(held.tensor).new_boxes.push_back(held.box);
   }
 
   Outcome<void> run() {
@@ -55,12 +55,13 @@ class RankCheck {
     for (int w = 0; w < static_cast<int>(share_.waves.size()); ++w) {
       const RankShare::Wave& wave = share_.waves[static_cast<std::size_t>(w)];
       for (const int t : wave.tensors) {
-        if (t < 0 || t >= static_cast<int>(views_.size())) return failure("wave {} names tensor {}", w, t);
+        if (t < 0 || t >= static_cast<int>(views_.size()))
+          return failure("wave {} refers to tensor {}, which does not exist", w, t);
         if (view(t).wave >= 0)
           return failure("tensor {} moves in two waves, {} and {}", name(t), view(t).wave, w);
         view(t).wave = w;
       }
-      for (const HeldBox& copy : wave.copies)
+      for (const TensorBox& copy : wave.copies)
         if (auto outcome = take(w, copy.tensor, copy.box, &TensorView::copied); !outcome) return outcome;
       for (const RankShare::Operation& operation : wave.operations) {
         const auto list = operation.is_send ? &TensorView::sent : &TensorView::received;
@@ -77,21 +78,22 @@ class RankCheck {
       return failure("rank {} moves tensor {} in wave {}, which does not list it", rank(), tensor, wave);
     const Box whole(tensors_[static_cast<std::size_t>(tensor)].shape);
     if (box.num_dims != whole.num_dims || box.is_empty() || !whole.contains(box))
-      return failure("{} is no box of tensor {}", text(box), name(tensor));
+      return failure("{} is not a valid box of tensor {}", text(box), name(tensor));
     (view(tensor).*list).push_back(box);
     return {};
   }
 
   Outcome<void> check_tensor(int t, const TensorView& view) const {
     for (const Box& box : view.sent)
-      if (!contain(view.old_boxes, box))
+      if (!contains_any(view.old_boxes, box))
         return failure("rank {} sends {} of {}, which it does not hold", rank(), text(box), name(t));
     for (const Box& box : view.copied)
-      if (!contain(view.old_boxes, box))
+      if (!contains_any(view.old_boxes, box))
         return failure("rank {} copies {} of {}, which it does not hold", rank(), text(box), name(t));
     for (const Box& box : view.received)
-      if (meet(view.old_boxes, box))
-        return failure("rank {} is sent {} of {}, of which it holds a part", rank(), text(box), name(t));
+      if (intersects_any(view.old_boxes, box))
+        return failure("rank {} receives {} of {}, although it already holds a part of it", rank(), text(box),
+                       name(t));
     Boxes wanted, pieces = view.received;
     for (const Box& box : view.new_boxes)
       if (!has(view.old_boxes, box)) wanted.push_back(box);
@@ -99,11 +101,11 @@ class RankCheck {
     const bool frees = std::any_of(view.old_boxes.begin(), view.old_boxes.end(),
                                    [&](const Box& box) { return !has(view.new_boxes, box); });
     if (view.wave < 0 && (frees || !wanted.empty()))
-      return failure("tensor {} changes on rank {}, but is in no wave", name(t), rank());
+      return failure("tensor {} changes on rank {}, but no wave includes it", name(t), rank());
     if (wanted.empty() && pieces.empty()) return {};
     if (const auto mistake = find_cover_mistake(wanted, pieces))
-      return failure("rank {} gets {} of {} {} times{}", rank(), text(mistake->box), name(t), mistake->times,
-                     mistake->times == 1 ? ", and does not need it" : "");
+      return failure("rank {} receives {} of {} {} times{}", rank(), text(mistake->box), name(t),
+                     mistake->times, mistake->times == 1 ? ", but does not need it" : "");
     return {};
   }
 
@@ -125,7 +127,7 @@ class RankCheck {
     for (std::size_t w = 0; w < share_.waves.size(); ++w) {
       for (const int t : share_.waves[w].tensors) held += size_of(t, view(t).new_boxes, view(t).old_boxes);
       if (held > bound)
-        return failure("rank {} holds {} in wave {}, {} more than its bound", rank(), text(held), w,
+        return failure("rank {} holds {} in wave {}, {} more than the limit", rank(), text(held), w,
                        text(held - bound));
       for (const int t : share_.waves[w].tensors) held -= size_of(t, view(t).old_boxes, view(t).new_boxes);
     }
@@ -147,8 +149,8 @@ bool is_dead(const DiffOptions& options, Rank rank) {
 Outcome<void> verify_share(const Layout& from, const RankIndex& from_index, const Layout& to,
                            const RankIndex& to_index, const RankShare& share, const DiffOptions& options) {
   RankCheck check(to, share, options);
-  const bool has_lost_all = is_dead(options, share.rank);
-  check.hold(has_lost_all ? std::vector<HeldBox>{} : boxes_of(from, from_index, share.rank),
+  const bool is_lost_rank = is_dead(options, share.rank);
+  check.hold(is_lost_rank ? std::vector<TensorBox>{} : boxes_of(from, from_index, share.rank),
              boxes_of(to, to_index, share.rank));
   return check.run();
 }

@@ -1,6 +1,6 @@
-// The order in which tensors move, so that no rank exceeds its memory. Tried one after the other, until one
-// keeps the reserve: whole blocks, one wave each, by turns from here and from there; in the order of the
-// model; in another order; single tensors.
+// Determines the order in which tensors move, so that no rank exceeds its memory limit. Tries these orders
+// until one keeps the reserve: whole blocks, one wave each, alternating between kinds of blocks; whole blocks
+// in the order of the model; whole blocks in another order; single tensors.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -11,10 +11,10 @@
 namespace optimus {
 namespace {
 
-// What moves together at least: a block or a tensor, with the problem of ordering them.
+// The units that move together: blocks or tensors, with the problem of ordering them.
 struct Units {
   std::vector<std::vector<int>> tensors;  // [unit], in the order of the model
-  std::vector<int> kind_of;               // [unit] into problem.kinds
+  std::vector<int> kind_of;               // [unit]: index into problem.kinds
   BankerProblem problem;
 };
 
@@ -43,7 +43,7 @@ Units units_of(const LayoutChange& change, const MemoryDemands& demands,
     const auto [known, is_new] =
         kind_of_tensors.try_emplace(kinds, static_cast<int>(units.problem.kinds.size()));
     if (is_new) units.problem.kinds.push_back({sum_of(kinds, demands), {}});
-    units.problem.kinds[static_cast<std::size_t>(known->second)].things.push_back(u);
+    units.problem.kinds[static_cast<std::size_t>(known->second)].items.push_back(u);
     units.kind_of.push_back(known->second);
   }
   return units;
@@ -53,7 +53,7 @@ int block_of(const LayoutChange& change, int tensor) {
   return change.to.tensors[static_cast<std::size_t>(tensor)].block;
 }
 
-// Tensors that change anywhere, in the order of the model.
+// The tensors that change on any rank, in the order of the model.
 std::vector<int> moving_tensors(const LayoutChange& change, const MemoryDemands& demands) {
   std::vector<int> tensors;
   for (int t = 0; t < static_cast<int>(change.to.tensors.size()); ++t)
@@ -86,17 +86,17 @@ std::vector<int> model_order(const Units& units) {
   return order;
 }
 
-// Every kind from the first wave to the last, as often as there are units of it. Blocks that come from other
-// ranks, or go to others, are of other kinds: so no link waits until those of another have moved.
+// Distributes the units of every kind evenly from the first wave to the last. Blocks with different source or
+// destination ranks are of different kinds, so no link is idle until the blocks of another link have moved.
 std::vector<int> alternating_order(const Units& units) {
-  std::vector<double> moment(units.tensors.size());
+  std::vector<double> wave_position(units.tensors.size());
   for (const MemoryDemandKind& kind : units.problem.kinds)
-    for (std::size_t i = 0; i < kind.things.size(); ++i)
-      moment[static_cast<std::size_t>(kind.things[i])] =
-          (static_cast<double>(i) + 0.5) / static_cast<double>(kind.things.size());
+    for (std::size_t i = 0; i < kind.items.size(); ++i)
+      wave_position[static_cast<std::size_t>(kind.items[i])] =
+          (static_cast<double>(i) + 0.5) / static_cast<double>(kind.items.size());
   std::vector<int> order = model_order(units);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return moment[static_cast<std::size_t>(a)] < moment[static_cast<std::size_t>(b)];
+    return wave_position[static_cast<std::size_t>(a)] < wave_position[static_cast<std::size_t>(b)];
   });
   return order;
 }
@@ -111,22 +111,21 @@ std::optional<std::vector<int>> find_order(const Units& units, std::int64_t rese
   return find_order(units.problem, reserve);
 }
 
-WaveOrder in_waves(const MemoryDemands& demands, const Units& units, const std::vector<int>& order) {
+WaveOrder make_waves(const MemoryDemands& demands, const Units& units, const std::vector<int>& order) {
   WaveOrder result{{}, Bytes(excess_of(units, order)), demands.lower_bound, demands.naive};
   for (const int unit : order) result.waves.push_back(units.tensors[static_cast<std::size_t>(unit)]);
   return result;
 }
 
-// Single tensors; those of one block that stand next to each other become one wave where the reserve allows
-// it.
-WaveOrder in_merged_waves(const LayoutChange& change, const MemoryDemands& demands, const Units& units,
-                          const std::vector<int>& order, std::int64_t reserve) {
+// Waves of single tensors; adjacent tensors of the same block share a wave if the reserve allows it.
+WaveOrder make_merged_waves(const LayoutChange& change, const MemoryDemands& demands, const Units& units,
+                            const std::vector<int>& order, std::int64_t reserve) {
   const auto block = [&](int unit) {
     return block_of(change, units.tensors[static_cast<std::size_t>(unit)][0]);
   };
   const MergedOrder merged =
-      merge_neighbours(units.problem, units.kind_of, order, reserve,
-                       [&](int before, int unit) { return block(before) == block(unit); });
+      merge_adjacent(units.problem, units.kind_of, order, reserve,
+                     [&](int before, int unit) { return block(before) == block(unit); });
   WaveOrder result{{}, Bytes(merged.excess), demands.lower_bound, demands.naive};
   for (const std::vector<int>& group : merged.groups) {
     result.waves.emplace_back();
@@ -136,8 +135,7 @@ WaveOrder in_merged_waves(const LayoutChange& change, const MemoryDemands& deman
   return result;
 }
 
-// A reserve with which single tensors can be ordered, within a hundredth of the least that a search by halves
-// finds.
+// A reserve with which single tensors can be ordered, found by bisection to within about one percent.
 std::int64_t sufficient_reserve(const Units& units, std::int64_t too_small) {
   std::int64_t enough = excess_of(units, model_order(units));
   while (enough - too_small > std::max<std::int64_t>(1, enough / 128)) {
@@ -154,16 +152,17 @@ DiffOutcome<WaveOrder> order_waves(const LayoutChange& change) {
   const std::int64_t reserve =
       change.options.reserve ? change.options.reserve->value : std::numeric_limits<std::int64_t>::max();
   const Units blocks = blocks_of(change, demands);
-  const std::vector<int> by_turns = alternating_order(blocks);
-  if (excess_of(blocks, by_turns) <= reserve) return in_waves(demands, blocks, by_turns);
-  if (const auto order = find_order(blocks, reserve)) return in_waves(demands, blocks, *order);
+  const std::vector<int> alternating = alternating_order(blocks);
+  if (excess_of(blocks, alternating) <= reserve) return make_waves(demands, blocks, alternating);
+  if (const auto order = find_order(blocks, reserve)) return make_waves(demands, blocks, *order);
   const Units tensors = single_tensors_of(change, demands);
   if (const auto order = find_order(tensors, reserve))
-    return in_merged_waves(change, demands, tensors, *order, reserve);
+    return make_merged_waves(change, demands, tensors, *order, reserve);
   const Bytes enough(sufficient_reserve(tensors, reserve));
   return tl::unexpected(DiffFailure{
-      {fmt::format("a reserve of {} is too small to move from one layout to the other, {} would do",
-                   text(Bytes(reserve)), text(enough))},
+      {fmt::format(
+          "a reserve of {} is too small to change from one layout to the other; {} would be sufficient",
+          text(Bytes(reserve)), text(enough))},
       {},
       enough});
 }

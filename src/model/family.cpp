@@ -8,8 +8,8 @@ namespace {
 
 constexpr auto kLayer = NormKind::layer_norm;
 constexpr auto kRms = NormKind::rms_norm;
-constexpr auto kPre = NormPlace::pre;
-constexpr auto kPost = NormPlace::post;
+constexpr auto kPre = NormPosition::pre;
+constexpr auto kPost = NormPosition::post;
 constexpr auto kLearned = PositionKind::learned;
 constexpr auto kRope = PositionKind::rope;
 
@@ -23,7 +23,7 @@ constexpr FamilyTraits kFamilies[] = {
   {Family::qwen3,         "qwen3",         "Qwen3ForCausalLM",         kRms,   kPre,  kRope,    true,  true,   true,   true,   true},
   {Family::bert,          "bert",          "BertForMaskedLM",          kLayer, kPost, kLearned, false, false,  false,  false,  false},
   {Family::megatron_bert, "megatron-bert", "MegatronBertForMaskedLM",  kLayer, kPre,  kLearned, false, false,  false,  false,  false},
-  // Mixtures of experts stand last.
+  // Mixtures of experts are last.
   {Family::mixtral,       "mixtral",       "MixtralForCausalLM",       kRms,   kPre,  kRope,    true,  true,   true,   false,  true,  true},
   {Family::qwen3_moe,     "qwen3_moe",     "Qwen3MoeForCausalLM",      kRms,   kPre,  kRope,    true,  true,   true,   true,   true,  true},
   {Family::deepseek_v3,   "deepseek_v3",   "DeepseekV3ForCausalLM",    kRms,   kPre,  kRope,    true,  false,  true,   false,  true,  true,  true},
@@ -46,7 +46,7 @@ ModelSpec blank_spec(Family family) {
   ModelSpec spec;
   spec.family = family;
   spec.norm = fixed.norm;
-  spec.norm_place = fixed.norm_place;
+  spec.norm_position = fixed.norm_position;
   spec.positions = fixed.positions;
   spec.is_gated = fixed.is_gated;
   spec.has_qk_norm = fixed.has_qk_norm;

@@ -1,6 +1,6 @@
-// What each model family fixes: the facts that a config.json or a preset cannot change. One visible table;
-// spec.cpp checks specs against it, hf_config.cpp fills specs from it. Not here: names of parameters in
-// checkpoints (model/hf_names.h).
+// The fixed properties of each model family, which neither a config.json nor a preset can change, in one
+// table. spec.cpp checks specs against it, hf_config.cpp fills specs from it. The names of parameters in
+// checkpoints are in model/hf_names.h.
 #pragma once
 
 #include <span>
@@ -12,24 +12,24 @@ namespace optimus {
 
 struct FamilyTraits {
   Family family;
-  std::string_view model_type;    // in config.json; also our own name for the family
-  std::string_view architecture;  // the class of transformers whose parameters ours are
+  std::string_view model_type;    // model_type in config.json; also this project's name of the family
+  std::string_view architecture;  // the corresponding class of transformers
   NormKind norm;
-  NormPlace norm_place;
+  NormPosition norm_position;
   PositionKind positions;
   bool is_gated;
-  bool has_grouped_heads;  // kv_heads may be smaller than heads
-  bool has_own_head_dim;   // head_dim may differ from hidden / heads
+  bool has_grouped_heads;         // kv_heads may be smaller than heads
+  bool has_independent_head_dim;  // head_dim may differ from hidden / heads
   bool has_qk_norm;
   bool is_causal;
-  bool is_mixture = false;  // of experts
-  bool is_latent = false;   // its attention
+  bool is_mixture = false;  // mixture of experts
+  bool is_latent = false;   // latent attention
 };
 
 std::span<const FamilyTraits> all_families();
 const FamilyTraits& traits(Family family);
 
-// A spec with everything filled in that the family fixes; dimensions are still 0.
+// A spec with all properties that the family fixes; the dimensions are still 0.
 ModelSpec blank_spec(Family family);
 
 }  // namespace optimus

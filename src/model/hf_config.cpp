@@ -1,4 +1,4 @@
-// See hf_config.h. Defaults here are those of transformers' configuration classes.
+// Implements hf_config.h. The defaults are those of the configuration classes of transformers.
 #include "model/hf_config.h"
 
 #include "base/error.h"
@@ -10,8 +10,8 @@
 namespace optimus {
 namespace {
 
-constexpr std::int64_t kLargestNumber = std::int64_t{1} << 30;
-constexpr Bytes kLargestFile{std::int64_t{16} << 20};
+constexpr std::int64_t kMaxConfigNumber = std::int64_t{1} << 30;
+constexpr Bytes kMaxFileBytes{std::int64_t{16} << 20};
 
 struct ActivationName {
   std::string_view name;
@@ -29,9 +29,9 @@ constexpr ActivationName kActivations[] = {
     {"relu", Activation::relu},
 };
 
-Activation read_activation(const JsonView& config, std::string_view key, Activation otherwise) {
+Activation read_activation(const JsonView& config, std::string_view key, Activation default_value) {
   const auto value = config.find(key);
-  if (!value) return otherwise;
+  if (!value) return default_value;
   std::vector<std::string> known;
   for (const ActivationName& row : kActivations) {
     if (row.name == value->text()) return row.activation;
@@ -41,7 +41,7 @@ Activation read_activation(const JsonView& config, std::string_view key, Activat
                   in_quotes(value->text()), join(known, ", "));
 }
 
-// A dimension under either of its names.
+// A dimension that may have either of two names.
 JsonView one_of(const JsonView& config, std::string_view name, std::string_view other_name) {
   const auto first = config.find(name), second = config.find(other_name);
   if (first && second && first->raw() != second->raw())
@@ -50,11 +50,11 @@ JsonView one_of(const JsonView& config, std::string_view name, std::string_view 
   return config.at(name);
 }
 
-std::int64_t dimension(const JsonView& value) { return value.integer(1, kLargestNumber); }
+std::int64_t dimension(const JsonView& value) { return value.integer(1, kMaxConfigNumber); }
 
-std::int64_t dimension_or(const JsonView& config, std::string_view key, std::int64_t otherwise) {
+std::int64_t dimension_or(const JsonView& config, std::string_view key, std::int64_t default_value) {
   const auto value = config.find(key);
-  return value ? dimension(*value) : otherwise;
+  return value ? dimension(*value) : default_value;
 }
 
 Family read_family(const JsonView& config) {
@@ -98,7 +98,7 @@ void read_bert(const JsonView& config, ModelSpec& spec) {
   spec.attention_dropout = config.number_or("attention_probs_dropout_prob", 0.1);
 }
 
-// What an absent key of the Llama-like means; 0: derived from the other dimensions.
+// Defaults for absent keys of Llama-like families; 0: derived from the other dimensions.
 struct LlamaDefaults {
   std::int64_t max_positions, kv_heads, head_dim;
 };
@@ -126,8 +126,8 @@ LlamaDefaults llama_defaults(Family family) {
   return {};
 }
 
-// Windows that no sequence is long enough to notice are accepted; others change the computation.
-void refuse_active_window(const JsonView& config, const ModelSpec& spec) {
+// Accepts sliding windows that no sequence exceeds; others would change the computation.
+void reject_active_window(const JsonView& config, const ModelSpec& spec) {
   const bool is_qwen =
       spec.family == Family::qwen2 || spec.family == Family::qwen3 || spec.family == Family::qwen3_moe;
   if (!is_qwen && spec.family != Family::mistral && spec.family != Family::mixtral) return;
@@ -139,28 +139,28 @@ void refuse_active_window(const JsonView& config, const ModelSpec& spec) {
     return;
   }
   if (is_qwen && !config.boolean_or("use_sliding_window", false)) return;
-  const bool begins_behind_last_layer = config.integer_or("max_window_layers", 28) >= spec.layers;
-  if (is_qwen && begins_behind_last_layer) return;
+  const bool begins_after_last_layer = config.integer_or("max_window_layers", 28) >= spec.layers;
+  if (is_qwen && begins_after_last_layer) return;
   const bool is_absent = !config.raw().contains("sliding_window");
-  if (is_absent && spec.family == Family::mixtral) return;  // which has none unless it says so
+  if (is_absent && spec.family == Family::mixtral) return;  // Mixtral has no window by default
   const auto given = config.find("sliding_window");
   if (!is_absent && !given) return;
   const std::int64_t window = given ? given->integer(1) : 4096;
   if (window < spec.max_positions)
     throw UserError(
-        "{}: sliding_window is {}{}, which is not supported within max_position_embeddings {}: it must "
-        "be null, or the positions at most the window",
+        "{}: sliding_window is {}{}, which is not supported with max_position_embeddings {}: it must be null "
+        "or at least max_position_embeddings",
         config.where(), window, is_absent ? " by default" : "", spec.max_positions);
 }
 
-// Layers 0 … k - 1 may be dense, in the form that lists each of them.
+// Reads configs that list the dense layers individually; these must be layers 0 … k - 1.
 std::int64_t read_dense_layers(const JsonView& config) {
   std::int64_t next = 0;
   if (const auto dense = config.find("mlp_only_layers"))
     for (const JsonView& layer : dense->elements())
-      if (layer.integer(0, kLargestNumber) != next++)
+      if (layer.integer(0, kMaxConfigNumber) != next++)
         throw UserError("{} is {}, which is not supported: dense layers must be the first ones, 0, 1, …",
-                        layer.where(), layer.integer(0, kLargestNumber));
+                        layer.where(), layer.integer(0, kMaxConfigNumber));
   return next;
 }
 
@@ -177,7 +177,7 @@ void read_mixture(const JsonView& config, ModelSpec& spec) {
     m.first_layer = config.integer_or("first_k_dense_replace", 3);
     m.groups = dimension_or(config, "n_group", 8), m.groups_per_token = dimension_or(config, "topk_group", 4);
     m.scale = config.number_or("routed_scaling_factor", 2.5);
-    m.normalises = config.boolean_or("norm_topk_prob", true);
+    m.normalizes_weights = config.boolean_or("norm_topk_prob", true);
     m.balance_loss = 0;
   } else if (spec.family == Family::mixtral) {
     m.experts = config.find("num_local_experts") || config.find("num_experts")
@@ -191,7 +191,7 @@ void read_mixture(const JsonView& config, ModelSpec& spec) {
                     : 128;
     m.experts_per_token = dimension_or(config, "num_experts_per_tok", 8);
     m.ffn = dimension_or(config, "moe_intermediate_size", 768);
-    m.normalises = config.boolean_or("norm_topk_prob", false);
+    m.normalizes_weights = config.boolean_or("norm_topk_prob", false);
     m.every = dimension_or(config, "decoder_sparse_step", 1);
     m.first_layer = read_dense_layers(config);
   }
@@ -206,7 +206,7 @@ void read_latent(const JsonView& config, ModelSpec& spec) {
   l.rope_dim = dimension_or(config, "qk_rope_head_dim", 64),
   l.value_dim = dimension_or(config, "v_head_dim", 128);
   spec.head_dim = dimension_or(config, "qk_nope_head_dim", 128) + l.rope_dim;
-  // Written by transformers: the rotary width once more, and the sum.
+  // transformers also writes the rotary width and the sum of both widths under these keys.
   const auto repeats = [&](const char* key, std::int64_t value) {
     if (dimension_or(config, key, value) != value)
       throw UserError("{}: {} must be {}, or absent", config.where(), key, value);
@@ -219,11 +219,11 @@ void read_llama(const JsonView& config, ModelSpec& spec) {
   spec.layers = dimension(config.at("num_hidden_layers"));
   spec.hidden = dimension(config.at("hidden_size"));
   spec.heads = dimension(config.at("num_attention_heads"));
-  const bool is_named = config.raw().contains("num_key_value_heads");  // null: as many as heads
-  const std::int64_t usual_kv_heads = is_named || defaults.kv_heads == 0 ? spec.heads : defaults.kv_heads;
-  spec.kv_heads = dimension_or(config, "num_key_value_heads", usual_kv_heads);
-  const std::int64_t usual_dim = defaults.head_dim > 0 ? defaults.head_dim : spec.hidden / spec.heads;
-  spec.head_dim = dimension_or(config, "head_dim", usual_dim);
+  const bool is_named = config.raw().contains("num_key_value_heads");  // null: the same as heads
+  const std::int64_t default_kv_heads = is_named || defaults.kv_heads == 0 ? spec.heads : defaults.kv_heads;
+  spec.kv_heads = dimension_or(config, "num_key_value_heads", default_kv_heads);
+  const std::int64_t default_head_dim = defaults.head_dim > 0 ? defaults.head_dim : spec.hidden / spec.heads;
+  spec.head_dim = dimension_or(config, "head_dim", default_head_dim);
   spec.ffn = dimension(config.at("intermediate_size"));
   spec.max_positions = dimension_or(config, "max_position_embeddings", defaults.max_positions);
   spec.norm_eps = config.number_or("rms_norm_eps", spec.family == Family::mixtral ? 1e-5 : 1e-6);
@@ -238,7 +238,7 @@ void read_llama(const JsonView& config, ModelSpec& spec) {
   spec.rope_scaling = rope.scaling;
   if (traits(spec.family).is_mixture) read_mixture(config, spec);
   if (traits(spec.family).is_latent) read_latent(config, spec);
-  refuse_active_window(config, spec);
+  reject_active_window(config, spec);
 }
 
 }  // namespace
@@ -246,7 +246,7 @@ void read_llama(const JsonView& config, ModelSpec& spec) {
 ModelSpec spec_from_hf_config(const Json& document, const std::string& source) {
   const JsonView config(document, source);
   const Family family = read_family(config);
-  refuse_unhonoured_keys(config, family);
+  reject_unsupported_keys(config, family);
   ModelSpec spec = blank_spec(family);
   spec.name = config.text_or("_name_or_path", "");
   spec.vocab = dimension(config.at("vocab_size"));
@@ -281,10 +281,10 @@ ModelSpec spec_from_hf_config(const Json& document, const std::string& source) {
 ModelSpec read_hf_config(const Path& path) {
   std::error_code ignored;
   const Path file = std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;
-  const std::string text = value_or_throw(read_file(file, kLargestFile));
+  const std::string text = value_or_throw(read_file(file, kMaxFileBytes));
   ModelSpec spec = spec_from_hf_config(parse_json(text, file.string()), file.string());
   const Path folder = std::filesystem::absolute(file, ignored).lexically_normal().parent_path();
-  // A folder's name may be any bytes; ours goes into JSON.
+  // The name of a folder may contain arbitrary bytes, but the name of the spec is written to JSON.
   const std::string name =
       Json(folder.filename().string()).dump(-1, ' ', false, Json::error_handler_t::replace);
   spec.name = Json::parse(name).get<std::string>();

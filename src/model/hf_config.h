@@ -1,13 +1,13 @@
-// Hugging Face's config.json: read into a ModelSpec, written from one.
+// Reads Hugging Face's config.json into a ModelSpec and writes it from one.
 //
-// Reading is strict. A key is either honoured, or must have the value that changes nothing, or is bookkeeping
-// that no computation depends on (tables in model/hf_config_keys.h); every other key is refused by name,
-// because ignoring one silently would train a different model. Absent keys take transformers' defaults,
-// except the main dimensions, which must be there.
+// Reading is strict. A key is either supported, or must have the one value that has no effect, or is
+// bookkeeping that no computation depends on (tables in model/hf_config_keys.cpp). Every other key is
+// rejected by name, because ignoring it silently would train a different model. Absent keys take the defaults
+// of transformers, except the main dimensions, which are required.
 //
-// Known difference: a config's pad_token_id makes transformers start that row of the word embedding at zero
-// and give its lookup no gradient. Rows of padding do not occur in packed training data, so we treat the row
-// like any other; configs that we write have no pad_token_id, so that transformers does the same.
+// Known difference: transformers initializes the embedding row of pad_token_id to zero and computes no
+// gradient for it. Packed training data contains no padding tokens, so this row is treated like any other.
+// Written configs have no pad_token_id, so transformers does the same.
 #pragma once
 
 #include <string>
@@ -17,15 +17,16 @@
 
 namespace optimus {
 
-// `source` is the file's name, for messages. Throws UserError.
+// `source` is the file name that messages show. Throws UserError.
 ModelSpec spec_from_hf_config(const Json& config, const std::string& source);
 
-// `path` is a config.json or a folder that holds one. The spec is named after the folder.
+// `path` is a config.json or a folder that contains one. The spec is named after the folder.
 ModelSpec read_hf_config(const Path& path);
 
-// A config.json that transformers 4 and 5 open: names of version 4 together with version 5's rope_parameters.
-// spec_from_hf_config gives the same spec back, except for dropout that the family's config has no key for
-// (embedding and hidden dropout of the Llama-like; BERT has one key for both): it matters in training only.
+// A config.json that transformers 4 and 5 can load: names of version 4 plus the rope_parameters of version 5.
+// spec_from_hf_config returns the same spec, except for dropout rates for which the family's config has no
+// key (embedding and hidden dropout of Llama-like families; BERT has one key for both). These matter only for
+// training.
 OrderedJson hf_config_from_spec(const ModelSpec& spec);
 
 }  // namespace optimus

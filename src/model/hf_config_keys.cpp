@@ -11,15 +11,15 @@
 namespace optimus {
 namespace {
 
-// A key that changes the computation in a way that we do not follow, unless it has this value (or null).
+// A key that changes the computation in an unsupported way, unless it has this value (or null).
 struct NeutralKey {
   std::string_view key;
-  std::string_view neutral;  // as JSON
+  std::string_view neutral;  // the value without effect, as JSON
 };
 
 struct FamilyKeys {
   Family family;
-  std::vector<std::string_view> honoured;  // read by hf_config.cpp
+  std::vector<std::string_view> supported;  // read by hf_config.cpp
   std::vector<NeutralKey> neutral;
 };
 
@@ -69,10 +69,10 @@ FamilyKeys own_keys(Family family) {
   return {family, {}, {}};
 }
 
-constexpr std::string_view kHonouredByAll[] = {
+constexpr std::string_view kSupportedByAll[] = {
     "model_type", "vocab_size", "tie_word_embeddings", "initializer_range"};
 
-constexpr std::string_view kHonouredByLlamaLike[] = {
+constexpr std::string_view kSupportedByLlamaLike[] = {
     "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "hidden_act", "max_position_embeddings", "rms_norm_eps", "attention_dropout",
     "rope_theta", "rope_scaling", "rope_parameters"};
@@ -85,16 +85,16 @@ constexpr NeutralKey kNeutralForAll[] = {
 constexpr NeutralKey kNeutralForLlamaLike[] = {
     {"partial_rotary_factor", "1.0"}, {"rope_interleaved", "false"}};
 
-// Names, versions, tokens, other heads, how outputs are returned, how text is generated, what other tools
-// left behind: nothing that the trained computation depends on.
+// Names, versions, tokens, other heads, formats of outputs, text generation, and entries of other tools: keys
+// on which the trained computation does not depend.
 constexpr std::string_view kBookkeeping[] = {
-    // where it comes from
+    // origin
     "_name_or_path", "name_or_path", "architectures", "transformers_version", "_commit_hash", "auto_map",
     "custom_pipelines", "_from_auto", "is_llama_config", "unsloth_version", "unsloth_fixed", "model_name",
     "transformers.js_config", "_diffusers_version", "framework", "license", "language", "tokenizer_class",
     "vocab_file", "model_max_length", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx",
     "base_model_tp_plan", "base_model_pp_plan", "base_model_fsdp_plan", "base_model_ep_plan",
-    // stored or computed how: results agree up to rounding
+    // storage and implementation: results agree up to rounding
     "torch_dtype", "dtype", "use_bfloat16", "torchscript", "gradient_checkpointing", "pretraining_tp",
     "chunk_size_feed_forward", "_attn_implementation", "attn_implementation", "_attn_implementation_autoset",
     "_attn_implementation_internal", "_flash_attn_2_enabled", "_experts_implementation",
@@ -119,7 +119,7 @@ constexpr std::string_view kBookkeeping[] = {
     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "epsilon_cutoff",
     "eta_cutoff", "encoder_repetition_penalty", "num_assistant_tokens", "num_assistant_tokens_schedule",
     "assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind",
-    // TensorFlow's and JAX's own
+    // TensorFlow and JAX
     "tf_legacy_loss", "use_tf", "xla_device",
 };
 // clang-format on
@@ -129,20 +129,20 @@ FamilyKeys all_keys(Family family) {
   const auto add = [](auto& list, const auto& more) {
     list.insert(list.end(), std::begin(more), std::end(more));
   };
-  add(keys.honoured, kHonouredByAll);
+  add(keys.supported, kSupportedByAll);
   add(keys.neutral, kNeutralForAll);
   const bool is_llama_like = family == Family::llama || family == Family::mistral ||
                              family == Family::qwen2 || family == Family::qwen3 ||
                              family == Family::mixtral || family == Family::qwen3_moe ||
                              family == Family::deepseek_v3;
   if (is_llama_like) {
-    add(keys.honoured, kHonouredByLlamaLike);
+    add(keys.supported, kSupportedByLlamaLike);
     add(keys.neutral, kNeutralForLlamaLike);
   }
   return keys;
 }
 
-std::string shown(const Json& value) {
+std::string quoted_json(const Json& value) {
   return in_quotes(value.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
@@ -150,31 +150,31 @@ bool is_listed(std::span<const std::string_view> keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-// Whether the key is one that must be neutral; refuses it when it is not.
+// Whether the key must have a neutral value; throws if it has another one.
 bool is_neutral_key(const FamilyKeys& keys, std::string_view key, const JsonView& value) {
   const auto row = std::find_if(keys.neutral.begin(), keys.neutral.end(),
                                 [&](const NeutralKey& candidate) { return candidate.key == key; });
   if (row == keys.neutral.end()) return false;
   if (value.raw() != Json::parse(row->neutral))
     throw UserError("{} is {}, which is not supported: it must be {} or absent", value.where(),
-                    shown(value.raw()), row->neutral);
+                    quoted_json(value.raw()), row->neutral);
   return true;
 }
 
 }  // namespace
 
-void refuse_unhonoured_keys(const JsonView& config, Family family) {
+void reject_unsupported_keys(const JsonView& config, Family family) {
   const FamilyKeys keys = all_keys(family);
   for (const auto& [key, value] : config.members()) {
-    const bool asks_for_nothing = value.is_null();
-    if (asks_for_nothing || is_listed(keys.honoured, key) || is_neutral_key(keys, key, value) ||
+    const bool is_null_value = value.is_null();
+    if (is_null_value || is_listed(keys.supported, key) || is_neutral_key(keys, key, value) ||
         is_listed(kBookkeeping, key))
       continue;
-    const std::vector<std::string> known(keys.honoured.begin(), keys.honoured.end());
+    const std::vector<std::string> known(keys.supported.begin(), keys.supported.end());
     throw UserError(
         "{}: key {} (value {}) is not known for model_type {}; remove it if the model does not "
         "depend on it{}",
-        config.where(), in_quotes(key), shown(value.raw()), text(family), did_you_mean(key, known));
+        config.where(), in_quotes(key), quoted_json(value.raw()), text(family), did_you_mean(key, known));
   }
 }
 

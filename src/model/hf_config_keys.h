@@ -1,5 +1,4 @@
-// Which keys of a config.json mean what to us: one visible table, in the source file. Used by hf_config.cpp
-// alone.
+// Classifies the keys of a config.json; the tables are in the source file. Used only by hf_config.cpp.
 #pragma once
 
 #include "base/json.h"
@@ -7,8 +6,8 @@
 
 namespace optimus {
 
-// Throws UserError at the first key that is neither honoured for this family, nor of the one value that
-// changes nothing, nor bookkeeping. A key whose value is null asks for nothing and passes.
-void refuse_unhonoured_keys(const JsonView& config, Family family);
+// Throws a UserError for the first key that is not supported for this family, does not have the one value
+// without effect, and is not bookkeeping. Keys whose value is null are accepted.
+void reject_unsupported_keys(const JsonView& config, Family family);
 
 }  // namespace optimus

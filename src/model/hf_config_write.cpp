@@ -1,5 +1,5 @@
-// hf_config_from_spec of hf_config.h. Token ids are left open: who exports a trained model knows its
-// tokenizer.
+// Implements hf_config_from_spec of hf_config.h. Token ids are not set: the caller that exports a trained
+// model knows its tokenizer.
 #include "base/error.h"
 #include "model/family.h"
 #include "model/hf_config.h"
@@ -59,7 +59,7 @@ void write_mixture(const ModelSpec& spec, OrderedJson& config) {
     config["n_routed_experts"] = m.experts, config["moe_intermediate_size"] = m.ffn;
     config["n_shared_experts"] = m.shared_ffn / m.ffn, config["first_k_dense_replace"] = m.first_layer;
     config["n_group"] = m.groups, config["topk_group"] = m.groups_per_token;
-    config["routed_scaling_factor"] = m.scale, config["norm_topk_prob"] = m.normalises;
+    config["routed_scaling_factor"] = m.scale, config["norm_topk_prob"] = m.normalizes_weights;
     config["num_nextn_predict_layers"] = 0;
     return;
   }
@@ -70,7 +70,7 @@ void write_mixture(const ModelSpec& spec, OrderedJson& config) {
   }
   config["num_experts"] = m.experts;
   config["moe_intermediate_size"] = m.ffn;
-  config["norm_topk_prob"] = m.normalises;
+  config["norm_topk_prob"] = m.normalizes_weights;
   config["decoder_sparse_step"] = m.every;
   config["mlp_only_layers"] = OrderedJson::array();
   for (std::int64_t layer = 0; layer < m.first_layer; ++layer) config["mlp_only_layers"].push_back(layer);

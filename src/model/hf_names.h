@@ -1,5 +1,5 @@
-// How Hugging Face checkpoints name the parameters of each family. Names are without ".weight" / ".bias";
-// nullptr where a family has no such parameter. Used by tensors.cpp alone.
+// The names of the parameters of each family in Hugging Face checkpoints, without ".weight" / ".bias". A name
+// is nullptr if the family has no such parameter. Used only by tensors.cpp.
 #pragma once
 
 #include "model/spec.h"
@@ -8,11 +8,11 @@ namespace optimus {
 
 struct HfNames {
   const char *words, *positions, *token_types, *embedding_norm;
-  const char* layers;  // stands before "3." and the names of the layer's own
+  const char* layers;  // prefix of "3." and the names within the layer
   const char *norm1, *q, *k, *v, *q_norm, *k_norm, *out, *norm2, *gate, *up, *down;
   const char *final_norm, *transform, *transform_norm, *output;
-  bool has_conv1d;  // the layer's matrices are stored [in, out]; q, k and v are one tensor
-  // Mixtures of experts. The experts' names are whole: they have no ".weight".
+  bool has_conv1d;  // the matrices of layers are stored as [in, out]; q, k and v are one tensor
+  // Mixtures of experts. The names of experts are complete: they have no ".weight" suffix.
   const char *router = nullptr, *expert_up = nullptr, *expert_down = nullptr;
   const char *q_down = nullptr, *q_down_norm = nullptr, *q_up = nullptr;  // latent attention
   const char *kv_down = nullptr, *kv_down_norm = nullptr, *kv_up = nullptr;

@@ -7,7 +7,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxPositions = std::int64_t{1} << 30;
 
 RopeScalingKind read_kind(const JsonView& settings) {
   const auto type = settings.find("rope_type"), old_type = settings.find("type");
@@ -22,7 +22,7 @@ RopeScalingKind read_kind(const JsonView& settings) {
                   in_quotes(kind.text()));
 }
 
-// Any other key would change the rotation in a way that we do not follow.
+// Any other key would change the rotation in an unsupported way.
 void allow_keys_of(const JsonView& settings, RopeScalingKind kind) {
   std::vector<std::string> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
   if (kind != RopeScalingKind::none) known.push_back("factor");
@@ -47,11 +47,11 @@ RopeSettings read_settings(const JsonView& settings, double outer_theta, std::in
   rope.scaling.low_freq_factor = settings.at("low_freq_factor").number();
   rope.scaling.high_freq_factor = settings.at("high_freq_factor").number();
   const auto original = settings.find("original_max_position_embeddings");
-  rope.scaling.original_max_positions = original ? original->integer(1, kMostPositions) : max_positions;
+  rope.scaling.original_max_positions = original ? original->integer(1, kMaxPositions) : max_positions;
   return rope;
 }
 
-// transformers takes an empty object for an absent one.
+// transformers treats an empty object as absent.
 std::optional<JsonView> find_filled(const JsonView& config, std::string_view key) {
   const auto value = config.find(key);
   return value && value->raw().is_object() && value->raw().empty() ? std::nullopt : value;
@@ -59,9 +59,9 @@ std::optional<JsonView> find_filled(const JsonView& config, std::string_view key
 
 }  // namespace
 
-RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double usual_theta) {
+RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double default_theta) {
   const auto theta = config.find("rope_theta");
-  const double outer_theta = theta ? theta->number() : usual_theta;
+  const double outer_theta = theta ? theta->number() : default_theta;
   const auto scaling = find_filled(config, "rope_scaling"),
              parameters = find_filled(config, "rope_parameters");
   if (!scaling && !parameters) return {outer_theta, {}};

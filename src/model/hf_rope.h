@@ -1,5 +1,5 @@
-// Rotary positions in a config.json: version 4 of transformers writes rope_theta and rope_scaling, version 5
-// rope_parameters. Used by hf_config.cpp alone.
+// Rotary position settings in a config.json: version 4 of transformers writes rope_theta and rope_scaling,
+// version 5 writes rope_parameters. Used only by hf_config.cpp.
 #pragma once
 
 #include "base/json.h"
@@ -13,11 +13,11 @@ struct RopeSettings {
   bool operator==(const RopeSettings&) const = default;
 };
 
-// Reads whichever is there; refuses kinds of scaling that we do not have, and settings that contradict each
-// other. usual_theta: where a config says none.
-RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double usual_theta);
+// Reads the form that is present. Throws a UserError for unsupported kinds of scaling and for contradictory
+// settings. default_theta: the default if the config contains none.
+RopeSettings read_hf_rope(const JsonView& config, std::int64_t max_positions, double default_theta);
 
-// Adds both forms.
+// Writes both forms.
 void write_hf_rope(OrderedJson& config, const RopeSettings& rope);
 
 }  // namespace optimus

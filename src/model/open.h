@@ -1,4 +1,4 @@
-// A model by the name that a user gives: a preset, a Hugging Face folder, or a config.json.
+// Opens a model by the name that a user specifies: a preset, a Hugging Face folder, or a config.json.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace optimus {
 
-// A preset of that name comes first; "./gpt2" means the folder. Throws UserError: an unknown name with the
-// nearest preset and all of them, a path with what is wrong in it.
+// Presets have precedence; "./gpt2" refers to the folder. Throws a UserError: for an unknown name with the
+// nearest preset and the list of presets, for a path with the problem found in it.
 ModelSpec open_model(const std::string& name_or_path);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See operations.h. Each block is written down once, operation by operation.
+// Implements operations.h. Each block is listed once, operation by operation.
 #include "model/operations.h"
 
 #include <algorithm>
@@ -8,16 +8,17 @@
 namespace optimus {
 namespace {
 
-constexpr RecomputeMode kBlockInput = RecomputeMode::full;  // kept in every mode
-constexpr RecomputeMode kUsual = RecomputeMode::selective;  // kept unless the whole block is computed again
-constexpr RecomputeMode kCheap = RecomputeMode::none;       // the first to go
+constexpr RecomputeMode kAlwaysSaved = RecomputeMode::full;  // saved in every mode
+constexpr RecomputeMode kSavedBySelective =
+    RecomputeMode::selective;                                    // saved unless the whole block is recomputed
+constexpr RecomputeMode kRecomputedFirst = RecomputeMode::none;  // recomputed first
 
 double as_double(std::int64_t number) { return static_cast<double>(number); }
 
 // Collects the operations of one block.
-class BlockWork {
+class BlockOperations {
  public:
-  BlockWork(const ModelSpec& spec, std::int64_t length)
+  BlockOperations(const ModelSpec& spec, std::int64_t length)
       : spec_(spec),
         length_(as_double(length)),
         hidden_(as_double(spec.hidden)),
@@ -30,91 +31,93 @@ class BlockWork {
   void embedding() {
     const bool is_learned = spec_.positions == PositionKind::learned;
     const double num_tables = 1 + (is_learned ? 1 : 0) + (spec_.token_types > 0 ? 1 : 0);
-    Operation& lookup = cheap("embedding.lookup", OperationKind::embedding, CutUnit::vocab);
+    Operation& lookup = memory_bound("embedding.lookup", OperationKind::embedding, CutUnit::vocab);
     lookup.moved_elements = (num_tables + 1) * hidden_;
-    lookup.kept = {{"embedding.ids", 1, KeptType::index, CutUnit::none, kBlockInput}};
+    lookup.saved = {{"embedding.ids", 1, SavedType::index, CutUnit::none, kAlwaysSaved}};
     if (spec_.token_types > 0)
-      lookup.kept.push_back({"embedding.token_types", 1, KeptType::index, CutUnit::none, kBlockInput});
-    // The embedding is never computed again as a whole.
-    if (spec_.norm_place == NormPlace::post) norm("embedding.norm", kBlockInput, false, kBlockInput);
+      lookup.saved.push_back({"embedding.token_types", 1, SavedType::index, CutUnit::none, kAlwaysSaved});
+    // The embedding is never recomputed as a whole.
+    if (spec_.norm_position == NormPosition::post) norm("embedding.norm", kAlwaysSaved, false, kAlwaysSaved);
   }
 
   void layer(bool is_mixture) {
-    if (spec_.norm_place == NormPlace::pre) {
-      norm("norm1", kBlockInput);
-      attention({"norm1.output", hidden_, KeptType::activation, CutUnit::none, kCheap});
+    if (spec_.norm_position == NormPosition::pre) {
+      norm("norm1", kAlwaysSaved);
+      attention({"norm1.output", hidden_, SavedType::activation, CutUnit::none, kRecomputedFirst});
       residual("residual1");
-      norm("norm2", kUsual);
+      norm("norm2", kSavedBySelective);
       is_mixture ? mixture("norm2.output") : mlp("norm2.output");
       residual("residual2");
     } else {
-      attention({"attention.input", hidden_, KeptType::activation, CutUnit::none, kBlockInput});
+      attention({"attention.input", hidden_, SavedType::activation, CutUnit::none, kAlwaysSaved});
       residual("residual1");
-      norm("norm1", kUsual);
+      norm("norm1", kSavedBySelective);
       mlp("norm1.output");
       residual("residual2");
-      // Its output is the next block's input and kept there; so its statistics are not computed again.
-      norm("norm2", kUsual, false, kBlockInput);
+      // The output is the input of the next block and is saved there, so its statistics are not recomputed.
+      norm("norm2", kSavedBySelective, false, kAlwaysSaved);
     }
   }
 
-  // The loss is worked out together with its gradient, in the forward: what the head holds is kept in every mode.
+  // The loss and its gradient are computed together in the forward, so the tensors of the head are saved in
+  // every mode.
   void head() {
-    const bool is_pre = spec_.norm_place == NormPlace::pre;
-    if (is_pre) norm("head.norm", kBlockInput, false, kBlockInput);
+    const bool is_pre = spec_.norm_position == NormPosition::pre;
+    if (is_pre) norm("head.norm", kAlwaysSaved, false, kAlwaysSaved);
     if (spec_.is_bert()) {
-      product("head.transform", spec_.hidden, spec_.hidden, CutUnit::none)
-          .kept.push_back({is_pre ? "head.norm.output" : "head.input", hidden_, KeptType::activation,
-                           CutUnit::none, kBlockInput});
-      Operation& activation = cheap("head.transform_activation", OperationKind::activation, CutUnit::none);
+      gemm("head.transform", spec_.hidden, spec_.hidden, CutUnit::none)
+          .saved.push_back({is_pre ? "head.norm.output" : "head.input", hidden_, SavedType::activation,
+                            CutUnit::none, kAlwaysSaved});
+      Operation& activation =
+          memory_bound("head.transform_activation", OperationKind::activation, CutUnit::none);
       activation.moved_elements = 2 * hidden_;
-      activation.kept = {
-          {"head.transform.output", hidden_, KeptType::activation, CutUnit::none, kBlockInput}};
-      norm("head.transform_norm", kBlockInput, false, kBlockInput);
+      activation.saved = {
+          {"head.transform.output", hidden_, SavedType::activation, CutUnit::none, kAlwaysSaved}};
+      norm("head.transform_norm", kAlwaysSaved, false, kAlwaysSaved);
     }
-    Operation& output = product("head.output", spec_.hidden, spec_.vocab, CutUnit::vocab);
-    output.kept = {{"head.output.input", hidden_, KeptType::activation, CutUnit::none, kBlockInput}};
-    Operation& loss = cheap("head.loss", OperationKind::loss, CutUnit::vocab);
+    Operation& output = gemm("head.output", spec_.hidden, spec_.vocab, CutUnit::vocab);
+    output.saved = {{"head.output.input", hidden_, SavedType::activation, CutUnit::none, kAlwaysSaved}};
+    Operation& loss = memory_bound("head.loss", OperationKind::loss, CutUnit::vocab);
     loss.moved_elements = 2 * as_double(spec_.vocab);
-    loss.kept = {{"head.loss.targets", 1, KeptType::index, CutUnit::none, kBlockInput},
-                 {"head.loss.tokens", 1, KeptType::fp32, CutUnit::none, kBlockInput}};
+    loss.saved = {{"head.loss.targets", 1, SavedType::index, CutUnit::none, kAlwaysSaved},
+                  {"head.loss.tokens", 1, SavedType::fp32, CutUnit::none, kAlwaysSaved}};
   }
 
   std::vector<Operation> take() { return std::move(work_); }
 
  private:
-  void latent_attention(KeptTensor input) {
+  void latent_attention(SavedTensor input) {
     const LatentAttention& l = spec_.latent;
     const double rope_width = as_double(l.rope_dim), heads = as_double(spec_.heads);
-    product("attention.q_down", spec_.hidden, l.query_rank, CutUnit::none).kept = {std::move(input)};
-    product("attention.kv_down", spec_.hidden, l.kv_rank + l.rope_dim, CutUnit::none);
-    narrow_norm("attention.q_norm", as_double(l.query_rank));
-    narrow_norm("attention.kv_norm", as_double(l.kv_rank));
-    product("attention.q", l.query_rank, spec_.query_width(), CutUnit::heads).kept = {
-        {"attention.q_norm.output", as_double(l.query_rank), KeptType::activation, CutUnit::none, kCheap}};
-    product("attention.kv", l.kv_rank, spec_.heads * (spec_.head_dim - l.rope_dim + l.value_dim),
-            CutUnit::heads)
-        .kept = {
-        {"attention.kv_norm.output", as_double(l.kv_rank), KeptType::activation, CutUnit::none, kCheap}};
+    gemm("attention.q_down", spec_.hidden, l.query_rank, CutUnit::none).saved = {std::move(input)};
+    gemm("attention.kv_down", spec_.hidden, l.kv_rank + l.rope_dim, CutUnit::none);
+    latent_norm("attention.q_norm", as_double(l.query_rank));
+    latent_norm("attention.kv_norm", as_double(l.kv_rank));
+    gemm("attention.q", l.query_rank, spec_.query_width(), CutUnit::heads).saved = {
+        {"attention.q_norm.output", as_double(l.query_rank), SavedType::activation, CutUnit::none,
+         kRecomputedFirst}};
+    gemm("attention.kv", l.kv_rank, spec_.heads * (spec_.head_dim - l.rope_dim + l.value_dim), CutUnit::heads)
+        .saved = {{"attention.kv_norm.output", as_double(l.kv_rank), SavedType::activation, CutUnit::none,
+                   kRecomputedFirst}};
     rope("attention.rope_q", heads * rope_width, CutUnit::heads);
     rope("attention.rope_k", heads * rope_width, CutUnit::heads);  // copied to every head
     flash_attention();
-    product("attention.out", spec_.heads * l.value_dim, spec_.hidden, CutUnit::heads);
+    gemm("attention.out", spec_.heads * l.value_dim, spec_.hidden, CutUnit::heads);
   }
 
-  void narrow_norm(const std::string& name, double width) {
-    Operation& op = cheap(name, OperationKind::norm, CutUnit::none);
+  void latent_norm(const std::string& name, double width) {
+    Operation& op = memory_bound(name, OperationKind::norm, CutUnit::none);
     op.moved_elements = 2 * width;
-    op.kept = {{name + ".input", width, KeptType::activation, CutUnit::none, kUsual},
-               {name + ".statistics", 1, KeptType::fp32, CutUnit::none, kUsual}};
+    op.saved = {{name + ".input", width, SavedType::activation, CutUnit::none, kSavedBySelective},
+                {name + ".statistics", 1, SavedType::fp32, CutUnit::none, kSavedBySelective}};
     op.is_recomputed_by_selective = true;
   }
 
-  void attention(KeptTensor input) {
+  void attention(SavedTensor input) {
     if (spec_.is_latent()) return latent_attention(std::move(input));
-    product("attention.q", spec_.hidden, spec_.query_width(), CutUnit::heads).kept = {std::move(input)};
-    product("attention.k", spec_.hidden, spec_.kv_width(), CutUnit::kv_heads);
-    product("attention.v", spec_.hidden, spec_.kv_width(), CutUnit::kv_heads);
+    gemm("attention.q", spec_.hidden, spec_.query_width(), CutUnit::heads).saved = {std::move(input)};
+    gemm("attention.k", spec_.hidden, spec_.kv_width(), CutUnit::kv_heads);
+    gemm("attention.v", spec_.hidden, spec_.kv_width(), CutUnit::kv_heads);
     if (spec_.has_qk_norm) {
       head_norm("attention.q_norm", query_, as_double(spec_.heads), CutUnit::heads);
       head_norm("attention.k_norm", kv_, as_double(spec_.kv_heads), CutUnit::kv_heads);
@@ -124,84 +127,90 @@ class BlockWork {
       rope("attention.rope_k", kv_, CutUnit::kv_heads);
     }
     flash_attention();
-    product("attention.out", spec_.query_width(), spec_.hidden, CutUnit::heads);  // input: attention.output
+    gemm("attention.out", spec_.query_width(), spec_.hidden, CutUnit::heads);  // input: attention.output
   }
 
   void flash_attention() {
     const double positions = spec_.is_causal ? (length_ + 1) / 2 : length_;
-    Operation& attention = cheap("attention.core", OperationKind::attention, CutUnit::heads);
-    attention.forward_flops = 2 * (query_ + output_) * positions;  // scores, then weighted values
+    Operation& attention = memory_bound("attention.core", OperationKind::attention, CutUnit::heads);
+    attention.forward_flops = 2 * (query_ + output_) * positions;  // scores, then weighted sum of values
     attention.backward_flops = 2 * attention.forward_flops;
     attention.repeated_flops = 2 * query_ * positions;  // the scores
     attention.moved_elements = query_ + output_ + kv_ + value_;
-    // With norms on q and k, what stood before the norm is kept already and leads here cheaply.
-    const RecomputeMode of_qk = spec_.has_qk_norm ? kCheap : kUsual;
+    // With norms on q and k, their inputs are already saved, and recomputing the outputs is inexpensive.
+    const RecomputeMode of_qk = spec_.has_qk_norm ? kRecomputedFirst : kSavedBySelective;
     const std::string qk = spec_.has_qk_norm ? "" : "qkv";
-    attention.kept = {
-        {"attention.query", query_, KeptType::activation, CutUnit::heads, of_qk, qk},
-        {"attention.key", kv_, KeptType::activation, CutUnit::kv_heads, of_qk, qk},
-        {"attention.value", value_, KeptType::activation, CutUnit::kv_heads, kUsual, "qkv"},
-        {"attention.output", output_, KeptType::activation, CutUnit::heads, kUsual},
-        {"attention.logsumexp", as_double(spec_.heads), KeptType::fp32, CutUnit::heads, kUsual},
+    attention.saved = {
+        {"attention.query", query_, SavedType::activation, CutUnit::heads, of_qk, qk},
+        {"attention.key", kv_, SavedType::activation, CutUnit::kv_heads, of_qk, qk},
+        {"attention.value", value_, SavedType::activation, CutUnit::kv_heads, kSavedBySelective, "qkv"},
+        {"attention.output", output_, SavedType::activation, CutUnit::heads, kSavedBySelective},
+        {"attention.logsumexp", as_double(spec_.heads), SavedType::fp32, CutUnit::heads, kSavedBySelective},
     };
   }
 
   void mlp(std::string input) {
-    const KeptTensor kept_input{std::move(input), hidden_, KeptType::activation, CutUnit::none, kCheap};
-    if (spec_.is_gated) product("mlp.gate", spec_.hidden, spec_.ffn, CutUnit::ffn).kept = {kept_input};
-    Operation& up = product("mlp.up", spec_.hidden, spec_.ffn, CutUnit::ffn);
-    if (!spec_.is_gated) up.kept = {kept_input};
-    Operation& activation = cheap("mlp.activation", OperationKind::activation, CutUnit::ffn);
+    const SavedTensor saved_input{std::move(input), hidden_, SavedType::activation, CutUnit::none,
+                                  kRecomputedFirst};
+    if (spec_.is_gated) gemm("mlp.gate", spec_.hidden, spec_.ffn, CutUnit::ffn).saved = {saved_input};
+    Operation& up = gemm("mlp.up", spec_.hidden, spec_.ffn, CutUnit::ffn);
+    if (!spec_.is_gated) up.saved = {saved_input};
+    Operation& activation = memory_bound("mlp.activation", OperationKind::activation, CutUnit::ffn);
     activation.moved_elements = (spec_.is_gated ? 3 : 2) * ffn_;
     if (spec_.is_gated)
-      activation.kept.push_back({"mlp.gate.output", ffn_, KeptType::activation, CutUnit::ffn, kUsual, "up"});
-    activation.kept.push_back({"mlp.up.output", ffn_, KeptType::activation, CutUnit::ffn, kUsual, "up"});
+      activation.saved.push_back(
+          {"mlp.gate.output", ffn_, SavedType::activation, CutUnit::ffn, kSavedBySelective, "up"});
+    activation.saved.push_back(
+        {"mlp.up.output", ffn_, SavedType::activation, CutUnit::ffn, kSavedBySelective, "up"});
     activation.is_recomputed_by_selective = true;
-    product("mlp.down", spec_.ffn, spec_.hidden, CutUnit::ffn).kept = {
-        {"mlp.activation.output", ffn_, KeptType::activation, CutUnit::ffn, kCheap}};
+    gemm("mlp.down", spec_.ffn, spec_.hidden, CutUnit::ffn).saved = {
+        {"mlp.activation.output", ffn_, SavedType::activation, CutUnit::ffn, kRecomputedFirst}};
   }
 
-  // The router's weights are multiplied in at the activation function, so that experts' outputs need not be kept.
+  // The router weights are applied at the activation function, so that the outputs of the experts need not be
+  // saved.
   void mixture(std::string input) {
     const Mixture& m = spec_.mixture;
     const double k = as_double(m.experts_per_token), wide = k * as_double(m.ffn);
-    product("router", spec_.hidden, m.experts, CutUnit::none).kept = {
-        {std::move(input), hidden_, KeptType::activation, CutUnit::none, kCheap}};
-    Operation& routing = cheap("routing", OperationKind::routing, CutUnit::none);
-    // Scores in fp32, each token copied to its experts, and their outputs gathered and summed.
+    gemm("router", spec_.hidden, m.experts, CutUnit::none).saved = {
+        {std::move(input), hidden_, SavedType::activation, CutUnit::none, kRecomputedFirst}};
+    Operation& routing = memory_bound("routing", OperationKind::routing, CutUnit::none);
+    // Scores in fp32, the copy of each token for each of its experts, and the gathered and summed outputs.
     routing.moved_elements = 4 * as_double(m.experts) + 2 * (k + 1) * hidden_;
-    routing.kept = {{"routing.scores", as_double(m.experts), KeptType::fp32, CutUnit::none, kUsual},
-                    {"routing.places", k, KeptType::index, CutUnit::none, kUsual}};
+    routing.saved = {
+        {"routing.scores", as_double(m.experts), SavedType::fp32, CutUnit::none, kSavedBySelective},
+        {"routing.places", k, SavedType::index, CutUnit::none, kSavedBySelective}};
     if (m.shared_ffn > 0) shared_expert();
-    expert_product("experts.gate", spec_.hidden, m.ffn).kept = {
-        {"experts.input", k * hidden_, KeptType::activation, CutUnit::none, kUsual}};
-    expert_product("experts.up", spec_.hidden, m.ffn);
-    Operation& activation = cheap("experts.activation", OperationKind::activation, CutUnit::none);
+    expert_gemm("experts.gate", spec_.hidden, m.ffn).saved = {
+        {"experts.input", k * hidden_, SavedType::activation, CutUnit::none, kSavedBySelective}};
+    expert_gemm("experts.up", spec_.hidden, m.ffn);
+    Operation& activation = memory_bound("experts.activation", OperationKind::activation, CutUnit::none);
     activation.moved_elements = 3 * wide;
-    activation.kept = {
-        {"experts.gate.output", wide, KeptType::activation, CutUnit::none, kUsual, "experts.up"},
-        {"experts.up.output", wide, KeptType::activation, CutUnit::none, kUsual, "experts.up"}};
+    activation.saved = {
+        {"experts.gate.output", wide, SavedType::activation, CutUnit::none, kSavedBySelective, "experts.up"},
+        {"experts.up.output", wide, SavedType::activation, CutUnit::none, kSavedBySelective, "experts.up"}};
     activation.is_recomputed_by_selective = true;
-    expert_product("experts.down", m.ffn, spec_.hidden).kept = {
-        {"experts.activation.output", wide, KeptType::activation, CutUnit::none, kCheap}};
+    expert_gemm("experts.down", m.ffn, spec_.hidden).saved = {
+        {"experts.activation.output", wide, SavedType::activation, CutUnit::none, kRecomputedFirst}};
   }
 
   void shared_expert() {
     const std::int64_t ffn = spec_.mixture.shared_ffn;
     const double wide = as_double(ffn);
-    product("shared.gate", spec_.hidden, ffn, CutUnit::none);
-    product("shared.up", spec_.hidden, ffn, CutUnit::none);
-    Operation& activation = cheap("shared.activation", OperationKind::activation, CutUnit::none);
+    gemm("shared.gate", spec_.hidden, ffn, CutUnit::none);
+    gemm("shared.up", spec_.hidden, ffn, CutUnit::none);
+    Operation& activation = memory_bound("shared.activation", OperationKind::activation, CutUnit::none);
     activation.moved_elements = 3 * wide;
-    activation.kept = {{"shared.gate.output", wide, KeptType::activation, CutUnit::none, kUsual, "shared.up"},
-                       {"shared.up.output", wide, KeptType::activation, CutUnit::none, kUsual, "shared.up"}};
+    activation.saved = {
+        {"shared.gate.output", wide, SavedType::activation, CutUnit::none, kSavedBySelective, "shared.up"},
+        {"shared.up.output", wide, SavedType::activation, CutUnit::none, kSavedBySelective, "shared.up"}};
     activation.is_recomputed_by_selective = true;
-    product("shared.down", ffn, spec_.hidden, CutUnit::none).kept = {
-        {"shared.activation.output", wide, KeptType::activation, CutUnit::none, kCheap}};
+    gemm("shared.down", ffn, spec_.hidden, CutUnit::none).saved = {
+        {"shared.activation.output", wide, SavedType::activation, CutUnit::none, kRecomputedFirst}};
   }
 
-  Operation& expert_product(const std::string& name, std::int64_t inner, std::int64_t outer) {
-    Operation& op = product(name, inner, outer, CutUnit::none);
+  Operation& expert_gemm(const std::string& name, std::int64_t inner, std::int64_t outer) {
+    Operation& op = gemm(name, inner, outer, CutUnit::none);
     op.experts = spec_.mixture.experts, op.passes = spec_.mixture.experts_per_token;
     const double times = as_double(op.passes);
     op.forward_flops *= times, op.backward_flops *= times, op.moved_elements *= times;
@@ -210,36 +219,37 @@ class BlockWork {
 
   double statistics_per_row() const { return spec_.norm == NormKind::layer_norm ? 2 : 1; }
 
-  void norm(const std::string& name, RecomputeMode input_kept_up_to, bool is_recomputed = true,
-            RecomputeMode statistics_kept_up_to = kUsual) {
-    Operation& op = cheap(name, OperationKind::norm, CutUnit::none);
+  void norm(const std::string& name, RecomputeMode input_saved_up_to, bool is_recomputed = true,
+            RecomputeMode statistics_saved_up_to = kSavedBySelective) {
+    Operation& op = memory_bound(name, OperationKind::norm, CutUnit::none);
     op.moved_elements = 2 * hidden_;
-    op.kept = {
-        {name + ".input", hidden_, KeptType::activation, CutUnit::none, input_kept_up_to},
-        {name + ".statistics", statistics_per_row(), KeptType::fp32, CutUnit::none, statistics_kept_up_to}};
+    op.saved = {
+        {name + ".input", hidden_, SavedType::activation, CutUnit::none, input_saved_up_to},
+        {name + ".statistics", statistics_per_row(), SavedType::fp32, CutUnit::none, statistics_saved_up_to}};
     op.is_recomputed_by_selective = is_recomputed;
   }
 
   void head_norm(const std::string& name, double width, double num_heads, CutUnit cut) {
-    Operation& op = cheap(name, OperationKind::norm, cut);
+    Operation& op = memory_bound(name, OperationKind::norm, cut);
     op.moved_elements = 2 * width;
-    op.kept = {{name + ".input", width, KeptType::activation, cut, kUsual, "qkv"},
-               {name + ".statistics", num_heads * statistics_per_row(), KeptType::fp32, cut, kUsual}};
+    op.saved = {
+        {name + ".input", width, SavedType::activation, cut, kSavedBySelective, "qkv"},
+        {name + ".statistics", num_heads * statistics_per_row(), SavedType::fp32, cut, kSavedBySelective}};
     op.is_recomputed_by_selective = true;
   }
 
   void rope(const std::string& name, double width, CutUnit cut) {
-    Operation& op = cheap(name, OperationKind::rope, cut);
+    Operation& op = memory_bound(name, OperationKind::rope, cut);
     op.moved_elements = 2 * width;
     op.is_recomputed_by_selective = spec_.has_qk_norm;
   }
 
   void residual(const std::string& name) {
-    cheap(name, OperationKind::residual, CutUnit::none).moved_elements = 3 * hidden_;
+    memory_bound(name, OperationKind::residual, CutUnit::none).moved_elements = 3 * hidden_;
   }
 
-  Operation& product(const std::string& name, std::int64_t inner, std::int64_t outer, CutUnit cut) {
-    Operation& op = cheap(name, OperationKind::product, cut);
+  Operation& gemm(const std::string& name, std::int64_t inner, std::int64_t outer, CutUnit cut) {
+    Operation& op = memory_bound(name, OperationKind::gemm, cut);
     op.inner = inner, op.outer = outer;
     op.forward_flops = 2 * as_double(inner) * as_double(outer);
     op.backward_flops = 2 * op.forward_flops;
@@ -247,7 +257,7 @@ class BlockWork {
     return op;
   }
 
-  Operation& cheap(const std::string& name, OperationKind kind, CutUnit cut) {
+  Operation& memory_bound(const std::string& name, OperationKind kind, CutUnit cut) {
     Operation op;
     op.name = name, op.kind = kind, op.cut = cut;
     work_.push_back(std::move(op));
@@ -265,8 +275,8 @@ namespace {
 
 std::vector<Operation> transformer_operations(const ModelSpec& spec, BlockKind block, bool is_mixture,
                                               std::int64_t sequence_length) {
-  ensure(sequence_length >= 1, "a sequence of {} tokens", sequence_length);
-  BlockWork work(spec, sequence_length);
+  ensure(sequence_length >= 1, "the sequence length is {}, must be at least 1", sequence_length);
+  BlockOperations work(spec, sequence_length);
   switch (block) {
     case BlockKind::embedding:
       work.embedding();
@@ -278,7 +288,7 @@ std::vector<Operation> transformer_operations(const ModelSpec& spec, BlockKind b
       work.head();
       break;
     case BlockKind::custom:
-      ensure(false, "operations of a custom block go by its number");
+      ensure(false, "the operations of a custom block require its index, not only its kind");
   }
   return work.take();
 }
@@ -288,8 +298,8 @@ std::vector<Operation> custom_operations(const CustomBlock& block) {
   all.name = block.name, all.kind = OperationKind::custom;
   all.forward_flops = block.forward_flops, all.backward_flops = 2 * block.forward_flops;
   all.moved_elements = as_double(block.inputs + block.outputs);
-  const KeptType type = block.has_index_inputs ? KeptType::index : KeptType::activation;
-  all.kept = {{"input", as_double(block.inputs), type, CutUnit::none, kBlockInput}};
+  const SavedType type = block.has_index_inputs ? SavedType::index : SavedType::activation;
+  all.saved = {{"input", as_double(block.inputs), type, CutUnit::none, kAlwaysSaved}};
   return {all};
 }
 
@@ -305,27 +315,27 @@ std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::i
   return transformer_operations(spec, block, false, sequence_length);
 }
 
-int bytes_per_element(KeptType type, int activation_bytes) {
+int bytes_per_element(SavedType type, int activation_bytes) {
   switch (type) {
-    case KeptType::activation:
+    case SavedType::activation:
       return activation_bytes;
-    case KeptType::fp32:
+    case SavedType::fp32:
       return std::max(4, activation_bytes);
-    case KeptType::byte:
+    case SavedType::byte:
       return 1;
-    case KeptType::index:
+    case SavedType::index:
       return 8;
   }
   return 0;
 }
 
-// Gradients of a layer in the order in which its backward makes them. With norms behind the sums, and with dropout, the
-// gradient of a product's output is not the stream's.
+// Gradients of a layer in the order in which its backward computes them. With post-norms and with dropout,
+// the gradient of a GEMM output differs from the gradient of the residual stream.
 std::vector<GradientTensor> layer_gradients(const ModelSpec& spec, bool is_mixture) {
   const double hidden = as_double(spec.hidden), query = as_double(spec.query_width()),
                kv = as_double(spec.kv_width()), value = as_double(spec.kv_heads * spec.value_dim()),
                output = as_double(spec.heads * spec.value_dim()), ffn = as_double(spec.ffn);
-  const bool is_post = spec.norm_place == NormPlace::post, has_dropout = spec.hidden_dropout > 0;
+  const bool is_post = spec.norm_position == NormPosition::post, has_dropout = spec.hidden_dropout > 0;
   std::vector<GradientTensor> result = {{"output.gradient", hidden, CutUnit::none, true}};
   const auto add = [&](const char* name, double width, CutUnit cut, bool is_for_weights,
                        const char* matrix = "") {
@@ -371,7 +381,7 @@ std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block) {
       return {{"head.transform.gradient", hidden, CutUnit::none, true},
               {"input.gradient", hidden, CutUnit::none, false}};
     case BlockKind::custom:
-      ensure(false, "gradients of a custom block go by its number");
+      ensure(false, "the gradients of a custom block require its index, not only its kind");
   }
   return {};
 }
@@ -380,12 +390,12 @@ std::vector<GradientTensor> gradients(const ModelSpec& spec, int block) {
   if (is_mixture_block(spec, block)) return layer_gradients(spec, true);
   if (!spec.is_custom()) return gradients(spec, block_kind(spec, block));
   const std::int64_t outputs = output_width(spec, block);
-  if (outputs == 0) return {};  // the loss
+  if (outputs == 0) return {};  // the last block, which computes the loss
   return {{"output.gradient", as_double(outputs), CutUnit::none, true}};
 }
 
 std::string input_name(const ModelSpec& spec, BlockKind block) {
-  const bool is_pre = spec.norm_place == NormPlace::pre;
+  const bool is_pre = spec.norm_position == NormPosition::pre;
   switch (block) {
     case BlockKind::embedding:
       return "";
@@ -407,25 +417,25 @@ std::int64_t logit_rows(std::int64_t tokens) {
 
 namespace {
 
-double kept_bytes(const std::vector<Operation>& work, RecomputeMode mode, int activation_bytes) {
+double saved_bytes(const std::vector<Operation>& work, RecomputeMode mode, int activation_bytes) {
   double total = 0;
   for (const Operation& operation : work)
-    for (const KeptTensor& kept : operation.kept)
-      if (kept.kept_up_to >= mode)
-        total += kept.elements_per_token * bytes_per_element(kept.type, activation_bytes);
+    for (const SavedTensor& saved : operation.saved)
+      if (saved.saved_up_to >= mode)
+        total += saved.elements_per_token * bytes_per_element(saved.type, activation_bytes);
   return total;
 }
 
 }  // namespace
 
-double kept_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,
-                            RecomputeMode mode, int activation_bytes) {
-  return kept_bytes(operations(spec, block, sequence_length), mode, activation_bytes);
+double saved_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,
+                             RecomputeMode mode, int activation_bytes) {
+  return saved_bytes(operations(spec, block, sequence_length), mode, activation_bytes);
 }
 
-double kept_bytes_per_token(const ModelSpec& spec, int block, std::int64_t sequence_length,
-                            RecomputeMode mode, int activation_bytes) {
-  return kept_bytes(operations(spec, block, sequence_length), mode, activation_bytes);
+double saved_bytes_per_token(const ModelSpec& spec, int block, std::int64_t sequence_length,
+                             RecomputeMode mode, int activation_bytes) {
+  return saved_bytes(operations(spec, block, sequence_length), mode, activation_bytes);
 }
 
 double model_flops_per_token(const ModelSpec& spec, std::int64_t sequence_length) {
@@ -438,7 +448,7 @@ double model_flops_per_token(const ModelSpec& spec, std::int64_t sequence_length
   for (int p = 0; p < num_patterns(spec); ++p)
     if (const int block = first_of_pattern(spec, p); block >= 0)
       for (const Operation& operation : operations(spec, block, sequence_length))
-        parameters += as_double(num_of_pattern(spec, p)) * as_double(operation.inner) *
+        parameters += as_double(num_blocks_of_pattern(spec, p)) * as_double(operation.inner) *
                       as_double(operation.outer) * as_double(operation.passes);
   const double layers = as_double(spec.layers);
   const double scores_and_values = as_double(spec.query_width() + spec.heads * spec.value_dim());

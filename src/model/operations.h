@@ -1,16 +1,16 @@
-// The work of a model, operation by operation: floating-point operations, bytes touched, and the tensors that
-// each operation keeps for its backward. The engine's blocks run exactly these operations and the memory
-// model and the cost model count them, so a new fused kernel is first of all a change here.
+// The operations of a model: floating-point operations, bytes accessed, and the tensors that each operation
+// saves for its backward. The engine's blocks execute exactly these operations, and the memory model and the
+// cost model count them. A new fused kernel therefore requires a change here.
 //
-// All numbers are per token of a sequence of given length, for the whole (unsplit) model; `cut` says what
-// tensor parallelism divides. Operations with cut none work on whole activations, which sequence parallelism
-// divides.
+// All numbers are per token of a sequence of a given length, for the whole (unsplit) model; `cut` specifies
+// what tensor parallelism divides. Operations with cut none work on whole activations, which sequence
+// parallelism divides.
 //
-// What is assumed of the engine: attention is a flash kernel (no score matrix; it keeps one logarithm of a
-// sum per head and token), the loss goes over the tokens in chunks, together with its gradient (never all logits;
-// BERT's counts every position, though only masked ones have a target), dropout masks are computed
-// again from their keys, and a tensor that two operations need is kept once, under the operation that is
-// named first.
+// Assumptions about the engine: attention is a flash kernel (no score matrix; it saves one logsumexp per head
+// and token). The loss and its gradient are computed together over chunks of tokens, so the full logits never
+// exist; BERT's loss counts every position, although only masked ones have a target. Dropout masks are
+// recomputed from their keys. A tensor that two operations need is saved once, by the operation that comes
+// first.
 #pragma once
 
 #include <cstdint>
@@ -22,31 +22,32 @@
 
 namespace optimus {
 
-// none keeps everything; selective computes the cheap, large ones again (outputs of norms and activation
-// functions); full keeps only the block's input. Each mode keeps a part of what the mode before it keeps.
+// none saves everything; selective recomputes the large tensors that are inexpensive to compute (outputs of
+// norms and activation functions); full saves only the input of the block. Each mode saves a subset of what
+// the previous one saves.
 enum class RecomputeMode { none, selective, full };
 std::string text(RecomputeMode mode);  // "selective"
 
-// The element type of a kept tensor: the plan's activation type, fp32 (statistics; fp64 in fp64 runs), one byte, or a
-// 64-bit token id.
-enum class KeptType { activation, fp32, byte, index };
+// The element type of a saved tensor: the activation type of the plan, fp32 (statistics; fp64 in fp64 runs),
+// one byte, or a 64-bit token id.
+enum class SavedType { activation, fp32, byte, index };
 
-struct KeptTensor {
+struct SavedTensor {
   std::string name;  // "norm1.input"
   double elements_per_token = 0;
-  KeptType type = KeptType::activation;
+  SavedType type = SavedType::activation;
   CutUnit cut = CutUnit::none;
-  RecomputeMode kept_up_to = RecomputeMode::selective;  // the strongest mode that still keeps it
+  RecomputeMode saved_up_to = RecomputeMode::selective;  // the strongest mode that still saves the tensor
   std::string matrix =
-      {};  // not empty: a range of columns of the matrix of that name, so that one product fills it
-  bool operator==(const KeptTensor&) const = default;
+      {};  // if not empty: the tensor is a range of columns of this matrix, which one GEMM fills
+  bool operator==(const SavedTensor&) const = default;
 };
 
-// custom: all of a custom block.
-// routing: a mixture's choice of experts, and bringing tokens into their order and back.
+// custom: an entire custom block. routing: the choice of experts in a mixture, and the reordering of tokens
+// to experts and back.
 enum class OperationKind {
   embedding,
-  product,
+  gemm,
   attention,
   norm,
   rope,
@@ -59,63 +60,69 @@ enum class OperationKind {
 
 struct Operation {
   std::string name;  // "attention.q"
-  OperationKind kind = OperationKind::product;
+  OperationKind kind = OperationKind::gemm;
   CutUnit cut = CutUnit::none;
-  // A product is [tokens, inner] x [inner, outer]; 0 for other kinds. Before any cut.
+  // A GEMM is [tokens, inner] x [inner, outer]; 0 for other kinds. Before any cut.
   std::int64_t inner = 0, outer = 0;
-  // Products of a mixture's experts: how many such matrices there are, and how many of them a token meets.
+  // GEMMs of a mixture's experts: the number of such matrices, and the number of them that each token uses.
   std::int64_t experts = 1, passes = 1;
-  // Multiplications and additions of products and attention, per token; 0 for what memory bounds. Attention
-  // counts the positions it looks at: (length + 1) / 2 of them on average when causal, all of them otherwise.
+  // Multiplications and additions of GEMMs and attention, per token; 0 for memory-bound operations. Attention
+  // counts the positions that it attends to: (length + 1) / 2 on average if causal, otherwise all of them.
   double forward_flops = 0;
-  double backward_flops = 0;  // input and weight gradient together: twice forward
-  // Forward work that the backward repeats in every mode because its result is never stored: attention's
-  // scores. Real work, but not counted by MFU. (The logits are repeated where tensor parallelism cuts the vocabulary.)
+  double backward_flops = 0;  // input and weight gradients together: twice the forward
+  // Forward work that the backward repeats in every mode because its result is never stored: the attention
+  // scores. MFU does not count it. (The logits are repeated if tensor parallelism cuts the vocabulary.)
   double repeated_flops = 0;
-  // Activation elements read and written per token, forward: what bounds cheap operations.
+  // Activation elements read and written per token in the forward; determines the time of memory-bound
+  // operations.
   double moved_elements = 0;
-  std::vector<KeptTensor> kept;
-  bool is_recomputed_by_selective = false;  // runs a second time, in the backward
+  std::vector<SavedTensor> saved;
+  bool is_recomputed_by_selective = false;  // executed a second time in the backward
 };
 
-// The operations of one block, in order, for sequences of `sequence_length`. By kind: of transformers; a layer is a dense one.
+// The operations of one block, in order, for sequences of `sequence_length`. The overload with a BlockKind is
+// for transformers; its layer is a dense one.
 std::vector<Operation> operations(const ModelSpec& spec, int block, std::int64_t sequence_length);
 std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length);
 
-// What a block's backward needs beside what was kept. Gradients of products' outputs stay until the weight gradients have
-// read them; the others end with the block's input gradient. "output.gradient" comes from the block above.
+// Memory that the backward of a block needs in addition to the saved tensors. Gradients of GEMM outputs live
+// until the weight gradients have read them; the others are released with the block's input gradient.
+// "output.gradient" comes from the following block.
 struct GradientTensor {
   std::string name;  // "mlp.up.gradient"
   double elements_per_token = 0;
   CutUnit cut = CutUnit::none;
   bool is_for_weights = false;
-  std::string matrix = {};  // as KeptTensor's
+  std::string matrix = {};  // as in SavedTensor
 };
 std::vector<GradientTensor> gradients(const ModelSpec& spec, int block);
 std::vector<GradientTensor> gradients(const ModelSpec& spec, BlockKind block);
 
-// The kept tensor that holds a block's input (the stream that comes from the block before, or of a custom model's first block the samples); empty for the embedding.
+// The saved tensor that contains the input of a block (the output of the preceding block; for the first block
+// of a custom model, the samples). Empty for the embedding.
 std::string input_name(const ModelSpec& spec, int block);
 std::string input_name(const ModelSpec& spec, BlockKind block);
 
-// Tokens whose logits are in memory at one time.
+// Number of tokens whose logits are in memory at the same time.
 std::int64_t logit_rows(std::int64_t tokens);
 
-// Bytes one block keeps for its backward, per token, when activations are stored in `activation_bytes` bytes.
-double kept_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,
-                            RecomputeMode mode, int activation_bytes);
-double kept_bytes_per_token(const ModelSpec& spec, int block, std::int64_t sequence_length,
-                            RecomputeMode mode, int activation_bytes);
+// Bytes that one block saves for its backward, per token, if activations have `activation_bytes` bytes per
+// element.
+double saved_bytes_per_token(const ModelSpec& spec, BlockKind block, std::int64_t sequence_length,
+                             RecomputeMode mode, int activation_bytes);
+double saved_bytes_per_token(const ModelSpec& spec, int block, std::int64_t sequence_length,
+                             RecomputeMode mode, int activation_bytes);
 
-// Bytes per element of a kept tensor.
-int bytes_per_element(KeptType type, int activation_bytes);
+// Bytes per element of a saved tensor.
+int bytes_per_element(SavedType type, int activation_bytes);
 
-// Forward and backward of the whole model, per token. The field's convention for MFU: 6 per parameter in a
-// product, and attention over all positions (not only the causal half): 12 * layers * heads * head_dim *
-// sequence_length. The word embedding counts as a product once, in the head, tied or not; its lookup, biases,
-// norms and position tables count nothing; of a mixture's experts those count that a token goes to. Three times the forward flops of all operations is the same number
-// for BERT, and for causal models less by 6 * layers * heads * head_dim * (sequence_length - 1). Custom models: three times
-// what their blocks say.
+// Forward and backward FLOPs of the whole model per token, by the usual convention for MFU: 6 per parameter
+// in a GEMM, plus attention over all positions (not only the causal half): 12 * layers * heads * head_dim *
+// sequence_length. The word embedding counts once as a GEMM, in the head, whether tied or not. Its look-up,
+// biases, norms and position tables do not count; of a mixture's experts only those that a token uses count.
+// Three times the forward FLOPs of all operations is the same number for BERT; for causal models it is
+// smaller by 6 * layers * heads * head_dim * (sequence_length - 1). For custom models the result is three
+// times the FLOPs that their blocks declare.
 double model_flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);
 
 }  // namespace optimus

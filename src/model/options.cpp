@@ -14,17 +14,17 @@ void declare(OptionTable& table, ModelOptions& options) {
   table.add("heads", o.heads, "N", "override the number of attention heads");
   table.add("kv-heads", o.kv_heads, "N", "override the number of key/value heads");
   table.add("head-dim", o.head_dim, "N",
-            "override the width of a head (hidden / heads when those are overridden)");
-  table.add("ffn", o.ffn, "N", "override the inner width of the feed-forward part");
-  table.add("vocab", o.vocab, "N", "override the vocabulary");
-  table.add("max-positions", o.max_positions, "N", "override the longest sequence");
-  table.add("tied", options.tied, "the output projection is the word embedding");
-  table.add("untied", options.untied, "the output projection is a matrix of its own");
+            "override the head dimension (hidden / heads if those are overridden)");
+  table.add("ffn", o.ffn, "N", "override the inner width of the feed-forward network");
+  table.add("vocab", o.vocab, "N", "override the vocabulary size");
+  table.add("max-positions", o.max_positions, "N", "override the maximum sequence length");
+  table.add("tied", options.tied, "use the word embedding as output projection");
+  table.add("untied", options.untied, "use a separate matrix as output projection");
 }
 
 ModelSpec resolve(const ModelOptions& options) {
   if (options.tied && options.untied)
-    throw UserError("--tied and --untied contradict each other; give one of them");
+    throw UserError("--tied and --untied contradict each other; use only one of them");
   ModelOverrides overrides = options.overrides;
   if (options.tied || options.untied) overrides.is_tied = options.tied;
   return with_overrides(open_model(options.model), overrides);

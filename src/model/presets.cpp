@@ -1,4 +1,4 @@
-// See presets.h. The tables are the whole truth; what stands above each one holds for all of its rows.
+// Implements presets.h. The tables contain all data; a comment above a table applies to all of its rows.
 #include "model/presets.h"
 
 #include <span>
@@ -17,7 +17,7 @@ struct Row {
 struct Extra {
   double norm_eps = 1e-5, rope_theta = 10000, dropout = 0;
   bool is_tied = false;
-  double llama3_factor = 0;  // rotary scaling from 8,192 positions; 0: none
+  double llama3_factor = 0;  // rotary scaling relative to 8,192 positions; 0: none
 };
 
 struct Series {
@@ -41,9 +41,9 @@ constexpr Row kGpt2Sizes[] = {
   {"megatron-8.3b",  72,  3072,  32,  32,  96,  12288, 50257, 1024},
 };
 
-// Architecture of GPT-2, shapes of the GPT-3 paper, of PTD-P (2021, "gpt-*") and of MT-NLG. The paper's table
-// has two slips that everybody corrects: 1.3b with 24 heads of 128 (16), 13b with 5140 wide (5120).
-// Vocabularies are the tokenizer's; the field's 51,200 is padding.
+// Architecture of GPT-2; shapes of the GPT-3 paper, of PTD-P (2021, "gpt-*") and of MT-NLG. The table of the
+// GPT-3 paper has two well-known errors, which are corrected here: 1.3b with 24 heads of 128 (16), 13b with a
+// width of 5140 (5120). Vocabulary sizes are those of the tokenizer; the common 51,200 includes padding.
 constexpr Row kGpt3[] = {
   {"gpt3-125m",      12,   768,  12,  12,  64,   3072, 50257, 2048},
   {"gpt3-350m",      24,  1024,  16,  16,  64,   4096, 50257, 2048},
@@ -89,8 +89,8 @@ constexpr Row kLlama32[] = {
   {"llama3.2-3b",    28,  3072,  24,   8, 128,   8192, 128256, 131072},
 };
 
-// The released config asks for a sliding window of 4,096, which its successors dropped and which ours is
-// without; for sequences up to that length there is no difference.
+// The released config specifies a sliding window of 4,096, which later versions dropped. This preset has no
+// window; there is no difference for sequences up to that length.
 constexpr Row kMistral[] = {
   {"mistral-7b",     32,  4096,  32,   8, 128,  14336,  32000, 32768},
 };
@@ -127,8 +127,8 @@ constexpr Row kQwen3Large[] = {
   {"qwen3-32b",      64,  5120,  64,   8, 128,  25600, 151936, 40960},
 };
 
-// Mixtures of experts: what stands in the list below holds for all layers. Qwen's configs also name an ffn for dense layers,
-// of which they have none.
+// Mixtures of experts: the settings in the list below apply to all layers. Qwen's configs also specify an ffn
+// for dense layers, but the models have no dense layers.
 constexpr Row kMixtral7b[] = {
   {"mixtral-8x7b",   32,  4096,  32,   8, 128,  14336,  32000, 32768},
 };
@@ -141,7 +141,8 @@ constexpr Row kQwen3Moe30b[] = {
 constexpr Row kQwen3Moe235b[] = {
   {"qwen3-235b-a22b", 94, 4096,  64,   4, 128,  12288, 151936, 40960},
 };
-// As pre-trained: positions were stretched afterwards, and the modules that predict further tokens stand apart.
+// As pre-trained: the positions were extended afterwards, and the multi-token prediction modules are not
+// included.
 constexpr Row kDeepseekV3[] = {
   {"deepseek-v3",    61,  7168, 128, 128, 192,  18432, 129280, 4096},
 };
@@ -153,7 +154,7 @@ constexpr Mixture kDeepseekV3Experts{.experts = 256, .experts_per_token = 8, .ff
                                      .groups = 8, .groups_per_token = 4, .scale = 2.5, .balance_loss = 0};
 constexpr LatentAttention kDeepseekV3Latent{.query_rank = 1536, .kv_rank = 512, .rope_dim = 64, .value_dim = 128};
 
-// The uncased vocabulary.
+// With the uncased vocabulary.
 constexpr Row kBertSizes[] = {
   {"bert-base",      12,   768,  12,  12,  64,   3072, 30522, 512},
   {"bert-large",     24,  1024,  16,  16,  64,   4096, 30522, 512},
@@ -188,7 +189,7 @@ constexpr Series kSeries[] = {
 };
 // clang-format on
 
-Activation usual_activation(Family family) {
+Activation default_activation(Family family) {
   switch (family) {
     case Family::gpt2:
       return Activation::gelu_tanh;
@@ -215,7 +216,7 @@ ModelSpec make_spec(const Series& series, const Row& row) {
   spec.ffn = row.ffn, spec.vocab = row.vocab, spec.max_positions = row.max_positions;
   spec.mixture = series.mixture, spec.latent = series.latent;
   spec.token_types = spec.is_bert() ? 2 : 0;
-  spec.activation = usual_activation(series.family);
+  spec.activation = default_activation(series.family);
   spec.norm_eps = series.extra.norm_eps;
   spec.rope_theta = series.extra.rope_theta;
   spec.is_tied = series.extra.is_tied;

@@ -1,5 +1,5 @@
-// Named models: published shapes under the names that people use. A preset is shape and initialisation only,
-// no weights. Read next: model/open.h (a preset, a folder or a config.json by one name).
+// Presets: published model shapes under their common names. A preset contains shape and initialization, but
+// no weights. Read next: model/open.h (opens a preset, a folder or a config.json by name).
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace optimus {
 
-// Nothing when there is no such preset. Names are lower case; upper case is accepted.
+// Returns nullopt if there is no such preset. Names are lower case; look-up ignores case.
 std::optional<ModelSpec> find_preset(std::string_view name);
 
 // In the order of the table: by family, then by size.

@@ -1,4 +1,4 @@
-// See profile.h. How a profile looks is in profile_text.cpp.
+// Implements profile.h. The output of profiles is in profile_text.cpp.
 #include "model/profile.h"
 
 #include <algorithm>
@@ -23,24 +23,24 @@ void count_parameters(const ModelSpec& spec, int block, BlockProfile& profile) {
 }
 
 void count_work(const ModelSpec& spec, int block, std::int64_t length, BlockProfile& profile) {
-  double cut_flops = 0, cut_kept = 0, kept = 0;
+  double cut_flops = 0, cut_saved = 0, saved = 0;
   for (const Operation& operation : operations(spec, block, length)) {
     profile.forward_flops += operation.forward_flops;
     profile.backward_flops += operation.backward_flops;
     profile.repeated_flops += operation.repeated_flops;
     if (operation.cut != CutUnit::none) cut_flops += operation.forward_flops;
-    for (const KeptTensor& tensor : operation.kept) {
+    for (const SavedTensor& tensor : operation.saved) {
       const double bytes = tensor.elements_per_token * bytes_per_element(tensor.type, 2);
-      kept += bytes;
-      if (tensor.cut != CutUnit::none) cut_kept += bytes;
+      saved += bytes;
+      if (tensor.cut != CutUnit::none) cut_saved += bytes;
     }
   }
   profile.cut_flops = fraction(cut_flops, profile.forward_flops);
-  profile.cut_kept = fraction(cut_kept, kept);
+  profile.cut_saved = fraction(cut_saved, saved);
   for (const RecomputeMode mode : kModes) {
     const auto index = static_cast<std::size_t>(mode);
-    profile.kept_bytes_bf16[index] = kept_bytes_per_token(spec, block, length, mode, 2);
-    profile.kept_bytes_fp32[index] = kept_bytes_per_token(spec, block, length, mode, 4);
+    profile.saved_bytes_bf16[index] = saved_bytes_per_token(spec, block, length, mode, 2);
+    profile.saved_bytes_fp32[index] = saved_bytes_per_token(spec, block, length, mode, 4);
   }
 }
 
@@ -49,10 +49,10 @@ BlockProfile profile_block(const ModelSpec& spec, int block, std::int64_t length
   profile.kind = block_kind(spec, block);
   const bool is_layer = profile.kind == BlockKind::layer;
   profile.is_mixture = is_mixture_block(spec, block);
-  profile.count = num_of_pattern(spec, pattern(spec, block));
-  profile.most_parts = !is_layer            ? spec.vocab
-                       : profile.is_mixture ? spec.heads
-                                            : std::min(spec.heads, spec.ffn);
+  profile.count = num_blocks_of_pattern(spec, pattern(spec, block));
+  profile.max_parts = !is_layer            ? spec.vocab
+                      : profile.is_mixture ? spec.heads
+                                           : std::min(spec.heads, spec.ffn);
   count_parameters(spec, block, profile);
   count_work(spec, block, length, profile);
   return profile;
@@ -64,9 +64,9 @@ ModelProfile profile_model(const ModelSpec& spec, std::int64_t sequence_length) 
   validate(spec);
   if (spec.is_custom())
     throw UserError("{}: only transformers can be profiled by their dimensions", spec.name);
-  if (sequence_length < 1) throw UserError("a sequence length of {} must be at least 1", sequence_length);
+  if (sequence_length < 1) throw UserError("the sequence length is {}, must be at least 1", sequence_length);
   if (spec.positions == PositionKind::learned && sequence_length > spec.max_positions)
-    throw UserError("sequence length {} is beyond the {} learned positions of {}", sequence_length,
+    throw UserError("sequence length {} exceeds the {} learned positions of {}", sequence_length,
                     spec.max_positions, spec.name.empty() ? "the model" : spec.name);
   ModelProfile profile;
   profile.spec = spec;
@@ -79,12 +79,12 @@ ModelProfile profile_model(const ModelSpec& spec, std::int64_t sequence_length) 
   for (const int p : kOrder)
     if (const int block = p < num_patterns(spec) ? first_of_pattern(spec, p) : -1; block >= 0)
       profile.blocks.push_back(profile_block(spec, block, sequence_length));
-  profile.most_stages = num_blocks(spec);
+  profile.max_stages = num_blocks(spec);
   profile.cut_elements = spec.hidden;
   return profile;
 }
 
-std::int64_t usual_sequence_length(const ModelSpec& spec) {
+std::int64_t default_sequence_length(const ModelSpec& spec) {
   return std::min<std::int64_t>(spec.max_positions, 8192);
 }
 

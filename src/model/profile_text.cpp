@@ -1,4 +1,4 @@
-// The profile of a model for scripts (JSON) and for people (a table).
+// Formats the profile of a model as JSON and as a table.
 #include <fmt/format.h>
 
 #include "base/text.h"
@@ -36,21 +36,21 @@ OrderedJson block_json(const BlockProfile& block) {
   result["flops_per_token"] = {{"forward", block.forward_flops},
                                {"backward", block.backward_flops},
                                {"repeated", block.repeated_flops}};
-  result["kept_bytes_per_token"] = {{"bf16", by_mode(block.kept_bytes_bf16)},
-                                    {"fp32", by_mode(block.kept_bytes_fp32)}};
+  result["kept_bytes_per_token"] = {{"bf16", by_mode(block.saved_bytes_bf16)},
+                                    {"fp32", by_mode(block.saved_bytes_fp32)}};
   result["tensor_parallel"] = {{"parameters", block.cut_parameters},
                                {"flops", block.cut_flops},
-                               {"kept", block.cut_kept},
-                               {"most_parts", block.most_parts}};
+                               {"kept", block.cut_saved},
+                               {"most_parts", block.max_parts}};
   return result;
 }
 
-// Per token, over all blocks.
-std::array<double, 3> total_kept(const ModelProfile& profile, std::array<double, 3> BlockProfile::*kept) {
+// Sum over all blocks, per token.
+std::array<double, 3> total_saved(const ModelProfile& profile, std::array<double, 3> BlockProfile::*saved) {
   std::array<double, 3> total{};
   for (const BlockProfile& block : profile.blocks)
     for (std::size_t mode = 0; mode < total.size(); ++mode)
-      total[mode] += static_cast<double>(block.count) * (block.*kept)[mode];
+      total[mode] += static_cast<double>(block.count) * (block.*saved)[mode];
   return total;
 }
 
@@ -60,7 +60,7 @@ double total_flops(const ModelProfile& profile, double BlockProfile::*flops) {
   return total;
 }
 
-std::string kept_text(double bytes) { return text(Bytes(static_cast<std::int64_t>(bytes))); }
+std::string bytes_text(double bytes) { return text(Bytes(static_cast<std::int64_t>(bytes))); }
 std::string percent(double part) { return fmt::format("{:.0f} %", 100 * part); }
 
 std::int64_t num_mixture_layers(const ModelProfile& profile) {
@@ -75,20 +75,20 @@ std::string heads_text(const ModelSpec& spec) {
 }
 
 std::string table_text(const ModelProfile& profile) {
-  TextTable table({"block", "count", "parameters", "state bf16", "forward", "backward", "kept", "selective",
-                   "full", "tp: flops", "params", "kept"});
+  TextTable table({"block", "count", "parameters", "state bf16", "forward", "backward", "saved", "selective",
+                   "full", "tp: flops", "params", "saved"});
   for (const BlockProfile& block : profile.blocks)
     table.row({name_of(block), fmt::format("{}", block.count), with_commas(block.parameters),
                text(Bytes(block.parameters * kBf16State.total())), text(Flops(block.forward_flops)),
-               text(Flops(block.backward_flops)), kept_text(block.kept_bytes_bf16[0]),
-               kept_text(block.kept_bytes_bf16[1]), kept_text(block.kept_bytes_bf16[2]),
-               percent(block.cut_flops), percent(block.cut_parameters), percent(block.cut_kept)});
-  const auto kept = total_kept(profile, &BlockProfile::kept_bytes_bf16);
-  table.row({"all", fmt::format("{}", profile.most_stages), with_commas(profile.parameters),
+               text(Flops(block.backward_flops)), bytes_text(block.saved_bytes_bf16[0]),
+               bytes_text(block.saved_bytes_bf16[1]), bytes_text(block.saved_bytes_bf16[2]),
+               percent(block.cut_flops), percent(block.cut_parameters), percent(block.cut_saved)});
+  const auto saved = total_saved(profile, &BlockProfile::saved_bytes_bf16);
+  table.row({"all", fmt::format("{}", profile.max_stages), with_commas(profile.parameters),
              text(Bytes(profile.parameters * kBf16State.total())),
              text(Flops(total_flops(profile, &BlockProfile::forward_flops))),
-             text(Flops(total_flops(profile, &BlockProfile::backward_flops))), kept_text(kept[0]),
-             kept_text(kept[1]), kept_text(kept[2])});
+             text(Flops(total_flops(profile, &BlockProfile::backward_flops))), bytes_text(saved[0]),
+             bytes_text(saved[1]), bytes_text(saved[2])});
   return table.text();
 }
 
@@ -121,11 +121,11 @@ OrderedJson to_json(const ModelProfile& profile) {
                          {"every", m.every}};
   result["state_bytes"] = {{"bf16", state_json(profile.parameters, kBf16State)},
                            {"fp32", state_json(profile.parameters, kFp32State)}};
-  result["kept_bytes_per_token"] = {{"bf16", by_mode(total_kept(profile, &BlockProfile::kept_bytes_bf16))},
-                                    {"fp32", by_mode(total_kept(profile, &BlockProfile::kept_bytes_fp32))}};
+  result["kept_bytes_per_token"] = {{"bf16", by_mode(total_saved(profile, &BlockProfile::saved_bytes_bf16))},
+                                    {"fp32", by_mode(total_saved(profile, &BlockProfile::saved_bytes_fp32))}};
   result["blocks"] = OrderedJson::array();
   for (const BlockProfile& block : profile.blocks) result["blocks"].push_back(block_json(block));
-  result["pipeline"] = {{"most_stages", profile.most_stages}, {"elements_per_token", profile.cut_elements}};
+  result["pipeline"] = {{"most_stages", profile.max_stages}, {"elements_per_token", profile.cut_elements}};
   return result;
 }
 
@@ -137,25 +137,25 @@ std::string text(const ModelProfile& profile) {
                   spec.name.empty() ? "model" : spec.name, text(spec.family), spec.layers, spec.hidden,
                   heads_text(spec), spec.ffn, spec.vocab, spec.is_tied ? "tied" : "untied");
   if (const Mixture& m = spec.mixture; spec.is_mixture())
-    result += fmt::format("{} of the layers are mixtures of {} experts, ffn {}{}; a token goes to {}\n",
+    result += fmt::format("{} of the layers are mixtures of {} experts, ffn {}{}; each token uses {}\n",
                           num_mixture_layers(profile), m.experts, m.ffn,
-                          m.shared_ffn > 0 ? fmt::format(", and one for all, ffn {}", m.shared_ffn) : "",
+                          m.shared_ffn > 0 ? fmt::format(", plus a shared one, ffn {}", m.shared_ffn) : "",
                           m.experts_per_token);
   TextTable facts({"parameters", with_commas(all)});
-  if (spec.is_mixture()) facts.row({"  that a token meets", with_commas(profile.active_parameters)});
+  if (spec.is_mixture()) facts.row({"  active per token", with_commas(profile.active_parameters)});
   facts.row({"state, bf16 with fp32 optimizer", text(Bytes(all * kBf16State.total()))});
   facts.row({"state, fp32", text(Bytes(all * kFp32State.total()))});
-  facts.row({fmt::format("flops a token, sequences of {}", profile.sequence_length),
+  facts.row({fmt::format("FLOPs per token at sequence length {}", profile.sequence_length),
              text(Flops(profile.flops_per_token))});
   const double executed = total_flops(profile, &BlockProfile::forward_flops) +
                           total_flops(profile, &BlockProfile::backward_flops);
-  if (spec.is_causal) facts.row({"  without attention to what comes later", text(Flops(executed))});
+  if (spec.is_causal) facts.row({"  without masked attention", text(Flops(executed))});
   result += facts.text() +
-            "\nOf each block; flops and kept activations (bf16) a token; tp: part that tensor parallelism "
-            "divides\n";
+            "\nPer block; FLOPs and saved activations (bf16) are per token; tp: fraction that tensor "
+            "parallelism divides\n";
   result += table_text(profile);
-  result += fmt::format("Pipelines: up to {} stages, {} elements a token between two\n", profile.most_stages,
-                        profile.cut_elements);
+  result += fmt::format("Pipelines: up to {} stages, {} elements per token between two stages\n",
+                        profile.max_stages, profile.cut_elements);
   return result;
 }
 

@@ -1,4 +1,4 @@
-// The angles of rotary position embeddings.
+// The frequencies of rotary position embeddings.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,8 @@
 
 namespace optimus {
 
-// Radians a position turns each pair of elements, head_dim / 2 of them; with the scaling that the model asks for.
+// The rotation per position of each of the head_dim / 2 pairs of elements, in radians, including the scaling
+// that the model specifies.
 std::vector<double> rope_frequencies(const ModelSpec& spec);
 
 }  // namespace optimus

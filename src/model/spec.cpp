@@ -11,12 +11,13 @@
 namespace optimus {
 namespace {
 
-// Far beyond any model; small enough that no product of dimensions overflows and no list of tensors is huge.
-constexpr std::int64_t kMostLayers = 10'000;
-constexpr std::int64_t kLargestDimension = std::int64_t{1} << 30;
-constexpr double kMostParameters = 1e17;
+// Far beyond any model, but small enough that no product of dimensions overflows and no list of tensors is
+// too large.
+constexpr std::int64_t kMaxLayers = 10'000;
+constexpr std::int64_t kMaxDimension = std::int64_t{1} << 30;
+constexpr double kMaxParameters = 1e17;
 
-std::string label(const ModelSpec& spec) {
+std::string model_label(const ModelSpec& spec) {
   return spec.name.empty() ? std::string("model") : "model " + in_quotes(spec.name);
 }
 
@@ -25,9 +26,9 @@ void check_ranges(const ModelSpec& spec) {
     const char* name;
     std::int64_t value, smallest, largest;
   };
-  const std::int64_t large = kLargestDimension;
+  const std::int64_t large = kMaxDimension;
   const Range rows[] = {
-      {"layers", spec.layers, 1, kMostLayers},
+      {"layers", spec.layers, 1, kMaxLayers},
       {"hidden", spec.hidden, 1, large},
       {"heads", spec.heads, 1, large},
       {"kv-heads", spec.kv_heads, 1, large},
@@ -39,56 +40,59 @@ void check_ranges(const ModelSpec& spec) {
   };
   for (const Range& row : rows)
     if (row.value < row.smallest || row.value > row.largest)
-      throw UserError("{}: {} is {}, must be from {} to {}", label(spec), row.name, row.value, row.smallest,
-                      row.largest);
+      throw UserError("{}: {} is {}, must be from {} to {}", model_label(spec), row.name, row.value,
+                      row.smallest, row.largest);
 }
 
 void check_mixture(const ModelSpec& spec) {
   const Mixture& m = spec.mixture;
   if (traits(spec.family).is_mixture != spec.is_mixture())
-    throw UserError("{}: experts is {}, must be {} in {}", label(spec), m.experts,
+    throw UserError("{}: experts is {}, must be {} in {}", model_label(spec), m.experts,
                     spec.is_mixture() ? "0" : "at least 1", text(spec.family));
   if (!spec.is_mixture()) return;
   struct Range {
     const char* name;
     std::int64_t value, smallest, largest;
   };
-  constexpr std::int64_t kMostExperts = 1'000'000;
+  constexpr std::int64_t kMaxExperts = 1'000'000;
   const Range rows[] = {
-      {"experts", m.experts, 1, kMostExperts},
-      {"experts a token", m.experts_per_token, 1, m.experts},
-      {"an expert's ffn", m.ffn, 1, kLargestDimension},
-      {"the shared expert's ffn", m.shared_ffn, 0, kLargestDimension},
+      {"experts", m.experts, 1, kMaxExperts},
+      {"experts per token", m.experts_per_token, 1, m.experts},
+      {"the ffn of an expert", m.ffn, 1, kMaxDimension},
+      {"the ffn of the shared expert", m.shared_ffn, 0, kMaxDimension},
       {"the first layer with experts", m.first_layer, 0, spec.layers - 1},
-      {"the distance of layers with experts", m.every, 1, spec.layers},
+      {"the interval of layers with experts", m.every, 1, spec.layers},
   };
   for (const Range& row : rows)
     if (row.value < row.smallest || row.value > row.largest)
-      throw UserError("{}: {} is {}, must be from {} to {}", label(spec), row.name, row.value, row.smallest,
-                      row.largest);
+      throw UserError("{}: {} is {}, must be from {} to {}", model_label(spec), row.name, row.value,
+                      row.smallest, row.largest);
   if (spec.family == Family::deepseek_v3 && (m.shared_ffn % m.ffn != 0 || m.shared_ffn == 0 || m.every != 1))
     throw UserError(
-        "{}: the shared expert's ffn {} must be a multiple of an expert's, {}, and all layers from one on "
-        "mixtures",
-        label(spec), m.shared_ffn, m.ffn);
+        "{}: the ffn of the shared expert is {}; it must be a multiple of the ffn of one expert, {}, and all "
+        "layers after the first dense ones must be mixtures",
+        model_label(spec), m.shared_ffn, m.ffn);
   if (m.first_layer / m.every == spec.layers / m.every)
-    throw UserError("{}: none of {} layers is a mixture of experts: each {}th from layer {} on is",
-                    label(spec), spec.layers, m.every, m.first_layer);
+    throw UserError(
+        "{}: none of the {} layers is a mixture of experts: mixtures are every {} layers, starting at layer "
+        "{}",
+        model_label(spec), spec.layers, m.every, m.first_layer);
   if (m.groups < 1 || m.experts % m.groups != 0 || m.groups_per_token < 1 || m.groups_per_token > m.groups)
     throw UserError(
-        "{}: {} groups of experts, {} for a token; they must divide {} experts, and a token have 1 to all",
-        label(spec), m.groups, m.groups_per_token, m.experts);
+        "{}: {} groups of experts, {} per token; the number of groups must divide the {} experts, and a "
+        "token must use at least 1 and at most all groups",
+        model_label(spec), m.groups, m.groups_per_token, m.experts);
   if (!(m.scale > 0 && m.scale <= 1e6))
-    throw UserError("{}: the scale of experts' weights is {}, must be above 0 and at most a million",
-                    label(spec), m.scale);
+    throw UserError("{}: the scale of the expert weights is {}, must be above 0 and at most a million",
+                    model_label(spec), m.scale);
   if (!(m.balance_loss >= 0 && m.balance_loss <= 1e6))
-    throw UserError("{}: the weight of the balance loss is {}, must be from 0 to a million", label(spec),
-                    m.balance_loss);
+    throw UserError("{}: the weight of the balance loss is {}, must be from 0 to a million",
+                    model_label(spec), m.balance_loss);
 }
 
 void check_numbers(const ModelSpec& spec) {
   const auto refuse = [&](const char* name, double value, const char* right) {
-    throw UserError("{}: {} is {}, must be {}", label(spec), name, value, right);
+    throw UserError("{}: {} is {}, must be {}", model_label(spec), name, value, right);
   };
   if (!(spec.norm_eps > 0 && spec.norm_eps < 1)) refuse("norm-eps", spec.norm_eps, "above 0 and below 1");
   if (!(spec.init_range > 0 && spec.init_range <= 1))
@@ -101,7 +105,7 @@ void check_numbers(const ModelSpec& spec) {
     refuse("attention dropout", spec.attention_dropout, "from 0 to below 1");
 }
 
-// Before anything multiplies dimensions as integers.
+// Checks the size before any integer multiplication of dimensions.
 void check_size(const ModelSpec& spec) {
   const auto d = [](std::int64_t value) { return static_cast<double>(value); };
   const double tables = d(spec.vocab) * (spec.is_tied ? 1 : 2) + d(spec.max_positions) + d(spec.token_types);
@@ -110,36 +114,36 @@ void check_size(const ModelSpec& spec) {
                         3 * d(spec.mixture.shared_ffn) + d(spec.latent.query_rank) + d(spec.latent.kv_rank) +
                         d(spec.heads) * d(spec.latent.value_dim);
   const double total = d(spec.hidden) * (tables + d(spec.layers) * widths);
-  if (total > kMostParameters)
-    throw UserError("{}: {:.1e} parameters, more than the {:.0e} that can be counted", label(spec), total,
-                    kMostParameters);
+  if (total > kMaxParameters)
+    throw UserError("{}: {:.1e} parameters exceed the supported maximum of {:.0e}", model_label(spec), total,
+                    kMaxParameters);
 }
 
 void check_heads(const ModelSpec& spec) {
   const FamilyTraits& fixed = traits(spec.family);
   if (spec.heads % spec.kv_heads != 0)
-    throw UserError("{}: kv-heads {} must divide heads {}", label(spec), spec.kv_heads, spec.heads);
+    throw UserError("{}: kv-heads {} must divide heads {}", model_label(spec), spec.kv_heads, spec.heads);
   if (!fixed.has_grouped_heads && spec.kv_heads != spec.heads)
-    throw UserError("{}: {} has no grouped heads: kv-heads {} must equal heads {}", label(spec),
-                    fixed.model_type, spec.kv_heads, spec.heads);
-  // Llama's own config class insists on it, even where head_dim is given apart.
-  const bool must_divide = !fixed.has_own_head_dim || spec.family == Family::llama;
+    throw UserError("{}: {} has no grouped-query attention: kv-heads {} must equal heads {}",
+                    model_label(spec), fixed.model_type, spec.kv_heads, spec.heads);
+  // Llama's config class requires this even if head_dim is specified.
+  const bool must_divide = !fixed.has_independent_head_dim || spec.family == Family::llama;
   if (must_divide && spec.hidden % spec.heads != 0)
-    throw UserError("{}: heads {} must divide hidden {}", label(spec), spec.heads, spec.hidden);
-  if (!fixed.has_own_head_dim && spec.head_dim != spec.hidden / spec.heads)
-    throw UserError("{}: head-dim {} must be hidden / heads = {} in {}", label(spec), spec.head_dim,
+    throw UserError("{}: heads {} must divide hidden {}", model_label(spec), spec.heads, spec.hidden);
+  if (!fixed.has_independent_head_dim && spec.head_dim != spec.hidden / spec.heads)
+    throw UserError("{}: head-dim {} must be hidden / heads = {} in {}", model_label(spec), spec.head_dim,
                     spec.hidden / spec.heads, fixed.model_type);
   if (spec.positions == PositionKind::rope && spec.head_dim % 2 != 0)
-    throw UserError("{}: head-dim {} must be even for rotary positions", label(spec), spec.head_dim);
+    throw UserError("{}: head-dim {} must be even for rotary positions", model_label(spec), spec.head_dim);
 }
 
 void check_latent(const ModelSpec& spec) {
   const LatentAttention& l = spec.latent;
   if (traits(spec.family).is_latent != spec.is_latent())
-    throw UserError("{}: the rank of keys and values is {}, must be {} in {}", label(spec), l.kv_rank,
+    throw UserError("{}: the rank of keys and values is {}, must be {} in {}", model_label(spec), l.kv_rank,
                     spec.is_latent() ? "0" : "at least 1", text(spec.family));
   if (!spec.is_latent()) return;
-  const std::int64_t large = kLargestDimension;
+  const std::int64_t large = kMaxDimension;
   const bool is_right = l.query_rank >= 1 && l.query_rank <= large && l.kv_rank <= large && l.rope_dim >= 2 &&
                         l.rope_dim % 2 == 0 && l.rope_dim < spec.head_dim && l.value_dim >= 1 &&
                         l.value_dim <= large;
@@ -147,7 +151,7 @@ void check_latent(const ModelSpec& spec) {
     throw UserError(
         "{}: latent attention has ranks {} and {}, rotary width {}, value width {}; all must be at least 1, "
         "the rotary width even and below head-dim {}",
-        label(spec), l.query_rank, l.kv_rank, l.rope_dim, l.value_dim, spec.head_dim);
+        model_label(spec), l.query_rank, l.kv_rank, l.rope_dim, l.value_dim, spec.head_dim);
 }
 
 void check_rope(const ModelSpec& spec) {
@@ -155,29 +159,30 @@ void check_rope(const ModelSpec& spec) {
   const auto is_positive = [](double value) { return std::isfinite(value) && value > 0; };
   if (spec.positions == PositionKind::learned) {
     if (scaling.kind != RopeScalingKind::none)
-      throw UserError("{}: rotary scaling needs rotary positions, {} has learned ones", label(spec),
-                      text(spec.family));
+      throw UserError("{}: rotary scaling needs rotary positions, but {} has learned positions",
+                      model_label(spec), text(spec.family));
     return;
   }
   if (!is_positive(spec.rope_theta))
-    throw UserError("{}: rope-theta is {}, must be above 0", label(spec), spec.rope_theta);
+    throw UserError("{}: rope-theta is {}, must be above 0", model_label(spec), spec.rope_theta);
   if (!is_positive(scaling.factor))
-    throw UserError("{}: the factor of rotary scaling is {}, must be above 0", label(spec), scaling.factor);
+    throw UserError("{}: the factor of rotary scaling is {}, must be above 0", model_label(spec),
+                    scaling.factor);
   if (scaling.kind != RopeScalingKind::llama3) return;
   if (!is_positive(scaling.low_freq_factor) || !is_positive(scaling.high_freq_factor) ||
       scaling.low_freq_factor >= scaling.high_freq_factor)
     throw UserError("{}: rotary scaling llama3 needs 0 < low_freq_factor < high_freq_factor, found {} and {}",
-                    label(spec), scaling.low_freq_factor, scaling.high_freq_factor);
-  if (scaling.original_max_positions < 1 || scaling.original_max_positions > kLargestDimension)
+                    model_label(spec), scaling.low_freq_factor, scaling.high_freq_factor);
+  if (scaling.original_max_positions < 1 || scaling.original_max_positions > kMaxDimension)
     throw UserError(
         "{}: rotary scaling llama3 needs original_max_position_embeddings of at least 1, found {}",
-        label(spec), scaling.original_max_positions);
+        model_label(spec), scaling.original_max_positions);
 }
 
 void check_biases(const ModelSpec& spec) {
-  const auto demand = [&](bool is_right, const char* rule) {
+  const auto require = [&](bool is_right, const char* rule) {
     if (!is_right)
-      throw UserError("{}: {} {}, found qkv {}, out {}, mlp {}", label(spec), text(spec.family), rule,
+      throw UserError("{}: {} {}, found qkv {}, out {}, mlp {}", model_label(spec), text(spec.family), rule,
                       spec.has_qkv_bias, spec.has_out_bias, spec.has_mlp_bias);
   };
   const bool has_all = spec.has_qkv_bias && spec.has_out_bias && spec.has_mlp_bias;
@@ -186,37 +191,37 @@ void check_biases(const ModelSpec& spec) {
     case Family::gpt2:
     case Family::bert:
     case Family::megatron_bert:
-      return demand(has_all, "has biases everywhere");
+      return require(has_all, "has biases in all projections");
     case Family::mistral:
     case Family::mixtral:
     case Family::deepseek_v3:
-      return demand(!has_some, "has no biases");
+      return require(!has_some, "has no biases");
     case Family::qwen2:
-      return demand(spec.has_qkv_bias && !spec.has_out_bias && !spec.has_mlp_bias,
-                    "has biases in q, k, v only");
+      return require(spec.has_qkv_bias && !spec.has_out_bias && !spec.has_mlp_bias,
+                     "has biases in q, k, v only");
     case Family::qwen3:
     case Family::qwen3_moe:
-      return demand(spec.has_qkv_bias == spec.has_out_bias && !spec.has_mlp_bias,
-                    "has attention biases together or not at all, and none in the mlp");
+      return require(spec.has_qkv_bias == spec.has_out_bias && !spec.has_mlp_bias,
+                     "has either all attention biases or none, and none in the mlp");
     case Family::llama:
-      return demand(spec.has_qkv_bias == spec.has_out_bias, "has attention biases together or not at all");
+      return require(spec.has_qkv_bias == spec.has_out_bias, "has either all attention biases or none");
   }
 }
 
 void check_family(const ModelSpec& spec) {
   const FamilyTraits& fixed = traits(spec.family);
-  const bool is_as_fixed = spec.norm == fixed.norm && spec.norm_place == fixed.norm_place &&
+  const bool is_as_fixed = spec.norm == fixed.norm && spec.norm_position == fixed.norm_position &&
                            spec.positions == fixed.positions && spec.is_gated == fixed.is_gated &&
                            spec.has_qk_norm == fixed.has_qk_norm && spec.is_causal == fixed.is_causal;
   if (!is_as_fixed)
-    throw UserError("{}: norms, positions, gating or causality are not those of {}", label(spec),
+    throw UserError("{}: norms, positions, gating or causality differ from those of {}", model_label(spec),
                     fixed.model_type);
   check_biases(spec);
   if (spec.is_bert() && !spec.is_tied)
-    throw UserError("{}: {}'s output projection is its word embedding; it cannot be untied", label(spec),
-                    fixed.model_type);
+    throw UserError("{}: {}'s output projection is its word embedding; it cannot be untied",
+                    model_label(spec), fixed.model_type);
   if (spec.is_bert() != (spec.token_types > 0))
-    throw UserError("{}: token-types is {}, must be {}", label(spec), spec.token_types,
+    throw UserError("{}: token-types is {}, must be {}", model_label(spec), spec.token_types,
                     spec.is_bert() ? "at least 1" : "0");
 }
 
@@ -224,9 +229,9 @@ double num_custom_elements(const ModelSpec& spec, const CustomTensor& tensor) {
   double elements = 1;
   for (int d = 0; d < tensor.shape.num_dims; ++d) {
     const std::int64_t size = tensor.shape[d];
-    if (size < 1 || size > kLargestDimension)
-      throw UserError("{}: dimension {} of {} is {}, must be from 1 to {}", label(spec), d,
-                      in_quotes(tensor.name), size, kLargestDimension);
+    if (size < 1 || size > kMaxDimension)
+      throw UserError("{}: dimension {} of {} is {}, must be from 1 to {}", model_label(spec), d,
+                      in_quotes(tensor.name), size, kMaxDimension);
     elements *= static_cast<double>(size);
   }
   return elements;
@@ -234,36 +239,38 @@ double num_custom_elements(const ModelSpec& spec, const CustomTensor& tensor) {
 
 void check_custom(const ModelSpec& spec) {
   if (spec.layers != 0 || spec.is_tied)
-    throw UserError("{}: a model of custom blocks has no layers and is not tied", label(spec));
-  if (std::ssize(spec.custom) > kMostLayers)
-    throw UserError("{}: {} blocks, must be at most {}", label(spec), spec.custom.size(), kMostLayers);
+    throw UserError("{}: a model of custom blocks has no layers and is not tied", model_label(spec));
+  if (std::ssize(spec.custom) > kMaxLayers)
+    throw UserError("{}: the model has {} blocks, must have at most {}", model_label(spec),
+                    spec.custom.size(), kMaxLayers);
   std::set<std::string> names;
   double parameters = 0;
   for (std::size_t b = 0; b < spec.custom.size(); ++b) {
     const CustomBlock& block = spec.custom[b];
     const bool is_last = b + 1 == spec.custom.size();
     if (block.name.empty() || !names.insert(block.name).second)
-      throw UserError("{}: block {} needs a name of its own, found {}", label(spec), b,
+      throw UserError("{}: block {} needs a unique name, found {}", model_label(spec), b,
                       in_quotes(block.name));
-    if (block.inputs < 1 || block.inputs > kLargestDimension ||
+    if (block.inputs < 1 || block.inputs > kMaxDimension ||
         (b > 0 && block.inputs != spec.custom[b - 1].outputs))
       throw UserError(
-          "{}: block {} takes {} elements a sample, must be what the block before it gives and from 1 to {}",
-          label(spec), in_quotes(block.name), block.inputs, kLargestDimension);
+          "{}: block {} takes {} elements per sample, must equal the outputs of the preceding block and be "
+          "from 1 to {}",
+          model_label(spec), in_quotes(block.name), block.inputs, kMaxDimension);
     if (is_last ? block.outputs != 0 : block.outputs < 1)
-      throw UserError("{}: block {} gives {} elements a sample, must be {}", label(spec),
+      throw UserError("{}: block {} has {} outputs per sample, must be {}", model_label(spec),
                       in_quotes(block.name), block.outputs,
-                      is_last ? "0: the last ends in the loss" : "at least 1");
+                      is_last ? "0, because the last block ends in the loss" : "at least 1");
     for (const CustomTensor& tensor : block.tensors) {
       if (tensor.name.empty() || !names.insert(tensor.name).second)
-        throw UserError("{}: a parameter of block {} needs a name of its own, found {}", label(spec),
+        throw UserError("{}: a parameter of block {} needs a unique name, found {}", model_label(spec),
                         in_quotes(block.name), in_quotes(tensor.name));
       parameters += num_custom_elements(spec, tensor);
     }
   }
-  if (parameters > kMostParameters)
-    throw UserError("{}: {:.1e} parameters, more than the {:.0e} that can be counted", label(spec),
-                    parameters, kMostParameters);
+  if (parameters > kMaxParameters)
+    throw UserError("{}: {:.1e} parameters exceed the supported maximum of {:.0e}", model_label(spec),
+                    parameters, kMaxParameters);
 }
 
 }  // namespace
@@ -281,7 +288,7 @@ void validate(const ModelSpec& spec) {
 }
 
 ModelSpec with_overrides(ModelSpec spec, const ModelOverrides& overrides) {
-  const bool had_one_kv_head_each = spec.kv_heads == spec.heads;
+  const bool had_equal_heads = spec.kv_heads == spec.heads;
   const auto take = [](auto& field, const auto& override) {
     if (override) field = *override;
   };
@@ -291,12 +298,12 @@ ModelSpec with_overrides(ModelSpec spec, const ModelOverrides& overrides) {
   take(spec.vocab, overrides.vocab);
   take(spec.max_positions, overrides.max_positions);
   take(spec.is_tied, overrides.is_tied);
-  if (had_one_kv_head_each) spec.kv_heads = spec.heads;
+  if (had_equal_heads) spec.kv_heads = spec.heads;
   take(spec.kv_heads, overrides.kv_heads);
   check_ranges(spec);
   if ((overrides.hidden || overrides.heads) && !overrides.head_dim) {
     if (spec.hidden % spec.heads != 0)
-      throw UserError("{}: heads {} must divide hidden {}, or head-dim must be given", label(spec),
+      throw UserError("{}: heads {} must divide hidden {}, or head-dim must be specified", model_label(spec),
                       spec.heads, spec.hidden);
     spec.head_dim = spec.hidden / spec.heads;
   }

@@ -1,10 +1,11 @@
-// ModelSpec: what a language model *is*, as plain numbers. Nothing here knows devices, plans or tensors'
+// ModelSpec: the definition of a language model in plain numbers, independent of devices, plans and tensor
 // contents.
 //
 // A spec comes from a preset (model/presets.h), from a Hugging Face config.json (model/hf_config.h), or from
-// either with dimensions overridden; or it is a row of custom blocks (any function with parameters, for models that are no
-// transformers). validate() refuses what no engine could build. Read next:
-// model/tensors.h (the parameters that a spec implies), model/operations.h (its work and its activations).
+// either of them with overridden dimensions. Alternatively it is a sequence of custom blocks (arbitrary
+// functions with parameters, for models that are not transformers). validate() rejects specs that no engine
+// can build. Read next: model/tensors.h (the parameters of a spec), model/operations.h (its work and its
+// activations).
 #pragma once
 
 #include <cstdint>
@@ -29,9 +30,9 @@ enum class Family {
   deepseek_v3
 };
 enum class NormKind { layer_norm, rms_norm };
-// pre: x + f(norm(x)), as GPT-2, Llama, MegatronBert.  post: norm(x + f(x)), as BERT.
-enum class NormPlace { pre, post };
-// gelu_tanh is Hugging Face's "gelu_new" and "gelu_pytorch_tanh"; gelu is the exact one.
+// pre: x + f(norm(x)), as in GPT-2, Llama, MegatronBert.  post: norm(x + f(x)), as in BERT.
+enum class NormPosition { pre, post };
+// gelu_tanh is Hugging Face's "gelu_new" and "gelu_pytorch_tanh"; gelu is the exact function.
 enum class Activation { gelu, gelu_tanh, silu, relu };
 enum class PositionKind { learned, rope };
 enum class RopeScalingKind { none, linear, llama3 };
@@ -44,31 +45,33 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-// A mixture of experts: in some layers a router sends each token to a few of many feed-forward parts.
+// A mixture of experts: in some layers a router sends each token to a few of many feed-forward networks.
 struct Mixture {
-  std::int64_t experts = 0;            // of each such layer; 0: the model is dense
-  std::int64_t experts_per_token = 0;  // that a token goes to
+  std::int64_t experts = 0;            // number of experts in each mixture layer; 0: the model is dense
+  std::int64_t experts_per_token = 0;  // number of experts that each token uses
   std::int64_t ffn = 0;                // inner width of one expert
-  std::int64_t shared_ffn = 0;         // of an expert that every token goes to beside them; 0: there is none
-  std::int64_t first_layer = 0;        // layers before this one are dense
-  std::int64_t every = 1;              // from there on, layer l is a mixture where this divides l + 1
-  bool normalises = true;              // the weights of a token's experts add up to 1
-  // DeepSeek: a token's experts lie in a few groups of experts; their weights are scaled.
+  // inner width of the shared expert, which every token uses in addition; 0: none
+  std::int64_t shared_ffn = 0;
+  std::int64_t first_layer = 0;    // layers before this one are dense
+  std::int64_t every = 1;          // from first_layer on, layer l is a mixture if `every` divides l + 1
+  bool normalizes_weights = true;  // the weights of the experts of a token sum to 1
+  // DeepSeek: the experts of a token belong to a few groups of experts; their weights are scaled.
   std::int64_t groups = 1, groups_per_token = 1;
   double scale = 1;
-  double balance_loss = 0.001;  // weight of the loss that asks the router for even loads
+  double balance_loss = 0.001;  // weight of the auxiliary loss that balances the router's loads
   bool operator==(const Mixture&) const = default;
 };
 
-// Latent attention (DeepSeek): queries, and keys and values together, come out of narrow vectors. Of each head's `head_dim`
-// the last `rope_dim` carry positions, and in keys all heads share those.
+// Latent attention (DeepSeek): queries on the one hand, and keys and values together on the other, are
+// projected from low-rank vectors. Of the `head_dim` elements of each head the last `rope_dim` carry
+// positions; all heads share these elements of the keys.
 struct LatentAttention {
-  std::int64_t query_rank = 0, kv_rank = 0;  // widths of the narrow vectors; kv_rank 0: ordinary attention
+  std::int64_t query_rank = 0, kv_rank = 0;  // widths of the low-rank vectors; kv_rank 0: ordinary attention
   std::int64_t rope_dim = 0, value_dim = 0;
   bool operator==(const LatentAttention&) const = default;
 };
 
-// Bytes that grow with the samples of a micro-batch.
+// A size in bytes that grows with the number of samples of a micro-batch.
 struct SampleBytes {
   std::int64_t fixed = 0, per_sample = 0;
   std::int64_t of(std::int64_t samples) const { return fixed + per_sample * samples; }
@@ -76,39 +79,40 @@ struct SampleBytes {
 };
 
 struct CustomTensor {
-  std::string name;  // "conv1.weight", with the block's name in front; no other tensor of the model has it
+  std::string name;  // "conv1.weight", prefixed with the name of the block; unique in the model
   Shape shape;
   bool has_weight_decay = false;
   bool operator==(const CustomTensor&) const = default;
 };
 
-// A block of a model that is no transformer. What it computes is the engine's matter (engine/module_block.h); plans, layouts,
-// programs and memory need only these numbers. A sample is a sequence of one token. The last block ends in the loss.
+// A block of a model that is not a transformer. The engine defines its computation (engine/module_block.h);
+// plans, layouts, step programs and memory need only these numbers. A sample is treated as a sequence of one
+// token. The last block computes the loss.
 struct CustomBlock {
   std::string name;
   std::vector<CustomTensor> tensors;
-  std::int64_t inputs = 0, outputs = 0;  // elements a sample; the last block gives none
-  bool has_index_inputs = false;         // 64-bit whole numbers; the first block only
-  double forward_flops = 0;              // a sample
-  // Of the graph that autograd keeps from the forward to the backward, and beside it while one of them runs; measured in the
-  // plan's precision.
+  std::int64_t inputs = 0, outputs = 0;  // elements per sample; the last block has no outputs
+  bool has_index_inputs = false;         // inputs are 64-bit integers; only the first block
+  double forward_flops = 0;              // per sample
+  // graph: bytes of the autograd graph between forward and backward; graph_work: additional bytes while
+  // either of them runs. Measured in the precision of the plan.
   SampleBytes graph, graph_work;
   bool operator==(const CustomBlock&) const = default;
 };
 
 struct ModelSpec {
-  std::string name;  // of the preset or folder; for people
+  std::string name;  // name of the preset or folder; for display only
   Family family = Family::gpt2;
 
   std::int64_t layers = 0, hidden = 0;
   std::int64_t heads = 0, kv_heads = 0,
-               head_dim = 0;  // kv_heads divides heads; head_dim need not be hidden / heads
+               head_dim = 0;  // kv_heads divides heads; head_dim may differ from hidden / heads
   std::int64_t ffn = 0, vocab = 0;
-  std::int64_t max_positions = 0;  // longest sequence; the size of the table when positions are learned
-  std::int64_t token_types = 0;    // BERT's segment embeddings, else 0
+  std::int64_t max_positions = 0;  // maximum sequence length; the size of the table if positions are learned
+  std::int64_t token_types = 0;    // BERT's segment embeddings, otherwise 0
 
   NormKind norm = NormKind::layer_norm;
-  NormPlace norm_place = NormPlace::pre;
+  NormPosition norm_position = NormPosition::pre;
   double norm_eps = 1e-5;
   Activation activation = Activation::gelu_tanh;
   bool is_gated = false;  // SwiGLU: down(act(gate(x)) * up(x))
@@ -117,16 +121,17 @@ struct ModelSpec {
   PositionKind positions = PositionKind::learned;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  bool is_causal = true;  // false: BERT, trained by masked words
-  bool is_tied = true;    // the output projection is the word embedding
+  bool is_causal = true;  // false: BERT, trained with masked tokens
+  bool is_tied = true;    // the output projection shares the word embedding
 
   LatentAttention latent{};
-  Mixture mixture{};  // ffn above is then that of the dense layers
+  Mixture mixture{};  // `ffn` above is then that of the dense layers
 
   double init_range = 0.02;
   double embedding_dropout = 0, hidden_dropout = 0, attention_dropout = 0;
 
-  // Not empty: the model is these blocks, layers is 0, and nothing above but the name means anything.
+  // If not empty: the model consists of these blocks, layers is 0, and all fields above except the name are
+  // unused.
   std::vector<CustomBlock> custom;
 
   bool operator==(const ModelSpec&) const = default;
@@ -143,21 +148,21 @@ struct ModelSpec {
   bool is_bert() const { return family == Family::bert || family == Family::megatron_bert; }
 };
 
-// Dimensions given on the command line; an absent one stays as the preset or folder has it.
+// Dimensions from the command line; absent ones keep the value of the preset or folder.
 struct ModelOverrides {
   std::optional<std::int64_t> layers{}, hidden{}, heads{}, kv_heads{}, head_dim{}, ffn{}, vocab{},
       max_positions{};
   std::optional<bool> is_tied{};
 };
 
-// Applies overrides. When hidden or heads is overridden and head_dim is not, head_dim becomes hidden / heads;
-// GPT-2's and BERT's ffn becomes 4 * hidden when hidden is overridden and ffn is not; kv_heads follows heads
-// where they were equal. Throws UserError when the result is no model (see validate).
+// Applies overrides. If hidden or heads is overridden and head_dim is not, head_dim becomes hidden / heads.
+// If hidden is overridden and ffn is not, the ffn of GPT-2 and BERT becomes 4 * hidden. kv_heads follows
+// heads if they were equal. Throws a UserError if the result is invalid (see validate).
 ModelSpec with_overrides(ModelSpec spec, const ModelOverrides& overrides);
 
-// Throws UserError, in one sentence that names the dimension, its value and what would be right. A valid spec
-// is one that the family's class in transformers can hold too (model/family.h says what a family fixes), with
-// at most 10,000 layers and 1e17 parameters, so that counts and lists of tensors stay small integers.
+// Throws a UserError: one sentence with the dimension, its value and the valid values. A spec is valid if the
+// family's class in transformers can represent it too (model/family.h lists what a family fixes), with at
+// most 10,000 layers and 1e17 parameters, so that counts and lists of tensors remain manageable.
 void validate(const ModelSpec& spec);
 
 std::string text(Family family);          // "gpt2"

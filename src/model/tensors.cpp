@@ -1,4 +1,5 @@
-// See tensors.h. Each block is written down once, in the order of use; everything else is read off that list.
+// Implements tensors.h. Each block is listed once, in the order of use; everything else is derived from that
+// list.
 #include "model/tensors.h"
 
 #include <fmt/format.h>
@@ -11,33 +12,34 @@
 namespace optimus {
 namespace {
 
-constexpr Cut kWhole{};
+constexpr Cut kUncut{};
 
-// Where a tensor stands inside a checkpoint's tensor that holds several of ours.
+// The place of a logical tensor inside a checkpoint tensor that combines several of them.
 struct Fusion {
-  std::int64_t offset = 0, total = 0;  // rows; total 0: alone
+  std::int64_t offset = 0, total = 0;  // rows; total 0: the tensor is stored alone
 };
 
 // Collects the tensors of one block.
-class BlockList {
+class BlockTensors {
  public:
-  BlockList(const ModelSpec& spec, int block) : spec_(spec), names_(hf_names(spec.family)), block_(block) {
+  BlockTensors(const ModelSpec& spec, int block) : spec_(spec), names_(hf_names(spec.family)), block_(block) {
     if (block_kind(spec, block) != BlockKind::layer) return;
-    ours_ = fmt::format("layers.{}.", block - 1);
-    theirs_ = fmt::format("{}{}.", names_.layers, block - 1);
+    logical_prefix_ = fmt::format("layers.{}.", block - 1);
+    hf_prefix_ = fmt::format("{}{}.", names_.layers, block - 1);
   }
 
   void embedding() {
     table("embedding.words", names_.words, spec_.vocab, {CutUnit::vocab, 0});
     tensors_.back().is_also_head = spec_.is_tied;
     if (spec_.positions == PositionKind::learned)
-      table("embedding.positions", names_.positions, spec_.max_positions, kWhole);
-    if (spec_.token_types > 0) table("embedding.token_types", names_.token_types, spec_.token_types, kWhole);
-    if (spec_.norm_place == NormPlace::post) norm("embedding.norm", names_.embedding_norm, spec_.hidden);
+      table("embedding.positions", names_.positions, spec_.max_positions, kUncut);
+    if (spec_.token_types > 0) table("embedding.token_types", names_.token_types, spec_.token_types, kUncut);
+    if (spec_.norm_position == NormPosition::post)
+      norm("embedding.norm", names_.embedding_norm, spec_.hidden);
   }
 
   void layer() {
-    const bool is_pre = spec_.norm_place == NormPlace::pre;
+    const bool is_pre = spec_.norm_position == NormPosition::pre;
     if (is_pre) norm("norm1", names_.norm1, spec_.hidden);
     spec_.is_latent() ? latent_attention() : attention();
     norm(is_pre ? "norm2" : "norm1", is_pre ? names_.norm2 : names_.norm1, spec_.hidden);
@@ -47,10 +49,10 @@ class BlockList {
 
   void head() {
     const std::int64_t hidden = spec_.hidden;
-    if (spec_.norm_place == NormPlace::pre) norm("head.norm", names_.final_norm, hidden);
+    if (spec_.norm_position == NormPosition::pre) norm("head.norm", names_.final_norm, hidden);
     if (spec_.is_bert()) {
-      matrix("head.transform", names_.transform, {hidden, hidden}, kWhole, spec_.init_range);
-      bias("head.transform", names_.transform, hidden, kWhole);
+      matrix("head.transform", names_.transform, {hidden, hidden}, kUncut, spec_.init_range);
+      bias("head.transform", names_.transform, hidden, kUncut);
       norm("head.transform_norm", names_.transform_norm, hidden);
     }
     if (!spec_.is_tied) table("head.output", names_.output, spec_.vocab, {CutUnit::vocab, 0});
@@ -64,35 +66,35 @@ class BlockList {
     const std::int64_t q_width = spec_.query_width(), kv_width = spec_.kv_width();
     const bool is_fused = names_.has_conv1d;
     const std::int64_t total = is_fused ? q_width + 2 * kv_width : 0;
-    const auto project = [&](const char* ours, const char* theirs, std::int64_t width, CutUnit unit,
+    const auto project = [&](const char* logical_name, const char* hf_name, std::int64_t width, CutUnit unit,
                              std::int64_t offset) {
       const Fusion fusion{is_fused ? offset : 0, total};
-      matrix(ours, theirs, {width, spec_.hidden}, {unit, 0}, spec_.init_range, fusion);
-      if (spec_.has_qkv_bias) bias(ours, theirs, width, {unit, 0}, fusion);
+      matrix(logical_name, hf_name, {width, spec_.hidden}, {unit, 0}, spec_.init_range, fusion);
+      if (spec_.has_qkv_bias) bias(logical_name, hf_name, width, {unit, 0}, fusion);
     };
     project("attention.q", names_.q, q_width, CutUnit::heads, 0);
     project("attention.k", names_.k, kv_width, CutUnit::kv_heads, q_width);
     project("attention.v", names_.v, kv_width, CutUnit::kv_heads, q_width + kv_width);
     if (spec_.has_qk_norm) {
       norm("attention.q_norm", names_.q_norm, spec_.head_dim);
-      tensors_.back().is_for_heads = true;
+      tensors_.back().is_per_head = true;
       norm("attention.k_norm", names_.k_norm, spec_.head_dim);
-      tensors_.back().is_for_heads = true;
+      tensors_.back().is_per_head = true;
     }
     matrix("attention.out", names_.out, {spec_.hidden, q_width}, {CutUnit::heads, 1}, residual_deviation());
-    if (spec_.has_out_bias) bias("attention.out", names_.out, spec_.hidden, kWhole);
+    if (spec_.has_out_bias) bias("attention.out", names_.out, spec_.hidden, kUncut);
   }
 
   void latent_attention() {
     const LatentAttention& l = spec_.latent;
     const std::int64_t hidden = spec_.hidden, keys = spec_.head_dim - l.rope_dim;
-    const auto project = [&](const char* ours, const char* theirs, Shape shape, Cut cut) {
-      matrix(ours, theirs, shape, cut, spec_.init_range);
+    const auto project = [&](const char* logical_name, const char* hf_name, Shape shape, Cut cut) {
+      matrix(logical_name, hf_name, shape, cut, spec_.init_range);
     };
-    project("attention.q_down", names_.q_down, {l.query_rank, hidden}, kWhole);
+    project("attention.q_down", names_.q_down, {l.query_rank, hidden}, kUncut);
     norm("attention.q_norm", names_.q_down_norm, l.query_rank);
     project("attention.q", names_.q_up, {spec_.query_width(), l.query_rank}, {CutUnit::heads, 0});
-    project("attention.kv_down", names_.kv_down, {l.kv_rank + l.rope_dim, hidden}, kWhole);
+    project("attention.kv_down", names_.kv_down, {l.kv_rank + l.rope_dim, hidden}, kUncut);
     norm("attention.kv_norm", names_.kv_down_norm, l.kv_rank);
     project("attention.kv", names_.kv_up, {spec_.heads * (keys + l.value_dim), l.kv_rank},
             {CutUnit::key_value_heads, 0});
@@ -100,65 +102,68 @@ class BlockList {
   }
 
   void mlp() {
-    const auto widen = [&](const char* ours, const char* theirs) {
-      matrix(ours, theirs, {spec_.ffn, spec_.hidden}, {CutUnit::ffn, 0}, spec_.init_range);
-      if (spec_.has_mlp_bias) bias(ours, theirs, spec_.ffn, {CutUnit::ffn, 0});
+    const auto widen = [&](const char* logical_name, const char* hf_name) {
+      matrix(logical_name, hf_name, {spec_.ffn, spec_.hidden}, {CutUnit::ffn, 0}, spec_.init_range);
+      if (spec_.has_mlp_bias) bias(logical_name, hf_name, spec_.ffn, {CutUnit::ffn, 0});
     };
     if (spec_.is_gated) widen("mlp.gate", names_.gate);
     widen("mlp.up", names_.up);
     matrix("mlp.down", names_.down, {spec_.hidden, spec_.ffn}, {CutUnit::ffn, 1}, residual_deviation());
-    if (spec_.has_mlp_bias) bias("mlp.down", names_.down, spec_.hidden, kWhole);
+    if (spec_.has_mlp_bias) bias("mlp.down", names_.down, spec_.hidden, kUncut);
   }
 
-  // Experts lie one below the other; checkpoints hold gate and up of each together.
+  // Experts are stacked along the rows; checkpoints store gate and up of each expert together.
   void mixture() {
     const Mixture& m = spec_.mixture;
     const std::int64_t hidden = spec_.hidden;
-    matrix("router", names_.router, {m.experts, hidden}, kWhole, spec_.init_range);
-    const auto experts = [&](const char* ours, const char* theirs, std::int64_t rows, std::int64_t columns,
-                             CutUnit unit, Fusion fusion) {
+    matrix("router", names_.router, {m.experts, hidden}, kUncut, spec_.init_range);
+    const auto experts = [&](const char* logical_name, const char* hf_name, std::int64_t rows,
+                             std::int64_t columns, CutUnit unit, Fusion fusion) {
       const std::int64_t stored_rows = fusion.total > 0 ? fusion.total : rows;
-      add(ours, theirs, "", {m.experts * rows, columns}, {unit, 0}, {InitKind::normal, spec_.init_range},
+      add(logical_name, hf_name, "", {m.experts * rows, columns}, {unit, 0},
+          {InitKind::normal, spec_.init_range},
           {false, fusion.offset, {m.experts, stored_rows, columns}, m.experts});
     };
     experts("experts.gate.weight", names_.expert_up, m.ffn, hidden, CutUnit::expert_inner, {0, 2 * m.ffn});
     experts("experts.up.weight", names_.expert_up, m.ffn, hidden, CutUnit::expert_inner, {m.ffn, 2 * m.ffn});
     experts("experts.down.weight", names_.expert_down, hidden, m.ffn, CutUnit::expert_outer, {});
     if (m.shared_ffn == 0) return;
-    matrix("shared.gate", names_.shared_gate, {m.shared_ffn, hidden}, kWhole, spec_.init_range);
-    matrix("shared.up", names_.shared_up, {m.shared_ffn, hidden}, kWhole, spec_.init_range);
-    matrix("shared.down", names_.shared_down, {hidden, m.shared_ffn}, kWhole, spec_.init_range);
+    matrix("shared.gate", names_.shared_gate, {m.shared_ffn, hidden}, kUncut, spec_.init_range);
+    matrix("shared.up", names_.shared_up, {m.shared_ffn, hidden}, kUncut, spec_.init_range);
+    matrix("shared.down", names_.shared_down, {hidden, m.shared_ffn}, kUncut, spec_.init_range);
   }
 
-  // GPT-2 starts what is added to the residual stream smaller, the deeper the model; the others do not.
+  // GPT-2 initializes projections into the residual stream with a smaller deviation in deeper models; the
+  // other families do not.
   double residual_deviation() const {
     if (spec_.family != Family::gpt2) return spec_.init_range;
     return spec_.init_range / std::sqrt(2.0 * static_cast<double>(spec_.layers));
   }
 
-  // Looked up by row or multiplied by its transpose; never stored transposed.
-  void table(const char* ours, const char* theirs, std::int64_t rows, Cut cut) {
+  // A table is looked up by row or multiplied by its transpose; it is never stored transposed.
+  void table(const char* logical_name, const char* hf_name, std::int64_t rows, Cut cut) {
     const Shape shape{rows, spec_.hidden};
-    add(ours, theirs, ".weight", shape, cut, {InitKind::normal, spec_.init_range}, {false, 0, shape});
+    add(logical_name, hf_name, ".weight", shape, cut, {InitKind::normal, spec_.init_range},
+        {false, 0, shape});
   }
 
-  void matrix(const char* ours, const char* theirs, Shape shape, Cut cut, double deviation,
+  void matrix(const char* logical_name, const char* hf_name, Shape shape, Cut cut, double deviation,
               Fusion fusion = {}) {
     const bool is_transposed = names_.has_conv1d;
     const std::int64_t rows = fusion.total > 0 ? fusion.total : shape[0];
     const Shape stored = is_transposed ? Shape{shape[1], rows} : Shape{rows, shape[1]};
-    add(ours, theirs, ".weight", shape, cut, {InitKind::normal, deviation},
+    add(logical_name, hf_name, ".weight", shape, cut, {InitKind::normal, deviation},
         {is_transposed, fusion.offset, stored});
   }
 
-  void bias(const char* ours, const char* theirs, std::int64_t width, Cut cut, Fusion fusion = {}) {
+  void bias(const char* logical_name, const char* hf_name, std::int64_t width, Cut cut, Fusion fusion = {}) {
     const Shape stored{fusion.total > 0 ? fusion.total : width};
-    add(ours, theirs, ".bias", {width}, cut, {InitKind::zeros, 0}, {false, fusion.offset, stored});
+    add(logical_name, hf_name, ".bias", {width}, cut, {InitKind::zeros, 0}, {false, fusion.offset, stored});
   }
 
-  void norm(const char* ours, const char* theirs, std::int64_t width) {
-    add(ours, theirs, ".weight", {width}, kWhole, {InitKind::ones, 0}, {false, 0, {width}});
-    if (spec_.norm == NormKind::layer_norm) bias(ours, theirs, width, kWhole);
+  void norm(const char* logical_name, const char* hf_name, std::int64_t width) {
+    add(logical_name, hf_name, ".weight", {width}, kUncut, {InitKind::ones, 0}, {false, 0, {width}});
+    if (spec_.norm == NormKind::layer_norm) bias(logical_name, hf_name, width, kUncut);
   }
 
   struct Stored {
@@ -168,24 +173,25 @@ class BlockList {
     std::int64_t pieces = 1;
   };
 
-  void add(const char* ours, const char* theirs, const char* suffix, Shape shape, Cut cut, Init init,
+  void add(const char* logical_name, const char* hf_name, const char* suffix, Shape shape, Cut cut, Init init,
            Stored stored) {
-    ensure(theirs != nullptr, "{} has no place in a checkpoint", ours);
+    ensure(hf_name != nullptr, "{} has no name in the checkpoint format", logical_name);
     LogicalTensor tensor;
-    tensor.name = ours_ + ours + suffix;
+    tensor.name = logical_prefix_ + logical_name + suffix;
     tensor.shape = shape;
     tensor.block = block_;
     tensor.cut = cut;
     tensor.init = init;
     tensor.has_weight_decay = shape.num_dims > 1;
-    tensor.hf = {theirs_ + theirs + suffix, stored.is_transposed, stored.offset, stored.shape, stored.pieces};
+    tensor.hf = {hf_prefix_ + hf_name + suffix, stored.is_transposed, stored.offset, stored.shape,
+                 stored.pieces};
     tensors_.push_back(std::move(tensor));
   }
 
   const ModelSpec& spec_;
   const HfNames& names_;
   int block_;
-  std::string ours_, theirs_;  // prefixes
+  std::string logical_prefix_, hf_prefix_;  // prefixes
   std::vector<LogicalTensor> tensors_;
 };
 
@@ -214,13 +220,14 @@ int num_blocks(const ModelSpec& spec) {
 }
 
 BlockKind block_kind(const ModelSpec& spec, int block) {
-  ensure(block >= 0 && block < num_blocks(spec), "block {} of {}", block, num_blocks(spec));
+  ensure(block >= 0 && block < num_blocks(spec), "block {} is outside the {} blocks", block,
+         num_blocks(spec));
   if (spec.is_custom()) return BlockKind::custom;
   if (block == 0) return BlockKind::embedding;
   return block <= spec.layers ? BlockKind::layer : BlockKind::head;
 }
 
-// Embedding, layer, head; and layers that are mixtures of experts.
+// The patterns are embedding, layer, head, and layers that are mixtures of experts.
 constexpr int kMixturePattern = 3;
 
 int num_patterns(const ModelSpec& spec) {
@@ -237,17 +244,17 @@ int pattern(const ModelSpec& spec, int block) {
   return kind == BlockKind::custom ? block : static_cast<int>(kind);
 }
 
-int first_of_pattern(const ModelSpec& spec, int wanted) {
+int first_of_pattern(const ModelSpec& spec, int pattern_id) {
   for (int block = 0; block < num_blocks(spec); ++block)
-    if (pattern(spec, block) == wanted) return block;
+    if (pattern(spec, block) == pattern_id) return block;
   return -1;
 }
 
-std::int64_t num_of_pattern(const ModelSpec& spec, int wanted) {
+std::int64_t num_blocks_of_pattern(const ModelSpec& spec, int pattern_id) {
   if (!spec.is_mixture())
-    return wanted == static_cast<int>(BlockKind::layer) && !spec.is_custom() ? spec.layers : 1;
+    return pattern_id == static_cast<int>(BlockKind::layer) && !spec.is_custom() ? spec.layers : 1;
   std::int64_t count = 0;
-  for (int block = 0; block < num_blocks(spec); ++block) count += pattern(spec, block) == wanted;
+  for (int block = 0; block < num_blocks(spec); ++block) count += pattern(spec, block) == pattern_id;
   return count;
 }
 
@@ -258,7 +265,7 @@ std::int64_t output_width(const ModelSpec& spec, int block) {
 std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, int block) {
   const BlockKind kind = block_kind(spec, block);
   if (kind == BlockKind::custom) return custom_tensors(spec, block);
-  BlockList list(spec, block);
+  BlockTensors list(spec, block);
   switch (kind) {
     case BlockKind::embedding:
       list.embedding();
@@ -289,7 +296,7 @@ std::int64_t num_parameters(const ModelSpec& spec) {
   std::int64_t total = 0;
   for (int p = 0; p < num_patterns(spec); ++p)
     if (const int block = first_of_pattern(spec, p); block >= 0)
-      total += num_of_pattern(spec, p) * count_elements(logical_tensors(spec, block));
+      total += num_blocks_of_pattern(spec, p) * count_elements(logical_tensors(spec, block));
   return total;
 }
 
@@ -297,7 +304,7 @@ std::int64_t num_active_parameters(const ModelSpec& spec) {
   std::int64_t total = num_parameters(spec);
   if (!spec.is_mixture()) return total;
   const std::int64_t idle = spec.mixture.experts - spec.mixture.experts_per_token;
-  return total - num_of_pattern(spec, kMixturePattern) * idle * 3 * spec.hidden * spec.mixture.ffn;
+  return total - num_blocks_of_pattern(spec, kMixturePattern) * idle * 3 * spec.hidden * spec.mixture.ffn;
 }
 
 std::int64_t num_units(const ModelSpec& spec, CutUnit unit) {

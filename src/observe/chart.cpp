@@ -1,4 +1,4 @@
-// See chart.h.
+// Implements chart.h.
 #include "observe/chart.h"
 
 #include <fmt/format.h>
@@ -12,24 +12,24 @@
 namespace optimus {
 namespace {
 
-constexpr double kWidth = 976, kHeight = 250;  // the last tick may stand half beyond the plot
+constexpr double kWidth = 976, kHeight = 250;  // half of the last tick label may lie outside the plot
 constexpr double kLeft = 64, kRight = 948, kTop = 30, kBottom = 222;
-constexpr std::size_t kMostPoints = 600, kMostBands = 400, kMostMarks = 200;
-constexpr double kLargest = 1e100;  // differences and scales of such numbers are still finite
-constexpr double kLetter = 6.2;     // of the small font, on average
+constexpr std::size_t kMaxPoints = 600, kMaxBands = 400, kMaxMarks = 200;
+constexpr double kLargest = 1e100;       // differences and scales of such numbers are still finite
+constexpr double kCharacterWidth = 6.2;  // average width of a character of the small font
 
 bool is_drawn(const ChartPoint& point) {
   return std::abs(point.value) < kLargest && std::abs(point.step) < kLargest;
 }
 
-// Some steps side by side.
+// Several consecutive steps, drawn as one point.
 struct Column {
   double step = 0, low = 0, middle = 0, high = 0;
 };
 
 std::vector<Column> columns_of(const std::vector<ChartPoint>& line) {
   std::vector<Column> columns;
-  const std::size_t size = std::max<std::size_t>(1, (line.size() + kMostPoints - 1) / kMostPoints);
+  const std::size_t size = std::max<std::size_t>(1, (line.size() + kMaxPoints - 1) / kMaxPoints);
   for (std::size_t begin = 0; begin < line.size(); begin += size) {
     std::vector<double> values;
     for (std::size_t i = begin; i < std::min(begin + size, line.size()); ++i)
@@ -60,7 +60,7 @@ Range range_of(std::vector<double> values, bool begins_at_zero) {
   return range;
 }
 
-// Round numbers inside the range, three to seven of them.
+// Three to seven round numbers inside the range.
 std::vector<double> ticks_of(const Range& range) {
   const double rough = (range.high - range.low) / 6, power = std::pow(10, std::floor(std::log10(rough)));
   const double step = power * (rough / power > 5 ? 10 : rough / power > 2 ? 5 : rough / power > 1 ? 2 : 1);
@@ -103,7 +103,7 @@ class Picture {
   }
 
   void draw_bands() {
-    for (std::size_t i = 0; i < std::min(kMostBands, chart_.bands.size()); ++i) {
+    for (std::size_t i = 0; i < std::min(kMaxBands, chart_.bands.size()); ++i) {
       const ChartBand& band = chart_.bands[i];
       const double from = x(band.first - 0.5), to = x(band.last + 0.5);
       text_ += fmt::format(
@@ -115,12 +115,12 @@ class Picture {
     }
   }
 
-  // Above the line, which may run through them.
+  // Drawn after the line, so that names stay readable.
   void draw_names() {
-    for (std::size_t i = 0; i < std::min(kMostBands, chart_.bands.size()); ++i) {
+    for (std::size_t i = 0; i < std::min(kMaxBands, chart_.bands.size()); ++i) {
       const ChartBand& band = chart_.bands[i];
       const double from = x(band.first - 0.5), to = x(band.last + 0.5);
-      if (static_cast<double>(band.name.size()) * kLetter < to - from - 8)
+      if (static_cast<double>(band.name.size()) * kCharacterWidth < to - from - 8)
         text_ += fmt::format("<text class=\"name\" x=\"{:.1f}\" y=\"{}\">{}</text>", from + 4, kBottom - 5,
                              html_text(band.name));
     }
@@ -148,7 +148,7 @@ class Picture {
       if (!is_gap) {
         const bool follows = i > 0 && !std::isnan(columns_[i - 1].middle);
         path += fmt::format("{}{:.1f} {:.1f}", follows ? 'L' : 'M', x(column.step), y(column.middle));
-        // Thin upright strokes: a range around every point, without holes where the line jumps.
+        // Vertical strokes: a range around every point, without gaps where the line jumps.
         if (column.high > column.low)
           area += fmt::format("M{:.1f} {:.1f}V{:.1f}", x(column.step), y(column.low), y(column.high));
       }
@@ -161,7 +161,7 @@ class Picture {
   }
 
   void draw_dots() {
-    for (std::size_t i = 0; i < std::min(kMostPoints, chart_.dots.size()); ++i)
+    for (std::size_t i = 0; i < std::min(kMaxPoints, chart_.dots.size()); ++i)
       if (const ChartPoint& dot = chart_.dots[i]; is_drawn(dot))
         text_ += fmt::format(
             "<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\"><title>step {:.0f}: {:.6g}</title>"
@@ -169,20 +169,20 @@ class Picture {
             x(dot.step), y(dot.value), dot.step, dot.value);
   }
 
-  // Labels that would lie on each other are left out; pointing at the mark still tells.
+  // Overlapping labels are left out; their tooltips remain.
   void draw_marks() {
-    double free_from = 0;
-    for (std::size_t i = 0; i < std::min(kMostMarks, chart_.marks.size()); ++i) {
+    double next_free_x = 0;
+    for (std::size_t i = 0; i < std::min(kMaxMarks, chart_.marks.size()); ++i) {
       const ChartMark& mark = chart_.marks[i];
       const double at = x(mark.step);
       text_ += fmt::format(
           "<g class=\"mark\"><title>{}</title><path d=\"M{:.1f} {}V{}\"/><path class=\"head\" d=\"M{:.1f} "
           "{}l-4.5 -7h9z\"/>",
-          html_text(mark.tip), at, kTop, kBottom, at, kTop);
-      if (at >= free_from)
+          html_text(mark.tooltip), at, kTop, kBottom, at, kTop);
+      if (at >= next_free_x)
         text_ += fmt::format("<text class=\"tick middle\" x=\"{:.1f}\" y=\"{}\">{}</text>", at, kTop - 11,
                              html_text(mark.label));
-      if (at >= free_from) free_from = at + kLetter * static_cast<double>(mark.label.size()) + 6;
+      if (at >= next_free_x) next_free_x = at + kCharacterWidth * static_cast<double>(mark.label.size()) + 6;
       text_ += "</g>";
     }
   }

@@ -1,5 +1,6 @@
-// A picture of a figure over a run's steps, as SVG text: a line with the range around it, plan epochs as bands behind, decisions as
-// marks. Colours are CSS classes of the page that it stands in (report/report_page.h). Pure.
+// Charts of a value over a run's steps, as SVG text: a line with the range around it, plan epochs as bands in
+// the background, decisions as marks. Colours are CSS classes of the enclosing page (report/report_page.h).
+// Pure.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@ struct ChartPoint {
   double step = 0, value = 0;  // not finite: a gap
 };
 
-// Steps from `first` to `last`, both of it.
+// Steps `first` to `last`, inclusive.
 struct ChartBand {
   double first = 0, last = 0;
   std::string name{};
@@ -19,7 +20,7 @@ struct ChartBand {
 
 struct ChartMark {
   double step = 0;
-  std::string label{}, tip{};  // beside it; when one points at it
+  std::string label{}, tooltip{};  // beside the mark; tooltip
 };
 
 struct Chart {
@@ -31,8 +32,8 @@ struct Chart {
   bool begins_at_zero = false;
 };
 
-// Of long lines each point of the picture shows the median and the range of some steps that lie side by side. Nothing to draw: a word
-// that says so.
+// For long lines, each drawn point is the median of several consecutive steps, with their range. An empty
+// chart contains a note.
 std::string svg_of(const Chart& chart);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See decisions.h.
+// Implements decisions.h.
 #include "observe/decisions.h"
 
 #include "base/error.h"
@@ -7,15 +7,15 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMostAlternatives = 16;
-constexpr std::size_t kLongestDecision = 64 << 10;  // as metrics.cpp has it: a resumed run reads these lines
-constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
+constexpr std::size_t kMaxAlternatives = 16;
+constexpr std::size_t kMaxDecisionBytes = 64 << 10;  // as in metrics.cpp: a resumed run reads these lines
+constexpr std::int64_t kMaxSteps = std::int64_t{1} << 53;
 
 OrderedJson or_null(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson();
 }
 
-// Host names stand in evidence, and need not be UTF-8: a record must not end a training.
+// Evidence may contain host names that are not valid UTF-8; they are replaced instead of throwing.
 std::string line_of(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
@@ -47,12 +47,12 @@ Seconds seconds_in(const JsonView& view, const char* name) {
 }
 
 Decision decision_in(const JsonView& view) {
-  Decision one{.step = view.at("step").integer(0, kMostSteps), .kind = view.at("kind").text()};
+  Decision one{.step = view.at("step").integer(0, kMaxSteps), .kind = view.at("kind").text()};
   one.evidence = view.text_or("evidence", ""), one.cause = view.text_or("cause", "");
   one.from = view.text_or("from", ""), one.to = view.text_or("to", "");
-  if (const auto epoch = view.find("epoch")) one.epoch = epoch->integer(0, kMostSteps);
+  if (const auto epoch = view.find("epoch")) one.epoch = epoch->integer(0, kMaxSteps);
   one.predicted_gain = number_in(view, "predicted_gain");
-  one.realised_gain = number_in(view, "realised_gain");
+  one.measured_gain = number_in(view, "realised_gain");
   one.pause = seconds_in(view, "pause_seconds"), one.prepare = seconds_in(view, "prepare_seconds");
   one.moved = bytes_in(view, "moved_bytes"), one.minimum = bytes_in(view, "minimum_bytes");
   one.early = bytes_in(view, "early_bytes"), one.precopied = bytes_in(view, "precopied_bytes");
@@ -63,18 +63,19 @@ Decision decision_in(const JsonView& view) {
   return one;
 }
 
-// The newest switch of that epoch: numbers begin again where a run goes on from an older checkpoint. None: its line was dropped then.
-void take_realised(const JsonView& view, std::vector<Decision>& decisions) {
-  const std::int64_t epoch = view.at("epoch").integer(0, kMostSteps);
+// Assigns a measured gain to the newest switch of that epoch: epoch numbers repeat if a run resumes from an
+// older checkpoint. Without such a switch the gain is ignored, since its line was dropped then.
+void assign_measured_gain(const JsonView& view, std::vector<Decision>& decisions) {
+  const std::int64_t epoch = view.at("epoch").integer(0, kMaxSteps);
   const std::optional<double> gain = number_in(view, "realised_gain");  // null: it was not finite
   for (auto one = decisions.rbegin(); one != decisions.rend(); ++one)
     if (one->kind == "switch" && one->epoch == epoch) {
-      one->realised_gain = gain;
+      one->measured_gain = gain;
       return;
     }
 }
 
-// What a file says must not steer a terminal.
+// Removes control characters, so that file content cannot control a terminal.
 std::string printable(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
@@ -92,7 +93,7 @@ OrderedJson to_json(const Decision& decision) {
           {"to", decision.to},
           {"epoch", decision.epoch},
           {"predicted_gain", or_null(decision.predicted_gain)},
-          {"realised_gain", or_null(decision.realised_gain)},
+          {"realised_gain", or_null(decision.measured_gain)},
           {"pause_seconds", decision.pause.value},
           {"prepare_seconds", decision.prepare.value},
           {"moved_bytes", decision.moved.value},
@@ -103,21 +104,21 @@ OrderedJson to_json(const Decision& decision) {
 }
 
 std::string decision_line(const Decision& decision) {
-  if (decision.alternatives.size() <= kMostAlternatives) return line_of(to_json(decision));
+  if (decision.alternatives.size() <= kMaxAlternatives) return line_of(to_json(decision));
   Decision shorter = decision;
-  shorter.alternatives.resize(kMostAlternatives);
+  shorter.alternatives.resize(kMaxAlternatives);
   return line_of(to_json(shorter));
 }
 
-std::string realised_line(std::int64_t step, std::int64_t epoch, double gain) {
+std::string measured_gain_line(std::int64_t step, std::int64_t epoch, double gain) {
   return line_of({{"step", step}, {"kind", "realised"}, {"epoch", epoch}, {"realised_gain", gain}});
 }
 
 std::vector<Decision> parse_decisions(std::string_view content, const std::string& source) {
   std::vector<Decision> decisions;
-  for_each_json_line(content, source, "a decision", kLongestDecision, [&](const JsonView& line) {
+  for_each_json_line(content, source, "a decision", kMaxDecisionBytes, [&](const JsonView& line) {
     if (line.at("kind").text() == "realised")
-      take_realised(line, decisions);
+      assign_measured_gain(line, decisions);
     else
       decisions.push_back(decision_in(line));
   });
@@ -133,13 +134,13 @@ std::string text(const Decision& decision, const std::string& from, const std::s
   const bool has_arrow = decision.evidence.find("→") != std::string::npos;  // "batch 2 → 4"
   line += stays ? fmt::format(" ({})", from) : fmt::format("{} {} → {}", has_arrow ? ";" : " →", from, to);
   if (decision.predicted_gain) line += ", predicted " + gain_text(*decision.predicted_gain);
-  if (decision.realised_gain) line += ", realised " + gain_text(*decision.realised_gain);
+  if (decision.measured_gain) line += ", measured " + gain_text(*decision.measured_gain);
   if (!stays)
     line += fmt::format(", paused {}, moved {} (bound {})", text(decision.pause), text(decision.moved),
                         text(decision.minimum));
   for (std::size_t i = 0; i < decision.alternatives.size(); ++i) {
     const PlanAlternative& one = decision.alternatives[i];
-    line += (i == 0 ? "; instead " : ", ") + one.plan;
+    line += (i == 0 ? "; alternatives: " : ", ") + one.plan;
     if (!one.response.empty()) line += fmt::format(" ({})", one.response);
     if (one.predicted_gain) line += " " + gain_text(*one.predicted_gain);
   }

@@ -1,4 +1,5 @@
-// See device_sensor.h. NVML's functions are declared here as its manual has them: its header is not needed to build.
+// Implements device_sensor.h. NVML's functions are declared here according to its manual, so its header is
+// not needed to build.
 #include "observe/device_sensor.h"
 
 #include <dlfcn.h>
@@ -55,7 +56,7 @@ DeviceSensor::~DeviceSensor() = default;
 std::unique_ptr<DeviceSensor> DeviceSensor::open(const std::string& bus_id, const std::string& library) {
   auto found = std::make_unique<Library>(library);
   void* device = nullptr;
-  unsigned highest = 0;  // asked once: that takes 1.5 ms on an H200, the others microseconds
+  unsigned highest = 0;  // read once: this call takes 1.5 ms on an H200, the others take microseconds
   if (!found->is_ready || found->device_by_bus(bus_id.c_str(), &device) != kSuccess ||
       found->highest_clock(device, kMultiprocessors, &highest) != kSuccess || highest == 0)
     return nullptr;

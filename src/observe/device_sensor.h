@@ -1,5 +1,6 @@
-// What a GPU says of itself: by how much its clock is lowered (heat, power), and whether it is busy. By NVIDIA's management library (NVML), which
-// is looked for when the program runs: where there is none, nothing is known, and nothing else changes. Pure.
+// Reads a GPU's own sensors: how much its clock is reduced (heat, power), and its utilization. Uses NVIDIA's
+// management library (NVML), which is loaded at run time: without it nothing is measured, and nothing else
+// changes. Pure.
 #pragma once
 
 #include <memory>
@@ -11,17 +12,18 @@ namespace optimus {
 class DeviceSensor {
  public:
   struct Reading {
-    double clock = 1;  // the highest clock of its multiprocessors over the present one
-    double idle = 0;   // part of the time, of late
+    double clock = 1;  // highest clock of the multiprocessors divided by the present clock
+    double idle = 0;   // recent fraction of idle time
   };
-  // The device at this place on the bus ("0000:3b:00.0"); nothing where the library is not there, or does not know it.
+  // Opens the device with this PCI address ("0000:3b:00.0"); null if the library is not available or does not
+  // know the device.
   static std::unique_ptr<DeviceSensor> open(const std::string& bus_id,
                                             const std::string& library = "libnvidia-ml.so.1");
   ~DeviceSensor();
   DeviceSensor(const DeviceSensor&) = delete;
   DeviceSensor& operator=(const DeviceSensor&) = delete;
 
-  // Nothing where the device does not tell, or tells what cannot be.
+  // nullopt if the device reports nothing, or an impossible value.
   std::optional<Reading> read() const;
 
  private:

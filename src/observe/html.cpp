@@ -1,4 +1,4 @@
-// See html.h.
+// Implements html.h.
 #include "observe/html.h"
 
 #include "base/json.h"
@@ -6,7 +6,7 @@
 namespace optimus {
 namespace {
 
-// The JSON library replaces what is no UTF-8 when it writes.
+// The JSON library replaces invalid UTF-8 when it writes.
 std::string valid_utf8(std::string_view text) {
   const Json whole = std::string(text);
   return Json::parse(whole.dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();

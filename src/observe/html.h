@@ -1,4 +1,4 @@
-// Text inside HTML and SVG. Whatever a file or a folder's name says, it is shown and never becomes markup.
+// Escapes text for HTML and SVG, so that content of files and names of folders never becomes markup.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace optimus {
 
-// For elements and for attributes in double quotes: marks are escaped, control bytes are blanks, what is no UTF-8 is replaced.
+// For elements and for attributes in double quotes: special characters are escaped, control characters become
+// blanks, invalid UTF-8 is replaced.
 std::string html_text(std::string_view text);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See json_lines.h.
+// Implements json_lines.h.
 #include "observe/json_lines.h"
 
 #include "base/error.h"
@@ -15,7 +15,7 @@ void for_each_json_line(std::string_view content, const std::string& source, con
     if (line.empty()) continue;
     const std::string where = fmt::format("{} line {}", source, number);
     if (line.size() > longest)
-      throw UserError("{}: {} bytes, {} has at most {}", where, line.size(), what, longest);
+      throw UserError("{}: the line has {} bytes, {} has at most {}", where, line.size(), what, longest);
     const Json json = parse_json(line, where);
     take(JsonView(json, where));
   }

@@ -1,4 +1,4 @@
-// Files of one JSON object a line, read back.
+// Reads files with one JSON object per line.
 #pragma once
 
 #include <functional>
@@ -9,9 +9,9 @@
 
 namespace optimus {
 
-// Each line in its order, with its place for messages. Empty lines are passed over; a last one without its end is left out: it is being
-// written, or its writer was killed. Throws UserError with the number of a line that is no JSON, or longer than `longest`; `what` says
-// what a line is: "a decision".
+// Calls `take` for each line in order; its view knows the line number for messages. Empty lines are skipped;
+// an unterminated last line is ignored: it is being written, or its writer was killed. Throws UserError with
+// the number of a line that is not JSON or is longer than `longest`; `what` describes a line: "a decision".
 void for_each_json_line(std::string_view content, const std::string& source, const std::string& what,
                         std::size_t longest, const std::function<void(const JsonView& line)>& take);
 

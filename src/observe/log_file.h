@@ -1,6 +1,6 @@
-// A file that grows while a training runs. Losing it must not end the training: the first failure is told, and
-// what comes later is dropped, because after a half-written record nothing can follow. Used by observe/metrics.h
-// and observe/tensorboard.h.
+// A file that grows while a training runs. A write error must not end the training: the first one is
+// reported, and later writes are dropped, because nothing can follow a half-written record. Used by
+// observe/metrics.h and observe/tensorboard.h.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace optimus {
 
-// One thread at a time. Every write reaches the system at once, so that others can read along.
+// One thread at a time. Every write is unbuffered, so that others can follow the file.
 class LogFile {
  public:
   explicit LogFile(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}

@@ -1,4 +1,4 @@
-// See metrics.h.
+// Implements metrics.h.
 #include "observe/metrics.h"
 
 #include "base/json.h"
@@ -6,19 +6,23 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kLongestLine = 64
-                                     << 10;  // ours have some hundred bytes; more is a file of another kind
+constexpr std::size_t kMaxLineBytes =
+    64
+    // our lines have some hundred bytes; a longer one indicates another kind
+    // of file
+    << 10;
 
-// The part of the file that holds the steps up to `last_step`.
+// The part of the file with the steps up to `last_step`.
 std::string_view lines_up_to(std::string_view content, std::int64_t last_step, const std::string& name) {
   std::size_t begin = 0;
   for (int number = 1; last_step > 0; ++number) {
     const std::size_t end = content.find('\n', begin);
     if (end == std::string_view::npos) break;
     const std::string where = fmt::format("{} line {}", name, number);
-    if (end - begin > kLongestLine)
-      throw UserError("{}: {} bytes, a line of metrics has at most {}; move the file away to go on", where,
-                      end - begin, kLongestLine);
+    if (end - begin > kMaxLineBytes)
+      throw UserError(
+          "{}: the line has {} bytes, a line of metrics has at most {}; move the file away to continue",
+          where, end - begin, kMaxLineBytes);
     const Json line = parse_json(content.substr(begin, end - begin), where);
     if (JsonView(line, where).at("step").integer(0) > last_step) break;
     begin = end + 1;
@@ -60,10 +64,10 @@ Outcome<MetricsFile> MetricsFile::open(FileSystem& files, const Path& path, std:
     old = std::move(*mapped);
   }
   const std::string_view content(reinterpret_cast<const char*>(old.bytes().data()), old.bytes().size());
-  const std::string_view kept = lines_up_to(content, last_step, path.string());
+  const std::string_view retained = lines_up_to(content, last_step, path.string());
   Outcome<AtomicFile> fresh = AtomicFile::create(files, path);
   if (!fresh) return tl::unexpected(fresh.error());
-  if (Outcome<void> done = fresh->write(kept); !done) return tl::unexpected(done.error());
+  if (Outcome<void> done = fresh->write(retained); !done) return tl::unexpected(done.error());
   if (check) check();
   Outcome<std::unique_ptr<WritableFile>> file = fresh->commit_and_continue();
   if (!file) return tl::unexpected(file.error());

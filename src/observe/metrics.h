@@ -1,5 +1,5 @@
-// What is known of a training step once it is done, and metrics.jsonl, where a run writes it: one JSON object a
-// line. Not how it is shown (observe/progress.h) nor TensorBoard's copy of it (observe/tensorboard.h).
+// The metrics of a finished training step, and metrics.jsonl, where a run records them: one JSON object per
+// line. Not their display (observe/progress.h) nor TensorBoard's copy of them (observe/tensorboard.h).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace optimus {
 
-// A checkpoint that was finished: how long the training stood still for it, how long writing took beside the training.
+// A finished checkpoint: how long training paused for it, and how long writing took concurrently.
 struct SaveMetrics {
   std::int64_t step = 0;
   Bytes bytes{};
@@ -26,30 +26,31 @@ struct StepMetrics {
   std::int64_t tokens = 0;  // of this step, over all devices
   Seconds seconds{};        // of this step
   double tokens_per_second = 0;
-  std::int64_t epoch = 0;   // of the plan: how often the run has switched
+  std::int64_t epoch = 0;   // of the plan: the number of plan changes so far
   bool is_skipped = false;  // the gradients were not finite; no parameter changed
   std::optional<double> loss_scale{};
-  std::optional<double> validation_loss{};  // where this step ended with a validation
-  std::optional<double> tflops{};           // 1e12 operations a second, of all devices
-  std::optional<double> mfu{};              // share of the devices' peak, 0 to 1
-  std::optional<Bytes> memory{};            // the peak of the fullest device
-  std::optional<SaveMetrics> saved{};       // what was finished during this step
+  std::optional<double> validation_loss{};  // if this step ended with a validation
+  std::optional<double> tflops{};           // 1e12 operations per second, of all devices
+  std::optional<double> mfu{};              // model FLOPs utilization: fraction of the devices' peak, 0 to 1
+  std::optional<Bytes> memory{};            // peak memory of the device that uses most
+  std::optional<SaveMetrics> saved{};       // the checkpoint that was finished during this step
 };
 
-// The line of metrics.jsonl, without its end. Numbers read back exactly; those that are not finite are null.
+// The line of metrics.jsonl, without newline. Numbers are written exactly; those that are not finite are
+// null.
 std::string metrics_line(const StepMetrics& metrics);
 
 // One thread at a time.
 class MetricsFile {
  public:
-  // Keeps the lines up to step `last_step` (0: none), so that a resumed run writes each step once; drops the rest
-  // and a last line that a killed writer left unfinished. The file is replaced in one move: a reader sees the old
-  // one or the new one. Throws UserError where a line up to there is not one of ours.
-  // check: called when the new file is complete and the old one still there; what it throws leaves it so.
+  // Keeps the lines up to step `last_step` (0: no lines), so that a resumed run writes each step once; drops
+  // the rest and an unterminated last line. The file is replaced atomically: a reader sees the old or the new
+  // one. Throws UserError if a line up to there is invalid. check: called when the new file is complete and
+  // the old one still exists; if it throws, the old file stays.
   static Outcome<MetricsFile> open(FileSystem& files, const Path& path, std::int64_t last_step,
                                    const std::function<void()>& check = {});
 
-  // Fails once, naming the file; after that lines are dropped.
+  // Fails once, naming the file; later lines are dropped.
   Outcome<void> append(const StepMetrics& metrics) { return append_line(metrics_line(metrics)); }
   Outcome<void> append_line(const std::string& line) { return log_.write(line + "\n"); }
 
@@ -58,7 +59,8 @@ class MetricsFile {
   LogFile log_;
 };
 
-// For a file that nobody writes any more: drops lines behind `step`, as open() does, and adds `line`, that step's, where it is not there.
+// For a file that no process writes any more: drops lines after `step`, like open(), and adds `line`, the
+// line of that step, if it is missing.
 Outcome<void> complete_metrics(FileSystem& files, const Path& path, std::int64_t step,
                                const std::string& line, const std::function<void()>& check = {});
 

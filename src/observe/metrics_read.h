@@ -1,4 +1,4 @@
-// metrics.jsonl read back: what a report shows of each step.
+// Reads metrics.jsonl back, for reports.
 #pragma once
 
 #include <string>
@@ -9,8 +9,9 @@
 
 namespace optimus {
 
-// step, loss (not a number where the file has null), tokens, seconds, tokens_per_second, epoch and validation_loss of every line; a last
-// line without its end is left out. Throws UserError with the line's number for what is none of ours.
+// Reads step, loss (NaN if the file has null), tokens, seconds, tokens_per_second, epoch and validation_loss
+// of every line; an unterminated last line is ignored. Throws UserError with the line number for an invalid
+// line.
 std::vector<StepMetrics> parse_metrics(std::string_view content, const std::string& source);
 
 }  // namespace optimus

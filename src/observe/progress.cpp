@@ -1,4 +1,4 @@
-// See progress.h.
+// Implements progress.h.
 #include "observe/progress.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kIntervals = 64, kGroups = 8;
 
-// A piece of the line. The smaller the weight, the sooner it is left out of a narrow terminal.
+// A part of the line. Parts with a smaller weight are left out first on a narrow terminal.
 struct Part {
   int weight;
   std::string text;
@@ -38,14 +38,14 @@ std::vector<Part> parts_of(const StepMetrics& metrics, std::int64_t total_steps,
 
 }  // namespace
 
-void LineSink::report(const Event& event) {
+void StatusLineSink::report(const Event& event) {
   if (const auto* warning = std::get_if<Warning>(&event))
     line_.print("warning: " + warning->text);
   else
     show(std::get<Progress>(event));
 }
 
-void LineSink::show(const Progress& progress) {
+void StatusLineSink::show(const Progress& progress) {
   const Seconds now = line_.now();
   double seconds = 0;
   {
@@ -64,13 +64,13 @@ void LineSink::show(const Progress& progress) {
   line_.show(line + fmt::format(", {}/s", amount(done / seconds)));
 }
 
-void Pace::step_ended(Seconds now) {
+void StepTimeEstimator::step_ended(Seconds now) {
   if (last_) intervals_.push_back((now - *last_).value);
   last_ = now;
   if (intervals_.size() > kIntervals) intervals_.pop_front();
 }
 
-std::optional<Seconds> Pace::per_step() const {
+std::optional<Seconds> StepTimeEstimator::per_step() const {
   if (intervals_.empty()) return std::nullopt;
   const std::size_t num_groups = std::min(kGroups, intervals_.size());
   std::vector<double> means;
@@ -103,7 +103,7 @@ void TrainingProgress::step_ended(const StepMetrics& metrics) {
   const std::optional<double> last_validation = latest_ ? latest_->validation_loss : std::nullopt;
   latest_ = metrics;
   if (!metrics.validation_loss) latest_->validation_loss = last_validation;
-  pace_.step_ended(line_.now());
+  step_time_.step_ended(line_.now());
   is_latest_shown_ = is_first || metrics.step == total_steps_;
   if (is_latest_shown_)
     line_.show_now(line_text());
@@ -112,7 +112,7 @@ void TrainingProgress::step_ended(const StepMetrics& metrics) {
 }
 
 std::string TrainingProgress::line_text() const {
-  std::optional<Seconds> remaining = pace_.per_step();
+  std::optional<Seconds> remaining = step_time_.per_step();
   const std::int64_t left = total_steps_ - latest_->step;
   if (left > 0 && remaining)
     *remaining = *remaining * static_cast<double>(left);

@@ -1,5 +1,5 @@
-// What the status line says: the progress of a training, step by step, and the events of everything else.
-// Not how the line is drawn (observe/status_line.h).
+// The content of the status line: the progress of a training, step by step, and events of other work. Not how
+// the line is drawn (observe/status_line.h).
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace optimus {
 
-// Progress on the status line, warnings above it. Any thread.
-class LineSink final : public EventSink {
+// Shows progress on the status line and warnings above it. Thread-safe.
+class StatusLineSink final : public EventSink {
  public:
-  explicit LineSink(StatusLine& line) : line_(line) {}
+  explicit StatusLineSink(StatusLine& line) : line_(line) {}
   void report(const Event& event) override;
 
  private:
@@ -25,24 +25,24 @@ class LineSink final : public EventSink {
 
   StatusLine& line_;
   std::mutex mutex_;
-  std::string activity_;  // the last one seen, and when it began
+  std::string activity_;  // the last activity, and when it began
   Seconds began_;
 };
 
-// Time per step, from the last steps: the median of the means of neighbours. A pause counts little, a validation
-// every few steps counts in full.
-class Pace {
+// Estimates the time per step from the last steps: the median of the means of adjacent groups. A pause has
+// little weight; a validation every few steps has full weight.
+class StepTimeEstimator {
  public:
   void step_ended(Seconds now);
-  std::optional<Seconds> per_step() const;  // known from the second step on: the first one warms up
+  std::optional<Seconds> per_step() const;  // known from the second step on: the first one is a warm-up
 
  private:
   std::optional<Seconds> last_;
   std::deque<double> intervals_;
 };
 
-// "step 120/2000  loss 3.4123  grad 0.910  lr 3.00e-04  52.10 K tokens/s …  ETA 3 m 20 s". Where that is more than
-// `columns`, the least important parts are left out. total_steps 0: the end is not known.
+// "step 120/2000  loss 3.4123  grad 0.910  lr 3.00e-04  52.10 K tokens/s …  ETA 3 m 20 s". If that exceeds
+// `columns`, the least important parts are left out. total_steps 0: unknown.
 std::string progress_text(const StepMetrics& metrics, std::int64_t total_steps,
                           std::optional<Seconds> remaining, int columns);
 
@@ -54,7 +54,8 @@ class TrainingProgress {
   ~TrainingProgress() { finish(); }
 
   void step_ended(const StepMetrics& metrics);
-  // Leaves the newest step's line standing. Also done by the destructor, so that an interrupted run shows its end.
+  // Leaves the newest step's line visible. Also called by the destructor, so that an interrupted run shows
+  // its last step.
   void finish();
 
  private:
@@ -62,8 +63,8 @@ class TrainingProgress {
 
   StatusLine& line_;
   std::int64_t total_steps_;
-  Pace pace_;
-  std::optional<StepMetrics> latest_;  // with the last validation loss there was
+  StepTimeEstimator step_time_;
+  std::optional<StepMetrics> latest_;  // with the last validation loss so far
   bool is_latest_shown_ = false;
 };
 

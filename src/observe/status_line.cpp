@@ -1,4 +1,4 @@
-// See status_line.h.
+// Implements status_line.h.
 #include "observe/status_line.h"
 
 #include <sys/ioctl.h>
@@ -14,23 +14,23 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kBetweenDrawn{0.1}, kBetweenLogged{10};
+constexpr Seconds kDrawInterval{0.1}, kLogInterval{10};
 constexpr std::string_view kEraseLine = "\r\033[K";
 
-bool understands_control(std::FILE* out) {
+bool supports_control_codes(std::FILE* out) {
   const char* const kind = std::getenv("TERM");
   return ::isatty(::fileno(out)) == 1 && (kind == nullptr || std::string_view(kind) != "dumb");
 }
 
-// Names of files may hold anything, also what moves a terminal's cursor.
-std::string without_control(std::string_view text) {
+// File names may contain any bytes, including terminal control sequences.
+std::string remove_control_codes(std::string_view text) {
   std::string result(text);
   for (char& c : result)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = c == '\n' || c == '\t' ? ' ' : '?';
   return result;
 }
 
-// The first `columns` characters of UTF-8; each is taken to be one column wide.
+// The first `columns` characters of UTF-8; each is assumed to be one column wide.
 std::string_view cut(std::string_view line, int columns) {
   for (std::size_t at = 0; at < line.size(); ++at) {
     const bool begins_character = (static_cast<unsigned char>(line[at]) & 0xc0) != 0x80;
@@ -47,25 +47,25 @@ Seconds steady_seconds() {
 
 StatusLine::StatusLine(std::FILE* out, Clock clock) : StatusLine(out, std::move(clock), false) {}
 
-StatusLine::StatusLine(std::FILE* out, Clock clock, bool has_times, std::FILE* people)
+StatusLine::StatusLine(std::FILE* out, Clock clock, bool has_time_stamps, std::FILE* console)
     : out_(out),
-      people_(people),
+      console_(console),
       clock_(std::move(clock)),
-      has_times_(has_times),
-      is_terminal_(!has_times && understands_control(out)),
+      has_time_stamps_(has_time_stamps),
+      is_terminal_(!has_time_stamps && supports_control_codes(out)),
       next_(clock_()),
-      next_logged_(next_ + kBetweenLogged) {
-  if (!is_terminal_) next_ += kBetweenLogged;
+      next_logged_(next_ + kLogInterval) {
+  if (!is_terminal_) next_ += kLogInterval;
 }
 
-void StatusLine::speak_to_people() {
+void StatusLine::switch_to_console() {
   const std::lock_guard lock(mutex_);
-  if (people_ == nullptr) return;
-  log_ = std::exchange(out_, std::exchange(people_, nullptr)), has_times_ = false;
-  is_terminal_ = understands_control(out_);
+  if (console_ == nullptr) return;
+  log_ = std::exchange(out_, std::exchange(console_, nullptr)), has_time_stamps_ = false;
+  is_terminal_ = supports_control_codes(out_);
 }
 
-void StatusLine::log_into(std::FILE* log) {
+void StatusLine::log_to(std::FILE* log) {
   const std::lock_guard lock(mutex_);
   log_ = log;
 }
@@ -74,7 +74,7 @@ int StatusLine::columns() const {
   if (!is_terminal_) return std::numeric_limits<int>::max();
   winsize size{};
   const bool is_known = ::ioctl(::fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return (is_known ? size.ws_col : 80) - 1;  // a full line would make some terminals begin another
+  return (is_known ? size.ws_col : 80) - 1;  // some terminals wrap after a full line
 }
 
 bool StatusLine::is_due() const {
@@ -96,18 +96,18 @@ void StatusLine::show_now(std::string_view line) {
 
 void StatusLine::draw(std::string_view line) {
   const Seconds now = clock_();
-  next_ = now + (is_terminal_ ? kBetweenDrawn : kBetweenLogged);
-  const std::string clean = without_control(line);
-  if (now >= next_logged_ || !is_terminal_) write_log(clean), next_logged_ = now + kBetweenLogged;
-  if (!is_terminal_) return write((has_times_ ? time_stamp() : "") + clean + "\n");
+  next_ = now + (is_terminal_ ? kDrawInterval : kLogInterval);
+  const std::string clean = remove_control_codes(line);
+  if (now >= next_logged_ || !is_terminal_) write_log(clean), next_logged_ = now + kLogInterval;
+  if (!is_terminal_) return write((has_time_stamps_ ? time_stamp() : "") + clean + "\n");
   shown_ = cut(clean, columns());
   write(std::string(kEraseLine) + shown_);
 }
 
 void StatusLine::print(std::string_view line) {
   const std::lock_guard lock(mutex_);
-  write_log(without_control(line));
-  const std::string clean = (has_times_ ? time_stamp() : "") + without_control(line) + "\n";
+  write_log(remove_control_codes(line));
+  const std::string clean = (has_time_stamps_ ? time_stamp() : "") + remove_control_codes(line) + "\n";
   write(shown_.empty() ? clean : std::string(kEraseLine) + clean + shown_);
 }
 

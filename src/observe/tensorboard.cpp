@@ -1,4 +1,4 @@
-// See tensorboard.h. Field numbers are those of TensorFlow's event.proto and summary.proto.
+// Implements tensorboard.h. Field numbers are those of TensorFlow's event.proto and summary.proto.
 #include "observe/tensorboard.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ std::string little_endian(std::uint64_t value, int num_bytes) {
   return bytes;
 }
 
-// The CRC of data that holds CRCs is weak, so TFRecord files hold it rotated and shifted.
+// TFRecord files store CRCs rotated and shifted, because a CRC of data that contains CRCs is weak.
 std::string masked_crc(std::string_view bytes) {
   return little_endian(std::rotr(crc32c(bytes), 15) + 0xa282ead8U, 4);
 }
@@ -38,7 +38,8 @@ std::string varint(std::uint64_t value) {
   return bytes + static_cast<char>(value);
 }
 
-// A field is its number and wire type (0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes), then the value.
+// A field is its number and wire type (0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes), then the
+// value.
 std::string integer_field(int number, std::int64_t value) {
   return varint(static_cast<unsigned>(number) << 3 | 0) + varint(static_cast<std::uint64_t>(value));
 }
@@ -58,7 +59,8 @@ std::string event_start(Seconds wall_time, std::int64_t step) {
   return double_field(1, wall_time.value) + integer_field(2, step);
 }
 
-// Two files of one process within a second: the later one takes the next second, so that names sort by age.
+// If a process creates two files within a second, the later one gets the next second, so that names sort by
+// age.
 Path free_name(const Path& folder, Seconds wall_time) {
   std::array<char, 256> name{};
   const bool has_name = ::gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0';
@@ -95,7 +97,7 @@ Outcome<TensorBoardFile> TensorBoardFile::create(FileSystem& files, const Path& 
   Outcome<std::unique_ptr<WritableFile>> file = files.create(free_name(folder, wall_time));
   if (!file) return tl::unexpected(file.error());
   TensorBoardFile result{LogFile(std::move(*file))};
-  // session_log with status START: what other files hold of this step and later ones is void.
+  // session_log with status START: TensorBoard discards this and later steps of other files.
   const std::string head =
       tfrecord(double_field(1, wall_time.value) + bytes_field(3, "brain.Event:2")) +
       tfrecord(event_start(wall_time, last_step + 1) + bytes_field(7, integer_field(1, 1)));

@@ -1,5 +1,5 @@
-// Event files for TensorBoard, written by hand: records (length, masked CRC32C of it, data, masked CRC32C of that)
-// of the few protobuf fields that scalars need. Not a protobuf library, and no reader: TensorBoard is that.
+// Event files for TensorBoard, written without a protobuf library: records (length, masked CRC32C of it,
+// data, masked CRC32C of that) with the few protobuf fields that scalars need. Does not read them.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,26 @@
 namespace optimus {
 
 std::uint32_t crc32c(std::string_view bytes);
-// `data` as a record of a TFRecord file.
+// `data` as a TFRecord record.
 std::string tfrecord(std::string_view data);
 
 struct Scalar {
   std::string_view tag;
-  double value;  // kept as a float: TensorBoard's choice
+  double value;  // stored as a float, as TensorBoard expects
 };
-// A serialised Event with a Summary of these scalars. Times are seconds since 1970.
+// A serialized Event with a Summary of these scalars. Times are seconds since 1970.
 std::string scalar_event(Seconds wall_time, std::int64_t step, std::span<const Scalar> scalars);
 
 // One thread at a time.
 class TensorBoardFile {
  public:
-  // A new file events.out.tfevents.<seconds>.<host>.<pid> in `folder`, which is there. The run goes on after
-  // `last_step` (0: from the start); TensorBoard forgets later steps of older files in the folder.
+  // Creates events.out.tfevents.<seconds>.<host>.<pid> in `folder`, which must exist. The run continues after
+  // `last_step` (0: from the start); TensorBoard ignores later steps of older files in the folder.
   static Outcome<TensorBoardFile> create(FileSystem& files, const Path& folder, Seconds wall_time,
                                          std::int64_t last_step);
 
-  // Tags train/loss, train/grad_norm, …, validation/loss. Fails once, naming the file; after that steps are dropped.
+  // Tags train/loss, train/grad_norm, …, validation/loss. Fails once, naming the file; later steps are
+  // dropped.
   Outcome<void> append(const StepMetrics& metrics, Seconds wall_time);
 
  private:

@@ -14,8 +14,8 @@
 namespace optimus {
 namespace {
 
-// The smallest and the largest of a property over all runs of blocks: "tp2", "tp1..4", or "" when it is
-// always `usual`.
+// The smallest and largest value of a property over all runs of blocks: "tp2", "tp1..4", or "" if it always
+// equals `usual`.
 template <typename Property>
 std::string axis_text(const Plan& plan, const std::string& name, int usual, Property property) {
   std::set<int> values;
@@ -50,7 +50,7 @@ std::string block_text(const Plan& plan, int first, int count) {
   if (first == 0) parts.push_back("embedding"), ++first;
   const bool has_head = last == plan.num_blocks - 1;
   if (has_head) --last;
-  // People count layers from 0, without the embedding.
+  // In texts, layers are numbered from 0, without the embedding.
   if (first == last) parts.push_back(fmt::format("layer {}", first - 1));
   if (first < last) parts.push_back(fmt::format("layers {}–{}", first - 1, last - 1));
   if (has_head) parts.push_back("head");
@@ -63,7 +63,7 @@ std::string microbatch_text(const std::vector<int>& sizes) {
   return fmt::format("{} micro-batches of {} to {}", sizes.size(), *least, *most);
 }
 
-// A bar over the model's blocks, at most 64 columns: which part of the depth this chunk set covers.
+// A bar over the model's blocks, at most 64 columns wide: marks the blocks that the stage contains.
 std::string depth_bar(const Plan& plan, const Stage& stage) {
   const int columns = std::min(plan.num_blocks, 64);
   std::string bar;
@@ -71,10 +71,10 @@ std::string depth_bar(const Plan& plan, const Stage& stage) {
     const int begin = static_cast<int>(static_cast<std::int64_t>(column) * plan.num_blocks / columns);
     const int end = std::max(
         begin + 1, static_cast<int>(static_cast<std::int64_t>(column + 1) * plan.num_blocks / columns));
-    const bool is_held = std::any_of(stage.chunks.begin(), stage.chunks.end(), [&](const Chunk& chunk) {
+    const bool has_block = std::any_of(stage.chunks.begin(), stage.chunks.end(), [&](const Chunk& chunk) {
       return chunk.first() < end && chunk.end() > begin;
     });
-    bar += is_held ? "█" : "·";
+    bar += has_block ? "█" : "·";
   }
   return bar;
 }
@@ -96,7 +96,8 @@ std::string short_text(const Plan& plan) {
                       [](const Stage& stage, const LayerStrategy& s) { return data_parallel(stage, s); });
   result += axis_text(plan, "ep", 1, [](const Stage&, const LayerStrategy& s) { return s.ep; });
   result += axis_text(plan, "zero", 0, [](const Stage&, const LayerStrategy& s) { return s.zero; });
-  if (plan.buddy > 0) result += fmt::format(" buddy{}", plan.buddy);
+  if (plan.copy_distance > 0)
+    result += plan.copy_distance == 1 ? " +copy" : fmt::format(" +copy{}", plan.copy_distance);
   const bool is_pipelined = std::any_of(plan.pipelines.begin(), plan.pipelines.end(),
                                         [](const Pipeline& p) { return p.stages.size() > 1; });
   if (is_pipelined) result += " " + text(plan.schedule);
@@ -131,7 +132,7 @@ std::string picture(const Plan& plan) {
   result += fmt::format("{}: {}, batch {} x {} tokens, {}, accumulators {}\n",
                         plan.model.empty() ? "model" : plan.model, size, plan.batch, plan.sequence_length,
                         text(plan.precision), text(plan.accumulators));
-  if (has_fp8(plan)) result += fmt::format("products in fp8: {}\n", fp8_text(plan));
+  if (has_fp8(plan)) result += fmt::format("fp8 GEMMs: {}\n", fp8_text(plan));
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
     const Pipeline& pipeline = plan.pipelines[p];
     result += fmt::format("\npipeline {}: {}\n", p, microbatch_text(pipeline.microbatches));
@@ -162,11 +163,12 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
   changed("precision", text(a.precision), text(b.precision));
   changed("accumulators", text(a.accumulators), text(b.accumulators));
   const auto fp8 = [](const Plan& plan) {
-    return fmt::format("{}, window {}{}", plan.fp8.blocks.empty() ? "as usual" : ranges_text(plan.fp8.blocks),
-                       plan.fp8.window, scales_text(plan.fp8.scaling));
+    return fmt::format("{}, window {}{}",
+                       plan.fp8.blocks.empty() ? "default layers" : ranges_text(plan.fp8.blocks),
+                       plan.fp8.window, scaling_text(plan.fp8.scaling));
   };
   changed("fp8", fp8(a), fp8(b));
-  changed("buddy", std::to_string(a.buddy), std::to_string(b.buddy));
+  changed("buddy", std::to_string(a.copy_distance), std::to_string(b.copy_distance));
   changed("devices", std::to_string(num_devices(a)), std::to_string(num_devices(b)));
   changed("pipelines", std::to_string(a.pipelines.size()), std::to_string(b.pipelines.size()));
   for (std::size_t p = 0; p < std::min(a.pipelines.size(), b.pipelines.size()); ++p) {
@@ -200,8 +202,8 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
                                    microbatch_text(plan.pipelines[p].microbatches)));
   };
   const std::size_t common = std::min(a.pipelines.size(), b.pipelines.size());
-  describe_rest(a, common, "goes");
-  describe_rest(b, common, "comes");
+  describe_rest(a, common, "removed");
+  describe_rest(b, common, "added");
   return result;
 }
 

@@ -1,4 +1,5 @@
-// A plan in words and pictures.
+// Describes a plan for people: as a short name, in full, as a picture, and as a list of differences to
+// another plan.
 #pragma once
 
 #include <string>
@@ -8,17 +9,17 @@
 
 namespace optimus {
 
-// "pp4 tp2 dp2 zero1 1f1b": what an engineer would say. Axes of size 1 are left out, uneven ones are ranges
-// (tp1..2); several pipelines are told apart ("pp4+pp3").
+// The name that engineers use, such as "pp4 tp2 dp2 zero1 1f1b". Axes of size 1 are omitted, uneven axes are
+// shown as ranges (tp1..2), and several pipelines are joined with a plus sign ("pp4+pp3").
 std::string short_text(const Plan& plan);
 
-// "pp8 tp8 dp8 zero1 1f1b, micro-batch 2, recompute full": with what that leaves out.
+// The short text plus the settings that it omits: "pp8 tp8 dp8 zero1 1f1b, micro-batch 2, recompute full".
 std::string full_text(const Plan& plan);
 
-// Devices x layers: one row per stage, its devices, blocks and strategies.
+// A table of devices and layers: one row per stage, with its devices, blocks and strategies.
 std::string picture(const Plan& plan);
 
-// What changes from a to b, one sentence each; empty when they are equal.
+// Lists what changes from a to b, one sentence per change. Empty if the plans are equal.
 std::vector<std::string> difference(const Plan& a, const Plan& b);
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// See export.h. What each trainer gets is in export_megatron.cpp, export_deepspeed.cpp and export_torchtitan.cpp.
+// Implements export.h. The files of each trainer are generated in export_megatron.cpp, export_deepspeed.cpp
+// and export_torchtitan.cpp.
 #include "plan/export.h"
 
 #include <unistd.h>
@@ -26,7 +27,8 @@ std::string record_text(const ExportedPlan& exported) {
   return json.dump(2) + "\n";
 }
 
-// The names that an earlier export wrote into the folder, its record among them; nothing when it is no export of ours.
+// The names of the files that an earlier export wrote into the folder, including its record. Empty if the
+// folder is not an Optimus export.
 std::vector<std::string> earlier_files(const Path& folder) {
   const Path record = folder / kExportRecord;
   if (!std::filesystem::is_regular_file(record)) return {};
@@ -37,20 +39,21 @@ std::vector<std::string> earlier_files(const Path& folder) {
   return names;
 }
 
-// Refuses a folder with anything in it that an export did not write. Returns what may be removed.
+// Refuses a folder with any content that an export did not write. Returns the files that may be removed.
 std::vector<std::string> replaceable_files(const Path& folder) {
   std::error_code error;
   const auto status = std::filesystem::status(folder, error);
   if (!std::filesystem::exists(status)) return {};
   if (!std::filesystem::is_directory(status))
-    throw UserError("--out: {} is a file; name a folder", folder.string());
+    throw UserError("--out: {} is a file; specify a folder", folder.string());
   const std::vector<std::string> known = earlier_files(folder);
   std::vector<std::string> there;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (std::find(known.begin(), known.end(), name) == known.end() || entry.is_directory())
-      throw UserError("--out: {} holds {}, which no export wrote; name an empty or new folder",
-                      folder.string(), in_quotes(name));
+      throw UserError(
+          "--out: {} contains {}, which is not from an earlier export; specify an empty or new folder",
+          folder.string(), in_quotes(name));
     there.push_back(name);
   }
   if (error) throw UserError("--out: cannot read {}: {}", folder.string(), error.message());
@@ -75,15 +78,15 @@ Outcome<void> write_all(FileSystem& files, const ExportedPlan& exported, const P
   return write_atomically(files, folder / kExportRecord, record_text(exported));
 }
 
-// Puts the new folder in the old one's place; the old one comes back when that fails.
-Outcome<void> exchange_folders(FileSystem& files, const Path& fresh, const Path& folder, const Path& aside,
+// Replaces the old folder by the new one. If that fails, the old one is restored.
+Outcome<void> exchange_folders(FileSystem& files, const Path& staging, const Path& folder, const Path& backup,
                                bool is_there) {
   if (is_there)
-    if (Outcome<void> done = files.rename(folder, aside); !done) return done;
-  Outcome<void> done = files.rename(fresh, folder);
+    if (Outcome<void> done = files.rename(folder, backup); !done) return done;
+  Outcome<void> done = files.rename(staging, folder);
   if (done || !is_there) return done;
-  if (!files.rename(aside, folder))
-    return failure("{}; the earlier export is whole in {}", done.error().why, aside.string());
+  if (!files.rename(backup, folder))
+    return failure("{}; the earlier export was moved to {}", done.error().why, backup.string());
   return done;
 }
 
@@ -110,8 +113,9 @@ ExportedPlan export_plan(const Plan& plan, const ModelSpec& model, Trainer train
   validate(plan, model, "plan");
   ExportedPlan exported{trainer, {}, {}};
   if (model.is_custom() && trainer != Trainer::optimus)
-    throw UserError("{} has no models of custom blocks such as {}; only transformers can be exported",
-                    shown_name(trainer), model.name);
+    throw UserError(
+        "{} does not support models of custom blocks such as {}; only transformers can be exported",
+        display_name(trainer), model.name);
   switch (trainer) {
     case Trainer::megatron:
       add_megatron_files(plan, model, settings, exported);
@@ -132,22 +136,22 @@ ExportedPlan export_plan(const Plan& plan, const ModelSpec& model, Trainer train
 void write_export(FileSystem& files, const ExportedPlan& exported, const Path& given) {
   std::error_code error;
   Path folder = std::filesystem::weakly_canonical(std::filesystem::absolute(given, error), error);
-  if (error || given.empty()) throw UserError("--out: {} is no folder", in_quotes(given.string()));
+  if (error || given.empty()) throw UserError("--out: {} is not a folder name", in_quotes(given.string()));
   if (!folder.has_filename()) folder = folder.parent_path();
   const std::vector<std::string> old = replaceable_files(folder);
   const bool is_there = std::filesystem::exists(folder);
-  Path fresh = folder, aside = folder;
-  fresh += fmt::format(".tmp-{}", ::getpid());
-  aside += fmt::format(".old-{}", ::getpid());
+  Path staging = folder, backup = folder;
+  staging += fmt::format(".tmp-{}", ::getpid());
+  backup += fmt::format(".old-{}", ::getpid());
   std::vector<std::string> names = {kExportRecord};
   for (const ExportedFile& file : exported.files) names.push_back(file.name);
-  Outcome<void> done = write_all(files, exported, fresh);
-  if (done) done = exchange_folders(files, fresh, folder, aside, is_there);
+  Outcome<void> done = write_all(files, exported, staging);
+  if (done) done = exchange_folders(files, staging, folder, backup, is_there);
   if (!done) {
-    remove_folder(files, fresh, names);
+    remove_folder(files, staging, names);
     throw UserError("{}", done.error().why);
   }
-  if (is_there) remove_folder(files, aside, old);
+  if (is_there) remove_folder(files, backup, old);
   (void)files.sync_folder(folder.parent_path());
 }
 

@@ -1,5 +1,6 @@
-// DeepSpeed: ds_config.json, the model as a Hugging Face config.json, and a launch line. DeepSpeed brings no training script; the
-// user's gets the two files. plan/import_deepspeed.cpp reads ds_config.json back.
+// DeepSpeed exporter: writes ds_config.json, the model as a Hugging Face config.json, and a launch line.
+// DeepSpeed has no training script of its own; the user's script reads the two files.
+// plan/import_deepspeed.cpp reads ds_config.json back.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,13 +17,16 @@ namespace {
 void check_deepspeed(const Plan& plan, const ModelSpec& model, const PlanGrid& grid) {
   const LayerStrategy& s = grid.strategy;
   if (plan.precision == Precision::fp64 || plan.precision == Precision::fp8)
-    throw UserError("DeepSpeed's configuration has no {}; use fp32, bf16 or fp16", text(plan.precision));
+    throw UserError("DeepSpeed's configuration has no precision {}; use fp32, bf16 or fp16",
+                    text(plan.precision));
   if (grid.pp > 1 && s.cp > 1)
-    throw UserError("DeepSpeed has no pipelines together with sequence parallelism; use pp 1 or cp 1");
+    throw UserError("DeepSpeed does not combine pipelines with sequence parallelism; use pp 1 or cp 1");
   if (s.tp > 1 && s.cp > 1)
-    throw UserError("DeepSpeed has no tensor parallelism together with sequence parallelism; use tp or cp");
+    throw UserError(
+        "DeepSpeed does not combine tensor parallelism with sequence parallelism; use either tp or cp");
   if (s.ep > 1)
-    throw UserError("DeepSpeed's experts are part of the model's code; ep {} cannot be exported", s.ep);
+    throw UserError("DeepSpeed configures expert parallelism in the model's code; ep {} cannot be exported",
+                    s.ep);
   if (s.tp > 1 && (model.heads % s.tp != 0 || model.kv_heads % s.tp != 0))
     throw UserError("DeepSpeed needs tp {} to divide the {} heads and {} key/value heads", s.tp, model.heads,
                     model.kv_heads);
@@ -31,13 +35,14 @@ void check_deepspeed(const Plan& plan, const ModelSpec& model, const PlanGrid& g
                     plan.sequence_length);
 }
 
-// The nearest that DeepSpeed combines with the rest: pipelines keep gradients and parameters whole, tensor parallelism parameters.
+// Lowers the ZeRO stage to what DeepSpeed combines with the other settings: with pipelines, gradients and
+// parameters are not sharded; with tensor parallelism, parameters are not sharded.
 void lower_zero(PlanGrid& grid, std::vector<std::string>& notes) {
   LayerStrategy& s = grid.strategy;
   const int most = grid.pp > 1 ? 1 : s.tp > 1 ? 2 : 3;
   if (s.zero <= most) return;
   notes.push_back(
-      fmt::format("DeepSpeed's {} goes up to zero {}, which takes more memory than the plan's zero {}",
+      fmt::format("DeepSpeed's {} supports at most zero {}, which takes more memory than the plan's zero {}",
                   grid.pp > 1 ? "pipeline" : "tensor parallelism", most, s.zero));
   s.zero = most;
 }
@@ -52,13 +57,14 @@ OrderedJson zero_json(const PlanGrid& grid, std::vector<std::string>& notes) {
   }
   if (s.offload && s.zero > 0) zero["offload_optimizer"] = {{"device", "cpu"}, {"pin_memory", true}};
   if (s.offload && s.zero == 0)
-    notes.emplace_back("DeepSpeed offloads only a sharded optimizer; the state stays on the devices");
+    notes.emplace_back(
+        "DeepSpeed offloads only a sharded optimizer; the optimizer state stays on the devices");
   const int all = grid.dp * s.cp;
   if (s.zero == 0 || grid.shards == all) return zero;
   if (s.zero == 3) zero["zero_hpz_partition_size"] = grid.shards;
   notes.push_back(
       fmt::format("DeepSpeed shards state over all {} devices, not in groups of {}{}", all, grid.shards,
-                  s.zero == 3 ? "; a second copy of the parameters stays within such groups" : ""));
+                  s.zero == 3 ? "; a second copy of the parameters stays within each group" : ""));
   return zero;
 }
 
@@ -68,11 +74,12 @@ void add_parallelism(const Plan& plan, const PlanGrid& grid, OrderedJson& json,
   const bool is_recomputed = s.recompute == RecomputeMode::full;
   if (s.tp > 1) json["tensor_parallel"] = {{"autotp_size", s.tp}};
   if (s.sequence_parallel)
-    notes.emplace_back("DeepSpeed's tensor parallelism keeps norms and residuals whole: more memory");
+    notes.emplace_back(
+        "DeepSpeed's tensor parallelism does not shard norms and residuals, which takes more memory");
   if (s.cp > 1) {
     json["sequence_parallel_size"] = s.cp;
     json["data_parallel_size"] = grid.dp;
-    notes.emplace_back("DeepSpeed exchanges heads (Ulysses) where the plan sends keys round a ring");
+    notes.emplace_back("DeepSpeed exchanges heads (Ulysses); the plan uses ring attention");
   }
   if (grid.pp > 1 || is_recomputed) {
     json["pipeline"] = {{"stages", grid.pp}, {"partition", "uniform"}};
@@ -80,12 +87,13 @@ void add_parallelism(const Plan& plan, const PlanGrid& grid, OrderedJson& json,
   }
   if (grid.pp == 1) return;
   notes.push_back(fmt::format("the training script must build a PipelineModule of {} stages{}", grid.pp,
-                              s.tp > 1 ? ", whose layers cut themselves for tensor parallelism" : ""));
+                              s.tp > 1 ? ", whose layers implement tensor parallelism themselves" : ""));
   if (plan.schedule != Schedule::one_f_one_b)
-    notes.push_back(fmt::format("DeepSpeed runs 1F1B in place of {}", text(plan.schedule)));
+    notes.push_back(fmt::format("DeepSpeed runs 1F1B instead of {}", text(plan.schedule)));
   if (!grid.is_even)
     notes.emplace_back(
-        "DeepSpeed deals layers out by itself (partition); the plan's stages hold unequal numbers");
+        "DeepSpeed distributes layers on its own (partition); the plan's stages have unequal numbers of "
+        "layers");
 }
 
 void add_recompute(const Plan& plan, const PlanGrid& grid, OrderedJson& json,
@@ -96,14 +104,16 @@ void add_recompute(const Plan& plan, const PlanGrid& grid, OrderedJson& json,
       return;
     case RecomputeMode::selective:
       notes.emplace_back(
-          "DeepSpeed has no selective recompute; the training script must do it, or none is done");
+          "DeepSpeed has no selective recompute; implement it in the training script, otherwise nothing is "
+          "recomputed");
       return;
     case RecomputeMode::full:
       json["activation_checkpointing"] = {{"partition_activations", false},
                                           {"contiguous_memory_optimization", false},
                                           {"cpu_checkpointing", false},
                                           {"number_checkpoints", (layers + group - 1) / group}};
-      notes.emplace_back("recompute takes effect where the model calls it: gradient_checkpointing_enable()");
+      notes.emplace_back(
+          "recompute takes effect only if the model enables it with gradient_checkpointing_enable()");
       return;
   }
 }
@@ -134,14 +144,14 @@ std::string deepspeed_launch(const Plan& plan, const PlanGrid& grid, const Expor
   std::string script = "#!/usr/bin/env bash\n";
   script += export_header(plan, "DeepSpeed training of " + in_quotes(plan.model), notes);
   script +=
-      "# TRAIN_SCRIPT is a program that calls deepspeed.initialize; config.json beside this file is its "
+      "# TRAIN_SCRIPT is a program that calls deepspeed.initialize; config.json in this folder describes its "
       "model.\n";
   script += "set -euo pipefail\nHERE=$(cd \"$(dirname \"$0\")\" && pwd)\n";
   script += "HOSTFILE=${HOSTFILE:-/job/hostfile}\n\n";
   script += fmt::format("deepspeed --hostfile \"$HOSTFILE\" --num_nodes {} --num_gpus {} \\\n", nodes.nodes,
                         nodes.devices);
   script +=
-      "  \"${TRAIN_SCRIPT:?name your training script}\" --deepspeed --deepspeed_config "
+      "  \"${TRAIN_SCRIPT:?set it to your training script}\" --deepspeed --deepspeed_config "
       "\"$HERE/ds_config.json\" \"$@\"\n";
   return script;
 }
@@ -155,7 +165,7 @@ void add_deepspeed_files(const Plan& plan, const ModelSpec& model, const ExportS
   check_deepspeed(plan, model, grid);
   lower_zero(grid, notes);
   if (grid.recomputed_layers > 0)
-    notes.emplace_back("DeepSpeed's configuration cannot say which layers are computed again");
+    notes.emplace_back("DeepSpeed's configuration cannot specify which layers are recomputed");
   OrderedJson json;
   json["train_batch_size"] = plan.batch;
   json["train_micro_batch_size_per_gpu"] = grid.microbatch;

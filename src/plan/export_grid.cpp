@@ -15,7 +15,7 @@
 namespace optimus {
 namespace {
 
-// The same strategy, apart from what is computed again.
+// The same strategy without its recompute settings.
 LayerStrategy without_recompute(LayerStrategy strategy) {
   strategy.recompute = RecomputeMode::none;
   strategy.recompute_layers = 1;
@@ -34,28 +34,30 @@ void check_equal_parts(const Plan& plan, const std::string& name) {
   for (std::size_t p = 1; p < plan.pipelines.size(); ++p)
     if (!is_same_shape(plan.pipelines.front(), plan.pipelines[p]))
       throw UserError(
-          "{} cannot run pipelines of different shape, but pipeline {} differs from pipeline 0; export plans "
-          "of one pipeline or of equal ones",
+          "{} cannot run pipelines of different shape, but pipeline {} differs from pipeline 0; export a "
+          "plan with one pipeline or with equal ones",
           name, p);
   const Stage& first = plan.pipelines.front().stages.front();
   for (std::size_t s = 0; s < plan.pipelines.front().stages.size(); ++s) {
     const Stage& stage = plan.pipelines.front().stages[s];
     if (stage.devices.size() != first.devices.size())
-      throw UserError("{} needs stages of equally many devices, but stage {} has {} and stage 0 has {}", name,
-                      s, stage.devices.size(), first.devices.size());
+      throw UserError(
+          "{} needs the same number of devices in every stage, but stage {} has {} and stage 0 has {}", name,
+          s, stage.devices.size(), first.devices.size());
     for (const Chunk& chunk : stage.chunks)
       for (const BlockRun& run : chunk.runs)
         if (without_recompute(run.strategy) != without_recompute(first.chunks.front().runs.front().strategy))
           throw UserError(
-              "{} splits all layers in one way, but block {} of the plan is split otherwise than block 0",
+              "{} splits all layers in the same way, but block {} of the plan is split differently from "
+              "block 0",
               name, run.first);
   }
 }
 
-// What is computed again, layer by layer, drawn together to one rule for all.
+// The recompute settings of all layers, to be merged into one rule.
 struct RecomputeUse {
-  std::set<std::pair<RecomputeMode, int>> kinds;  // mode and layers in a group
-  std::int64_t most_full = 0;                     // layers of a chunk
+  std::set<std::pair<RecomputeMode, int>> kinds;  // mode and number of layers in a group
+  std::int64_t most_full = 0;                     // largest number of fully recomputed layers in a chunk
   bool differs_between_chunks = false;
 };
 
@@ -67,7 +69,7 @@ RecomputeUse recompute_use(const Plan& plan) {
       std::int64_t full = 0, layers = 0;
       for (const BlockRun& run : chunk.runs) {
         const int first = std::max(run.first, 1), end = std::min(run.first + run.count, plan.num_blocks - 1);
-        if (first >= end) continue;  // embedding or head alone
+        if (first >= end) continue;  // only embedding or head
         layers += end - first;
         use.kinds.emplace(run.strategy.recompute, run.strategy.recompute_layers);
         if (run.strategy.recompute == RecomputeMode::full) full += end - first;
@@ -93,29 +95,30 @@ void set_recompute(const Plan& plan, PlanGrid& grid, std::vector<std::string>& n
   const bool has_selective = use.kinds.contains({RecomputeMode::selective, 1});
   const bool has_none = use.kinds.contains({RecomputeMode::none, 1});
   if (strongest == RecomputeMode::selective) {
-    notes.emplace_back("layers differ in recompute; all are computed again selectively, which costs time");
+    notes.emplace_back("layers differ in recompute; all use selective recompute, which costs time");
   } else if (!has_none && !has_selective) {
-    notes.emplace_back("layers are computed again in groups of different size; here each for itself");
-  } else if (has_selective) {
     notes.emplace_back(
-        "layers differ in recompute; all are computed again in full, which costs time but no memory");
+        "layers are recomputed in groups of different sizes; the export recomputes each layer separately");
+  } else if (has_selective) {
+    notes.emplace_back("layers differ in recompute; all use full recompute, which costs time but no memory");
   } else {
     grid.recomputed_layers = static_cast<int>(use.most_full);
     notes.push_back(fmt::format(
-        "some layers are computed again in full; here it is {} layers of each stage{}, one by one",
-        use.most_full, use.differs_between_chunks ? ", as many as in the stage that needs it most" : ""));
+        "only some layers use full recompute; the export recomputes {} layers of each stage{}, one by one",
+        use.most_full, use.differs_between_chunks ? ", as many as in the stage that recomputes most" : ""));
   }
 }
 
-// Megatron, DeepSpeed and torchtitan want equal micro-batches.
+// Megatron, DeepSpeed and torchtitan require equal micro-batches.
 void set_microbatches(const Plan& plan, const std::string& name, PlanGrid& grid,
                       std::vector<std::string>& notes) {
   if (plan.batch % grid.dp != 0)
     throw UserError(
-        "{} deals the batch out evenly, but {} sequences cannot be shared out to {} data-parallel parts; use "
-        "a batch that is a multiple of {}",
+        "{} distributes the batch evenly, but {} sequences are not divisible by {} data-parallel ranks; use "
+        "a "
+        "batch that is a multiple of {}",
         name, plan.batch, grid.dp, grid.dp);
-  const std::int64_t share = plan.batch / grid.dp;  // of a data-parallel part
+  const std::int64_t share = plan.batch / grid.dp;  // of a data-parallel rank
   const std::vector<int>& sizes = plan.pipelines.front().microbatches;
   const int pipelines = static_cast<int>(plan.pipelines.size()), width = grid.dp / pipelines;
   const int largest = *std::max_element(sizes.begin(), sizes.end());
@@ -123,13 +126,15 @@ void set_microbatches(const Plan& plan, const std::string& name, PlanGrid& grid,
   while (share % wanted != 0) --wanted;
   const bool is_equal = std::all_of(sizes.begin(), sizes.end(), [&](int n) { return n == wanted * width; });
   if (!is_equal)
-    notes.push_back(fmt::format("micro-batches of unequal size became {} equal ones of {} sequences a part",
-                                share / wanted, wanted));
+    notes.push_back(
+        fmt::format("micro-batches of unequal size are replaced by {} equal ones of {} sequences per rank",
+                    share / wanted, wanted));
   grid.microbatch = static_cast<int>(wanted);
   grid.num_microbatches = share / wanted;
 }
 
-// Ranks count stages outermost, then data, context and tensor parts: the plan's own order, if its devices are numbered so.
+// Trainers order ranks by stage first, then by data, context and tensor part. The plan has the same order if
+// its devices are numbered that way.
 void note_device_order(const Plan& plan, std::vector<std::string>& notes) {
   std::vector<int> order;
   for (std::size_t s = 0; s < plan.pipelines.front().stages.size(); ++s)
@@ -142,19 +147,19 @@ void note_device_order(const Plan& plan, std::vector<std::string>& notes) {
       std::string devices = ranges_text(order);
       if (devices.size() > 200) devices = devices.substr(0, 200) + "…";
       notes.push_back(fmt::format(
-          "ranks are numbered by the launcher: rank 0, 1, … must run on the plan's devices {}", devices));
+          "the launcher numbers the ranks: ranks 0, 1, … must run on the plan's devices {}", devices));
       return;
     }
 }
 
 void note_schedule(const Plan& plan, const PlanGrid& grid, std::vector<std::string>& notes) {
-  if (plan.buddy > 0)
-    notes.push_back(fmt::format(
-        "the second copy of sharded state (buddy {}) does not exist there: a lost device means the last "
-        "checkpoint",
-        plan.buddy));
+  if (plan.copy_distance > 0)
+    notes.push_back(
+        fmt::format("the redundant copy of sharded state (buddy {}) is not supported: after the loss of a "
+                    "device, training restarts from the last checkpoint",
+                    plan.copy_distance));
   if (grid.pp == 1 && plan.schedule == Schedule::interleaved)
-    notes.emplace_back("one stage has nothing to interleave; its chunks run as one");
+    notes.emplace_back("a single stage cannot be interleaved; its chunks run as one");
 }
 
 }  // namespace
@@ -165,7 +170,7 @@ std::int64_t PlanGrid::layers_of(std::size_t part, int num_blocks) const {
       0, std::min<std::int64_t>(span.end, num_blocks - 1) - std::max<std::int64_t>(span.begin, 1));
 }
 
-std::string shown_name(Trainer trainer) {
+std::string display_name(Trainer trainer) {
   switch (trainer) {
     case Trainer::megatron:
       return "Megatron-LM";
@@ -180,10 +185,12 @@ std::string shown_name(Trainer trainer) {
 }
 
 PlanGrid grid_of(const Plan& plan, Trainer trainer, std::vector<std::string>& notes) {
-  const std::string name = shown_name(trainer);
+  const std::string name = display_name(trainer);
   if (is_asynchronous(plan.schedule))
-    throw UserError("{} has no asynchronous schedule such as {}, and a synchronous one learns otherwise",
-                    name, text(plan.schedule));
+    throw UserError(
+        "{} has no asynchronous schedule such as {}, and a synchronous schedule changes what the model "
+        "learns",
+        name, text(plan.schedule));
   check_equal_parts(plan, name);
   const Pipeline& pipeline = plan.pipelines.front();
   PlanGrid grid;
@@ -218,8 +225,8 @@ NodeShape node_shape(int devices, int devices_per_node, std::vector<std::string>
   int each = std::clamp(devices_per_node, 1, devices);
   while (devices % each != 0) --each;
   if (each < std::min(devices, devices_per_node))
-    notes.push_back(fmt::format("{} devices on nodes of {}: started as {} nodes with {} each", devices,
-                                devices_per_node, devices / each, each));
+    notes.push_back(fmt::format("{} devices on nodes of {}: started as {} nodes with {} devices each",
+                                devices, devices_per_node, devices / each, each));
   return {devices / each, each};
 }
 

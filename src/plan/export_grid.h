@@ -1,5 +1,5 @@
-// A plan seen as the grid that other trainers know: tp x cp x dp devices in each of pp equal stages, one strategy for all layers.
-// Used by the exporters alone.
+// Converts a plan to the grid that other trainers support: tp x cp x dp devices in each of pp equal stages,
+// with one strategy for all layers. Used only by the exporters.
 #pragma once
 
 #include <string>
@@ -12,39 +12,42 @@
 namespace optimus {
 
 struct PlanGrid {
-  int pp = 1, dp = 1, chunks = 1;  // dp: over all pipelines
-  LayerStrategy strategy;          // of all layers; recompute is the strongest that some layer has
-  int shards = 1;                  // devices that share one copy of the state
-  // With full: the most layers of a chunk that are computed again, or 0 for all of them.
+  int pp = 1, dp = 1, chunks = 1;  // dp: summed over all pipelines
+  LayerStrategy strategy;          // of all layers; recompute is the strongest mode of any layer
+  int shards = 1;                  // number of devices that share one copy of the state
+  // With full recompute: the largest number of recomputed layers in a chunk, or 0 if all layers are
+  // recomputed.
   int recomputed_layers = 0;
-  std::vector<Span> parts;  // the blocks of each chunk, in the order of the model: chunk * pp + stage
-  int microbatch = 1;       // sequences of a data-parallel part
+  std::vector<Span> parts;  // blocks of each chunk in model order; index: chunk * pp + stage
+  int microbatch = 1;       // sequences per data-parallel rank
   std::int64_t num_microbatches = 1;
   int devices = 1;
-  // Whether layers divide evenly over the parts, so that no trainer needs to be told.
+  // Whether the layers divide evenly over the parts, so that the other trainer needs no explicit layout.
   bool is_even = true;
   std::int64_t layers_of(std::size_t part, int num_blocks) const;
 };
 
-// Throws UserError for what is no such grid, naming the trainer; adds to `notes` what was made equal to be one.
+// Throws a UserError that names the trainer if the plan is not such a grid. Adds a note for each property
+// that was made uniform.
 PlanGrid grid_of(const Plan& plan, Trainer trainer, std::vector<std::string>& notes);
 
-// "Megatron-LM": as people write it.
-std::string shown_name(Trainer trainer);
+// The trainer's usual spelling, such as "Megatron-LM".
+std::string display_name(Trainer trainer);
 
-// Nodes and devices a node that make up all devices; fewer devices a node than asked when they do not divide.
+// The number of nodes and of devices per node. Uses fewer devices per node than requested if they do not
+// divide the total.
 struct NodeShape {
   int nodes = 1, devices = 1;
 };
 NodeShape node_shape(int devices, int devices_per_node, std::vector<std::string>& notes);
 
-// In single quotes, for a shell.
+// Returns the word in single quotes for a shell.
 std::string shell_quoted(const std::string& word);
 
-// Comment lines: what this file is, of which plan, and the notes.
+// Comment lines for the head of a generated file: its purpose, the plan, and the notes.
 std::string export_header(const Plan& plan, const std::string& what, const std::vector<std::string>& notes);
 
-// The exporters, each in a file of its own.
+// The exporters, one file each.
 void add_megatron_files(const Plan& plan, const ModelSpec& model, const ExportSettings& settings,
                         ExportedPlan& exported);
 void add_deepspeed_files(const Plan& plan, const ModelSpec& model, const ExportSettings& settings,

@@ -1,5 +1,6 @@
-// Megatron-LM: one launch script, run on every node. Its arguments are those of megatron/training/arguments.py; docs/export.md has
-// the table. plan/import_megatron.cpp reads the script back.
+// Megatron-LM exporter: writes one launch script that runs on every node. Its arguments are those of
+// megatron/training/arguments.py; docs/export.md has the table. plan/import_megatron.cpp reads the script
+// back.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace optimus {
 namespace {
 
-// Arguments, one line of the script each: "--num-layers 32".
+// Arguments, one per line of the script: "--num-layers 32".
 using Arguments = std::vector<std::string>;
 
 template <typename... Args>
@@ -24,27 +25,28 @@ void put(Arguments& arguments, fmt::format_string<Args...> format, Args&&... arg
 
 void check_divides(std::int64_t number, std::int64_t by, const char* of, const char* what) {
   if (number % by != 0)
-    throw UserError("Megatron-LM needs {} {} to divide evenly by {} {}", number, of, what, by);
+    throw UserError("Megatron-LM needs {} {} to be divisible by {} {}", number, of, what, by);
 }
 
-// Those whose blocks the flags below describe in full.
-constexpr Family kDescribed[] = {
+// Families whose blocks are fully described by the flags below.
+constexpr Family kSupportedFamilies[] = {
     Family::gpt2, Family::llama,         Family::mistral, Family::qwen2,     Family::qwen3,
     Family::bert, Family::megatron_bert, Family::mixtral, Family::qwen3_moe, Family::deepseek_v3};
 
 void check_megatron_model(const Plan& plan, const ModelSpec& model, const PlanGrid& grid) {
   const LayerStrategy& s = grid.strategy;
-  if (std::find(std::begin(kDescribed), std::end(kDescribed), model.family) == std::end(kDescribed))
-    throw UserError("models of the family {} cannot be exported for Megatron-LM", text(model.family));
-  if (model.norm_place == NormPlace::post)
+  if (std::find(std::begin(kSupportedFamilies), std::end(kSupportedFamilies), model.family) ==
+      std::end(kSupportedFamilies))
+    throw UserError("models of family {} cannot be exported for Megatron-LM", text(model.family));
+  if (model.norm_position == NormPosition::post)
     throw UserError(
-        "Megatron-LM normalises before each sub-layer, {} after it; use a Megatron-BERT model or another "
+        "Megatron-LM uses pre-norm blocks, but {} has post-norm blocks; use a Megatron-BERT model or another "
         "trainer",
         model.name);
   if (plan.precision == Precision::fp64)
     throw UserError("Megatron-LM does not train in fp64; use fp32, bf16, fp16 or fp8");
   check_divides(model.heads, s.tp, "heads", "tp");
-  // Experts are not cut.
+  // Experts are never cut.
   const bool has_columns = !model.is_mixture() || model.mixture.first_layer > 0 || model.mixture.every > 1;
   if (has_columns) check_divides(model.ffn, s.tp, "ffn columns", "tp");
   if (model.mixture.shared_ffn > 0) check_divides(model.mixture.shared_ffn, s.tp, "shared columns", "tp");
@@ -60,7 +62,7 @@ void put_rope(const ModelSpec& model, Arguments& a, std::vector<std::string>& no
   put(a, "--position-embedding-type rope");
   put(a, "--rotary-base {}", std::llround(model.rope_theta));
   if (std::round(model.rope_theta) != model.rope_theta)
-    notes.push_back(fmt::format("Megatron-LM takes a whole number for the rotary base {}", model.rope_theta));
+    notes.push_back(fmt::format("Megatron-LM rounds the rotary base {} to a whole number", model.rope_theta));
   const RopeScaling& scaling = model.rope_scaling;
   switch (scaling.kind) {
     case RopeScalingKind::none:
@@ -69,14 +71,16 @@ void put_rope(const ModelSpec& model, Arguments& a, std::vector<std::string>& no
       put(a, "--rotary-seq-len-interpolation-factor {}", std::llround(scaling.factor));
       if (std::round(scaling.factor) != scaling.factor)
         notes.push_back(
-            fmt::format("Megatron-LM takes a whole number for the rotary scaling {}", scaling.factor));
+            fmt::format("Megatron-LM rounds the rotary scaling factor {} to a whole number", scaling.factor));
       break;
     case RopeScalingKind::llama3:
       put(a, "--use-rope-scaling");
       put(a, "--rope-scaling-factor {}", scaling.factor);
       if (scaling.low_freq_factor != 1 || scaling.high_freq_factor != 4 ||
           scaling.original_max_positions != 8192)
-        notes.emplace_back("Megatron-LM's rotary scaling is Llama 3's: factors 1 and 4, from 8192 positions");
+        notes.emplace_back(
+            "Megatron-LM's rotary scaling is fixed to that of Llama 3: factors 1 and 4, original length "
+            "8192");
       break;
   }
 }
@@ -86,7 +90,7 @@ void put_biases(const ModelSpec& model, Arguments& a, std::vector<std::string>& 
   if (!has_others) put(a, "--disable-bias-linear");
   if (!has_others && model.has_qkv_bias) put(a, "--add-qkv-bias");
   if (model.has_out_bias != model.has_mlp_bias || (has_others && !model.has_qkv_bias))
-    notes.emplace_back("Megatron-LM has biases in all products or in none but the query, key and value");
+    notes.emplace_back("Megatron-LM has biases either in all linear layers or only in query, key and value");
 }
 
 void put_latent_attention(const ModelSpec& model, Arguments& a) {
@@ -98,8 +102,8 @@ void put_latent_attention(const ModelSpec& model, Arguments& a) {
   put(a, "--v-head-dim {}", model.latent.value_dim);
 }
 
-// "[0]*3+[1]*58": layers without experts and with them, as Python.
-std::string layers_with_experts(const ModelSpec& model) {
+// "[0]*3+[1]*58": dense and MoE layers, as a Python expression.
+std::string moe_layer_pattern(const ModelSpec& model) {
   std::vector<std::string> runs;
   for (std::int64_t first = 0; first < model.layers;) {
     std::int64_t end = first + 1;
@@ -110,14 +114,14 @@ std::string layers_with_experts(const ModelSpec& model) {
   return join(runs, "+");
 }
 
-void put_mixture(const ModelSpec& model, Arguments& a) {
+void put_moe(const ModelSpec& model, Arguments& a) {
   const Mixture& m = model.mixture;
   put(a, "--num-experts {}", m.experts);
   put(a, "--moe-router-topk {}", m.experts_per_token);
   put(a, "--moe-ffn-hidden-size {}", m.ffn);
   if (m.shared_ffn > 0) put(a, "--moe-shared-expert-intermediate-size {}", m.shared_ffn);
-  if (m.first_layer > 0 || m.every > 1) put(a, "--moe-layer-freq '{}'", layers_with_experts(model));
-  if (!m.normalises) put(a, "--moe-router-pre-softmax");
+  if (m.first_layer > 0 || m.every > 1) put(a, "--moe-layer-freq '{}'", moe_layer_pattern(model));
+  if (!m.normalizes_weights) put(a, "--moe-router-pre-softmax");
   if (m.groups > 1) {
     put(a, "--moe-router-num-groups {}", m.groups);
     put(a, "--moe-router-group-topk {}", m.groups_per_token);
@@ -154,23 +158,24 @@ Arguments model_arguments(const Plan& plan, const ModelSpec& model, std::vector<
       model.is_gated ? model.activation == Activation::silu
                      : model.activation == Activation::gelu || model.activation == Activation::gelu_tanh;
   if (!is_usual)
-    notes.push_back(fmt::format("Megatron-LM's activation is {}, the model's {}",
+    notes.push_back(fmt::format("Megatron-LM's activation is {}, the model's is {}",
                                 model.is_gated ? "silu" : "gelu", text(model.activation)));
   put_biases(model, a, notes);
   if (model.has_qk_norm) put(a, "--qk-layernorm");
   if (model.is_latent()) put_latent_attention(model, a);
-  if (model.is_mixture()) put_mixture(model, a);
+  if (model.is_mixture()) put_moe(model, a);
   if (!model.is_tied) put(a, "--untie-embeddings-and-output-weights");
   put(a, "--init-method-std {}", model.init_range);
   put(a, "--attention-dropout {}", model.attention_dropout);
   put(a, "--hidden-dropout {}", model.hidden_dropout);
   if (model.embedding_dropout != model.hidden_dropout)
-    notes.push_back(fmt::format("Megatron-LM drops embeddings as hidden states, {}, not {}",
-                                model.hidden_dropout, model.embedding_dropout));
+    notes.push_back(
+        fmt::format("Megatron-LM uses the dropout of hidden states, {}, for embeddings too, not {}",
+                    model.hidden_dropout, model.embedding_dropout));
   return a;
 }
 
-// "Et*8|t*8|t*7|t*7L": what each stage, or each chunk of the stages, holds.
+// "Et*8|t*8|t*7|t*7L": the blocks of each stage, or of each chunk of the stages.
 std::string layout_text(const Plan& plan, const PlanGrid& grid) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < grid.parts.size(); ++i) {
@@ -185,12 +190,13 @@ std::string layout_text(const Plan& plan, const PlanGrid& grid) {
   return join(parts, "|");
 }
 
-// Megatron interleaves micro-batches in groups of at least pp; what is left over must be none, or that many too.
+// Megatron interleaves micro-batches in groups of at least pp. The remainder must be 0 or at least pp.
 std::int64_t interleaving_group(const PlanGrid& grid) {
   for (std::int64_t group = grid.pp; group <= grid.num_microbatches; ++group)
     if (grid.num_microbatches % group == 0 || grid.num_microbatches % group >= grid.pp) return group;
   throw UserError(
-      "Megatron-LM interleaves only with at least as many micro-batches as stages; the plan has {} and {}",
+      "Megatron-LM's interleaved schedule needs at least as many micro-batches as stages; the plan has {} "
+      "micro-batches and {} stages",
       grid.num_microbatches, grid.pp);
 }
 
@@ -205,13 +211,13 @@ void put_pipeline(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vec
     if (const std::int64_t group = interleaving_group(grid); group != grid.pp) {
       put(a, "--microbatch-group-size-per-virtual-pipeline-stage {}", group);
       notes.push_back(fmt::format(
-          "{} micro-batches do not divide by {} stages; Megatron-LM interleaves groups of {}, which takes "
-          "more memory",
+          "{} micro-batches are not divisible by {} stages; Megatron-LM interleaves groups of {}, "
+          "which takes more memory",
           grid.num_microbatches, grid.pp, group));
     }
   if (plan.schedule == Schedule::gpipe || plan.schedule == Schedule::zero_bubble)
     notes.push_back(fmt::format(
-        "Megatron-LM runs 1F1B in place of {}: {}", text(plan.schedule),
+        "Megatron-LM runs 1F1B instead of {}: {}", text(plan.schedule),
         plan.schedule == Schedule::gpipe ? "the same bubble with less memory" : "a longer bubble"));
 }
 
@@ -232,7 +238,7 @@ void put_sharding(const PlanGrid& grid, Arguments& a, std::vector<std::string>& 
   if (!s.offload) return;
   put(a, "--optimizer-cpu-offload");
   put(a, "--use-precision-aware-optimizer");
-  if (s.zero == 0) notes.emplace_back("Megatron-LM offloads only a sharded optimizer; it becomes zero 1");
+  if (s.zero == 0) notes.emplace_back("Megatron-LM offloads only a sharded optimizer; zero 1 is used");
 }
 
 void put_recompute(const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
@@ -243,7 +249,8 @@ void put_recompute(const PlanGrid& grid, Arguments& a, std::vector<std::string>&
       put(a, "--recompute-granularity selective");
       put(a, "--recompute-modules layernorm");
       notes.emplace_back(
-          "Megatron-LM computes norms again, not the outputs of activation functions, which it keeps");
+          "Megatron-LM recomputes norms; it saves the outputs of activation functions instead of recomputing "
+          "them");
       return;
     case RecomputeMode::full:
       put(a, "--recompute-granularity full");
@@ -254,8 +261,8 @@ void put_recompute(const PlanGrid& grid, Arguments& a, std::vector<std::string>&
   }
 }
 
-// Megatron-LM multiplies all layers in 8 bits. With scales of the tensor at hand some at both ends may be left out, of the first and of the last
-// stage.
+// Megatron-LM computes all layers in fp8. With current scaling, some layers at the start of the first stage
+// and at the end of the last stage may be excluded.
 void put_fp8(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
   put(a, "--fp8-format hybrid");
   const bool is_current = plan.fp8.scaling == Fp8Scaling::current;
@@ -273,15 +280,15 @@ void put_fp8(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<s
     put(a, "--num-layers-at-start-in-bf16 {}", first), put(a, "--num-layers-at-end-in-bf16 {}", last);
     return;
   }
-  notes.push_back(fmt::format("all layers multiply in 8 bits there, not {} alone{}",
+  notes.push_back(fmt::format("Megatron-LM computes all layers in fp8, not only {}{}",
                               blocks.empty() ? "none" : "blocks " + ranges_text(blocks),
-                              is_current ? "" : " (some can be left out with \"scales\": \"current\")"));
+                              is_current ? "" : " (\"scales\": \"current\" allows excluding some)"));
 }
 
 void put_precision(const Plan& plan, const PlanGrid& grid, Arguments& a, std::vector<std::string>& notes) {
   if (plan.precision != Precision::fp8 && has_fp8(plan))
     notes.push_back(
-        fmt::format("products of blocks {} are not in 8 bits there", ranges_text(fp8_blocks(plan))));
+        fmt::format("Megatron-LM does not compute blocks {} in fp8", ranges_text(fp8_blocks(plan))));
   switch (plan.precision) {
     case Precision::fp64:
     case Precision::fp32:
@@ -351,7 +358,8 @@ std::string variables_text(const PlanGrid& grid, const ExportSettings& settings,
   const bool is_fsdp = grid.strategy.zero >= 2;
   const bool is_ordered = !is_fsdp && (grid.strategy.tp > 1 || grid.strategy.cp > 1);
   std::string shown = is_ordered ? "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" : "";
-  if (is_fsdp) shown += "unset CUDA_DEVICE_MAX_CONNECTIONS  # fully sharded training wants several\n";
+  if (is_fsdp)
+    shown += "unset CUDA_DEVICE_MAX_CONNECTIONS  # fully sharded training needs several connections\n";
   shown += fmt::format("GPUS_PER_NODE={}\nNUM_NODES={}\n", nodes.devices, nodes.nodes);
   shown +=
       "NODE_RANK=${NODE_RANK:-0}\nMASTER_ADDR=${MASTER_ADDR:-localhost}\nMASTER_PORT=${MASTER_PORT:-6000}\n";
@@ -386,8 +394,8 @@ void add_megatron_files(const Plan& plan, const ModelSpec& model, const ExportSe
   std::string script = "#!/usr/bin/env bash\n";
   script += export_header(plan, "Megatron-LM pretraining of " + in_quotes(model.name), notes);
   script +=
-      "# Run it on every node in a checkout of Megatron-LM; NODE_RANK and MASTER_ADDR tell the nodes apart.\n"
-      "set -euo pipefail\n\n";
+      "# Run this script on every node in a checkout of Megatron-LM; set NODE_RANK and MASTER_ADDR on each "
+      "node.\nset -euo pipefail\n\n";
   script +=
       variables + model_part + parallel_part + array_text("TRAINING_ARGS", training_arguments(settings));
   script += kDataAndLaunch;

@@ -1,5 +1,6 @@
-// torchtitan: its configuration changed from a TOML file (up to 0.2) to a Python function (0.3). Both are written, from one list of
-// settings, and the launch script takes the one that the installed version reads.
+// torchtitan exporter. Its configuration changed from a TOML file (up to 0.2) to a Python function (0.3).
+// Both are written from one list of settings, and the launch script selects the one for the installed
+// version.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,13 +13,13 @@
 namespace optimus {
 namespace {
 
-// The models that torchtitan knows by name. It has no flags for other dimensions.
+// The models that torchtitan supports by name. It has no flags for other dimensions.
 struct Flavor {
   Family family;
   std::int64_t layers, hidden, heads, kv_heads, ffn, vocab;
   bool is_tied;
   const char* name;
-  bool is_in_02;  // in version 0.2 too
+  bool is_in_02;  // also available in version 0.2
 };
 
 // clang-format off
@@ -46,11 +47,11 @@ const Flavor& flavor_of(const ModelSpec& model) {
       return f;
     known.push_back(fmt::format("{} {}", f.family == Family::llama ? "llama3" : "qwen3", f.name));
   }
-  throw UserError("torchtitan names its models and has none of the shape of {}; it has {}", model.name,
-                  join(known, ", "));
+  throw UserError("torchtitan selects models by name and has none with the shape of {}; it has {}",
+                  model.name, join(known, ", "));
 }
 
-// One setting of both versions' configuration: section, key, value.
+// One setting of the configuration in both versions: section, key, value.
 struct Setting {
   std::string section, key;
   Json value;
@@ -66,17 +67,18 @@ void check_torchtitan(const Plan& plan, const ModelSpec& model, const PlanGrid& 
                     model.kv_heads);
   const std::int64_t divisor = std::int64_t{s.tp} * (s.cp > 1 ? 2 * s.cp : 1);
   if (plan.sequence_length % divisor != 0)
-    throw UserError("torchtitan needs the {} positions to divide by tp {}{}", plan.sequence_length, s.tp,
-                    s.cp > 1 ? fmt::format(" x 2 x cp {}", s.cp) : "");
-  // PyTorch interleaves rounds of equally many micro-batches.
+    throw UserError("torchtitan needs the sequence length {} to be divisible by tp {}{}",
+                    plan.sequence_length, s.tp, s.cp > 1 ? fmt::format(" x 2 x cp {}", s.cp) : "");
+  // PyTorch interleaves rounds with equal numbers of micro-batches.
   const std::int64_t rounds = std::max<std::int64_t>(1, grid.num_microbatches / grid.pp);
   if (grid.chunks > 1 && grid.num_microbatches % rounds != 0)
     throw UserError(
-        "torchtitan interleaves rounds of equal size; {} micro-batches do not make {} for {} stages",
+        "torchtitan interleaves rounds of equal size; {} micro-batches do not divide into {} rounds for {} "
+        "stages",
         grid.num_microbatches, rounds, grid.pp);
 }
 
-// What stands in for the plan's schedule, and the blocks of each part of the model under it.
+// The schedule that replaces the plan's, and the blocks of each part of the model under it.
 struct TitanPipeline {
   std::string schedule;
   std::vector<Span> parts;
@@ -87,7 +89,8 @@ TitanPipeline titan_pipeline(const Plan& plan, const ModelSpec& model, const Pla
   const auto one_f_one_b = [&]() -> TitanPipeline {
     if (grid.num_microbatches >= grid.pp) return {"1F1B", grid.parts};
     notes.emplace_back(
-        "torchtitan's 1F1B wants as many micro-batches as stages; GPipe, with as few, is the same");
+        "torchtitan's 1F1B needs at least as many micro-batches as stages; GPipe is used instead, which is "
+        "equivalent here");
     return {"GPipe", grid.parts};
   };
   switch (plan.schedule) {
@@ -97,10 +100,11 @@ TitanPipeline titan_pipeline(const Plan& plan, const ModelSpec& model, const Pla
       return {"Interleaved1F1B", grid.parts};
     case Schedule::zero_bubble: {
       if (model.layers < 2 * grid.pp) {
-        notes.emplace_back("torchtitan's zero-bubble schedule needs two layers a stage; 1F1B runs instead");
+        notes.emplace_back(
+            "torchtitan's zero-bubble schedule needs two layers per stage; 1F1B is used instead");
         return one_f_one_b();
       }
-      notes.emplace_back("torchtitan's zero-bubble schedule is V-shaped: each stage holds two chunks");
+      notes.emplace_back("torchtitan's zero-bubble schedule is V-shaped: each stage has two chunks");
       std::vector<Span> parts;
       const Plan halves = uniform_plan(model, {.pp = grid.pp, .chunks = 2});
       for (std::size_t c = 0; c < 2; ++c)
@@ -137,8 +141,8 @@ void add_data_parallel(const PlanGrid& grid, Settings& settings, std::vector<std
   if (s.zero == 0 && grid.dp > 1 && !is_alone) {
     shard = grid.dp;
     notes.emplace_back(
-        "torchtitan copies state whole only without other parallelism; it is sharded (never resharded after "
-        "the forward)");
+        "torchtitan supports unsharded state only without other parallelism; the state is sharded (and not "
+        "resharded after the forward)");
   } else if (s.zero > 0 && shard * s.cp != grid.shards) {
     notes.push_back(
         fmt::format("torchtitan shards over cp too: groups of {}, not of {}", shard * s.cp, grid.shards));
@@ -182,15 +186,16 @@ Settings common_settings(const Plan& plan, const PlanGrid& grid, const ExportSet
 void note_recompute(const PlanGrid& grid, std::vector<std::string>& notes) {
   const LayerStrategy& s = grid.strategy;
   if (s.recompute == RecomputeMode::selective)
-    notes.emplace_back("torchtitan's selective recompute keeps products and attention, by its own list");
+    notes.emplace_back(
+        "torchtitan's selective recompute uses its own list of saved operations: GEMMs and attention");
   if (s.recompute == RecomputeMode::full && s.recompute_layers > 1)
     notes.push_back(
-        fmt::format("torchtitan keeps the input of every layer, not of every {}", s.recompute_layers));
+        fmt::format("torchtitan saves the input of every layer, not of every {} layers", s.recompute_layers));
   if (grid.recomputed_layers > 0)
-    notes.emplace_back("torchtitan computes all layers again or none; here it is all");
+    notes.emplace_back("torchtitan recomputes either all layers or none; the export recomputes all");
 }
 
-// Names of files may hold any bytes.
+// File names may contain arbitrary bytes.
 std::string json_text(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -208,7 +213,7 @@ std::string python_value(const Json& value) {
   return value.is_boolean() ? (value.get<bool>() ? "True" : "False") : json_text(value);
 }
 
-// Version 0.2.
+// Writes the configuration file of version 0.2.
 std::string toml_file(const Plan& plan, const Flavor& flavor, const PlanGrid& grid,
                       const ExportSettings& given, const Settings& common, const TitanPipeline& pipeline,
                       const std::vector<std::string>& notes) {
@@ -234,7 +239,8 @@ std::string toml_file(const Plan& plan, const Flavor& flavor, const PlanGrid& gr
   return export_header(plan, "torchtitan 0.2: " + in_quotes(plan.model), notes) + toml_text(all);
 }
 
-// Version 0.3: a function that takes one of torchtitan's own configurations and sets what the plan decides.
+// Writes the configuration of version 0.3: a function that modifies one of torchtitan's own configurations
+// according to the plan.
 std::string python_file(const Plan& plan, const Flavor& flavor, const PlanGrid& grid,
                         const ExportSettings& given, const Settings& common, const TitanPipeline& pipeline,
                         const std::vector<std::string>& notes) {
@@ -282,11 +288,10 @@ std::string titan_launch(const Plan& plan, const NodeShape& nodes, bool has_toml
   std::string script = "#!/usr/bin/env bash\n";
   script += export_header(plan, "torchtitan training of " + in_quotes(plan.model), notes);
   script +=
-      "# Run it on every node, where torchtitan's assets are; MASTER_ADDR is the first node.\n"
-      "set -euo pipefail\nHERE=$(cd \"$(dirname \"$0\")\" && pwd)\n"
-      "MASTER_ADDR=${MASTER_ADDR:-localhost}\nMASTER_PORT=${MASTER_PORT:-29500}\n"
-      "VERSION=$(python3 -c 'import importlib.metadata as m; print(m.version(\"torchtitan\"))')\n"
-      "case $VERSION in\n";
+      "# Run this script on every node, in a folder with torchtitan's assets; set MASTER_ADDR to the first "
+      "node.\nset -euo pipefail\nHERE=$(cd \"$(dirname \"$0\")\" && "
+      "pwd)\nMASTER_ADDR=${MASTER_ADDR:-localhost}\nMASTER_PORT=${MASTER_PORT:-29500}\nVERSION=$(python3 -c "
+      "'import importlib.metadata as m; print(m.version(\"torchtitan\"))')\ncase $VERSION in\n";
   script += has_toml ? "  0.[12].*) ARGS=(--job.config_file \"$HERE/torchtitan.toml\") ;;\n"
                      : "  0.[12].*) echo \"torchtitan $VERSION has no model of this size\" >&2; exit 1 ;;\n";
   script +=
@@ -312,15 +317,15 @@ void add_torchtitan_files(const Plan& plan, const ModelSpec& model, const Export
   const TitanPipeline pipeline = grid.pp > 1 ? titan_pipeline(plan, model, grid, notes) : TitanPipeline{};
   note_recompute(grid, notes);
   if (model.family == Family::llama && model.rope_scaling.kind == RopeScalingKind::none)
-    notes.emplace_back("torchtitan's Llama 3 scales rotary positions as Llama 3.1 does");
+    notes.emplace_back("torchtitan's Llama 3 scales rotary positions like Llama 3.1");
   if (grid.strategy.tp > 1 && !grid.strategy.sequence_parallel)
-    notes.emplace_back("torchtitan 0.2 always cuts norms and residuals along positions with tp");
+    notes.emplace_back("torchtitan 0.2 always uses sequence parallelism for norms and residuals with tp");
   const NodeShape nodes = node_shape(grid.devices, settings.devices_per_node, notes);
   if (flavor.is_in_02)
     exported.files.push_back(
         {"torchtitan.toml", toml_file(plan, flavor, grid, settings, common, pipeline, notes), false});
   else
-    notes.push_back(fmt::format("torchtitan 0.2 has no {}; 0.3 has", flavor.name));
+    notes.push_back(fmt::format("torchtitan 0.2 does not have {}; 0.3 does", flavor.name));
   exported.files.push_back(
       {"optimus_torchtitan.py", python_file(plan, flavor, grid, settings, common, pipeline, notes), false});
   exported.files.push_back({"launch.sh", titan_launch(plan, nodes, flavor.is_in_02, notes), true});

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-constexpr const char* kProductNames[] = {"attention.qkv", "attention.out", "mlp.up", "mlp.down"};
+constexpr const char* kGemmNames[] = {"attention.qkv", "attention.out", "mlp.up", "mlp.down"};
 constexpr const char* kOperandNames[] = {"input", "weight", "gradient"};
 
 }  // namespace
@@ -25,27 +25,26 @@ std::vector<int> fp8_blocks(const Plan& plan) {
 
 bool has_fp8(const Plan& plan) { return !fp8_blocks(plan).empty(); }
 
-std::string scales_text(Fp8Scaling scaling) {
-  return scaling == Fp8Scaling::current ? ", scales of the tensor at hand" : "";
+std::string scaling_text(Fp8Scaling scaling) {
+  return scaling == Fp8Scaling::current ? ", current scaling" : "";
 }
 
 std::string fp8_text(const Plan& plan) {
   const std::vector<int> blocks = fp8_blocks(plan);
   if (blocks.empty()) return "none";
   return fmt::format("blocks {}, window {}{}", ranges_text(blocks), plan.fp8.window,
-                     scales_text(plan.fp8.scaling));
+                     scaling_text(plan.fp8.scaling));
 }
 
-int fp8_slot(int layer, LayerProduct product, Fp8Operand operand) {
-  return (layer * kNumLayerProducts + static_cast<int>(product)) * kNumFp8Operands +
-         static_cast<int>(operand);
+int fp8_slot(int layer, LayerGemm product, Fp8Operand operand) {
+  return (layer * kNumLayerGemms + static_cast<int>(product)) * kNumFp8Operands + static_cast<int>(operand);
 }
 
 int num_fp8_slots(const Plan& plan) { return (plan.num_blocks - 2) * kFp8SlotsOfLayer; }
 
 std::string fp8_slot_name(int slot) {
-  const int product = slot / kNumFp8Operands % kNumLayerProducts;
-  return fmt::format("layers.{}.{}.{}", slot / kFp8SlotsOfLayer, kProductNames[product],
+  const int product = slot / kNumFp8Operands % kNumLayerGemms;
+  return fmt::format("layers.{}.{}.{}", slot / kFp8SlotsOfLayer, kGemmNames[product],
                      kOperandNames[slot % kNumFp8Operands]);
 }
 
@@ -61,9 +60,9 @@ int fp8_slot_of(std::string_view name) {
   return -1;
 }
 
-// 448 is 0.875 * 2^9, 57344 is 0.875 * 2^16, and the maximum m * 2^k with m in [0.5, 1).
+// 448 is 0.875 * 2^9, 57344 is 0.875 * 2^16, and the maximum is m * 2^k with m in [0.5, 1).
 int fp8_exponent(Fp8Operand operand, float maximum) {
-  ensure(std::isfinite(maximum) && maximum >= 0, "a scale for a maximum of {}", maximum);
+  ensure(std::isfinite(maximum) && maximum >= 0, "fp8 scale for an invalid maximum of {}", maximum);
   if (maximum == 0) return 0;
   int k = 0;
   const float m = std::frexp(maximum, &k);

@@ -1,18 +1,20 @@
-// Products in 8 bits, as far as plain data goes: which layers multiply so, how numbers are scaled into the few that 8 bits have, and
-// the maxima of the last steps that scales come from.
+// fp8 GEMMs as plain data: which layers compute in fp8, how tensors are scaled into the fp8 range, and the
+// history of maxima (amax) from which the scales are computed.
 //
-//   forward         y = x W^T       x and W in e4m3 (up to 448, 3 bits behind the point)
-//   input gradient  dx = dy W       dy in e5m2 (up to 57344, 2 bits)
-//   weight gradient dW += dy^T x    what is between products, sums, masters and moments are as without fp8
+//   forward         y = x W^T       x and W in e4m3 (up to 448, 3 mantissa bits)
+//   input gradient  dx = dy W       dy in e5m2 (up to 57344, 2 mantissa bits)
+//   weight gradient dW += dy^T x    everything outside the GEMMs is as without fp8: sums, master weights, moments
 //
-// A slot is one operand of one product of one layer. A tensor is multiplied by its slot's scale, rounded, and the product divided by
-// both scales. Scales are powers of two, so that nothing but the rounding to 8 bits is lost, and the same on every device. They come
-// from the largest numbers that the slot's whole tensor had in the steps of a window, all micro-batches and all devices together: a
-// scale is the same under any plan, and known before the step begins. While there is no history (the first step) a product
-// is computed as without fp8, and measured. A step whose gradient is not finite leaves none. With Fp8Scaling::current, inputs and gradients
-// have the scale of their own maximum instead, in the micro-batch at hand: nothing of these is ever cut, for a pass more over each.
+// A slot is one operand of one GEMM of one layer. A tensor is multiplied by the scale of its slot and
+// rounded. The result of the GEMM is divided by both scales. Scales are powers of two, so the rounding to 8
+// bits is the only loss, and they are equal on all devices. A scale follows from the largest absolute values
+// of the slot's whole tensor in the steps of a window, over all micro-batches and all devices. It is
+// therefore the same under any plan and known before the step begins. Without a history (in the first step) a
+// GEMM is computed as without fp8, and its maxima are recorded. A step with a non-finite gradient records no
+// maxima. With Fp8Scaling::current, inputs and gradients are scaled by their own maximum in the current
+// micro-batch instead: they never saturate, at the price of one more pass over each tensor.
 //
-// Read next: engine/fp8_scales.h (maxima and scales where the tensors are), engine/fp8_products.h.
+// Read next: engine/fp8_scales.h (maxima and scales on the devices), engine/fp8_gemm.h.
 #pragma once
 
 #include <string>
@@ -23,37 +25,41 @@
 
 namespace optimus {
 
-// The plan's blocks that multiply in 8 bits: those that it names; with precision fp8 and none named, all layers but the first and
-// the last. Never the embedding or the head.
+// The blocks of the plan that compute in fp8: those that the plan lists, or, with precision fp8 and an empty
+// list, all layers except the first and the last. Never the embedding or the head.
 std::vector<int> fp8_blocks(const Plan& plan);
 bool has_fp8(const Plan& plan);
-std::string fp8_text(const Plan& plan);       // "blocks 2..11, window 16"; "none"
-std::string scales_text(Fp8Scaling scaling);  // behind that: nothing, or ", scales of the tensor at hand"
+std::string fp8_text(const Plan& plan);  // "blocks 2..11, window 16"; "none"
+// Suffix of fp8_text: empty, or ", current scaling".
+std::string scaling_text(Fp8Scaling scaling);
 
-// Scales of a longer window would follow a falling gradient too late to be of use, and a history of it is state to be saved.
-inline constexpr int kLongestFp8Window = 1024;
+// A longer window would follow a shrinking gradient too slowly to be useful, and its history is state that
+// must be saved.
+inline constexpr int kMaxFp8Window = 1024;
 
-enum class LayerProduct { qkv, out, up, down };  // up: with the gate, where there is one
+enum class LayerGemm { qkv, out, up, down };  // up: includes the gate if the layer has one
 enum class Fp8Operand { input, weight, gradient };
-inline constexpr int kNumLayerProducts = 4, kNumFp8Operands = 3;
-inline constexpr int kFp8SlotsOfLayer = kNumLayerProducts * kNumFp8Operands;
+inline constexpr int kNumLayerGemms = 4, kNumFp8Operands = 3;
+inline constexpr int kFp8SlotsOfLayer = kNumLayerGemms * kNumFp8Operands;
 
-// Slots of all layers lie one behind the other.
-int fp8_slot(int layer, LayerProduct product, Fp8Operand operand);
+// The slots of all layers are numbered consecutively.
+int fp8_slot(int layer, LayerGemm product, Fp8Operand operand);
 int num_fp8_slots(const Plan& plan);
 std::string fp8_slot_name(int slot);  // "layers.3.attention.qkv.input"
-// -1 where it is no slot's.
+// -1 if no slot has this name.
 int fp8_slot_of(std::string_view name);
 
-// The exponent of the largest power of two that takes `maximum` to what the operand's format holds: maximum * 2^exponent <= 448 or
-// 57344. 0 for a maximum of 0; within ±126, so that scale and inverse are ordinary fp32 numbers.
+// The exponent of the largest power of two that scales `maximum` into the range of the operand's format:
+// maximum * 2^exponent <= 448 or
+// 57344. 0 for a maximum of 0. Limited to ±126, so that the scale and its inverse are normal fp32 numbers.
 int fp8_exponent(Fp8Operand operand, float maximum);
 
-// The maxima of the last steps, the oldest first: [step][slot].
+// The maxima of the most recent steps, oldest first: [step][slot].
 struct Fp8History {
   std::vector<std::vector<float>> steps;
   bool is_empty() const { return steps.empty(); }
-  // Those of a step that counts; at most `window` steps are kept. What is not finite counts as the largest of the steps before.
+  // Adds the maxima of one finite step. At most `window` steps are stored. A non-finite maximum is replaced
+  // by the largest of the earlier steps.
   void add(std::vector<float> maxima, int window);
   float maximum(int slot) const;  // over the window
   bool operator==(const Fp8History&) const = default;

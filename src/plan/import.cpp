@@ -1,4 +1,4 @@
-// See import.h. Here: which trainer's file it is, and the plan that both importers end in.
+// Implements import.h: recognises the trainer of a file, and builds the plan for both importers.
 #include "plan/import.h"
 
 #include <fmt/format.h>
@@ -15,14 +15,14 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kLargestImport{4 << 20};
-constexpr std::int64_t kMostLayoutBlocks = 20'000;
+constexpr Bytes kMaxImportBytes{4 << 20};
+constexpr std::int64_t kMaxLayoutBlocks = 20'000;
 
-// The runs of a part: the first `again` layers with the strategy's recompute, the others without any.
-Chunk part_of(Span blocks, const LayerStrategy& strategy, int again, int num_blocks) {
+// The runs of a part: the first `num_recomputed` layers with the strategy's recompute, the others without recompute.
+Chunk part_of(Span blocks, const LayerStrategy& strategy, int num_recomputed, int num_blocks) {
   const std::int64_t first_layer = std::max<std::int64_t>(blocks.begin, 1);
-  const std::int64_t cut = std::min<std::int64_t>(first_layer + again, blocks.end);
-  const bool is_whole = again == 0 || cut >= std::min<std::int64_t>(blocks.end, num_blocks - 1);
+  const std::int64_t cut = std::min<std::int64_t>(first_layer + num_recomputed, blocks.end);
+  const bool is_whole = num_recomputed == 0 || cut >= std::min<std::int64_t>(blocks.end, num_blocks - 1);
   if (is_whole) return {{{static_cast<int>(blocks.begin), static_cast<int>(blocks.size()), strategy}}};
   LayerStrategy plain = strategy;
   plain.recompute = RecomputeMode::none, plain.recompute_layers = 1;
@@ -30,7 +30,7 @@ Chunk part_of(Span blocks, const LayerStrategy& strategy, int again, int num_blo
            {static_cast<int>(cut), static_cast<int>(blocks.end - cut), plain}}};
 }
 
-// The blocks of each part: its layers, the embedding with the first, the head with the last.
+// The blocks of each part: its layers, plus the embedding for the first part and the head for the last.
 std::vector<Span> blocks_of_parts(const std::vector<std::int64_t>& layers) {
   std::vector<Span> parts;
   std::int64_t next = 1;
@@ -40,7 +40,7 @@ std::vector<Span> blocks_of_parts(const std::vector<std::int64_t>& layers) {
   return parts;
 }
 
-void deal_layers(const ImportedGrid& grid, Plan& plan) {
+void distribute_layers(const ImportedGrid& grid, Plan& plan) {
   std::vector<Stage>& stages = plan.pipelines.front().stages;
   std::vector<std::int64_t> layers = grid.layers;
   if (layers.empty())
@@ -52,8 +52,8 @@ void deal_layers(const ImportedGrid& grid, Plan& plan) {
         part_of(parts[i], grid.shape.strategy, grid.recomputed_layers, plan.num_blocks);
 }
 
-// Rank = tensor and context part, then stage, then data part.
-void number_stages_inside(const ImportedGrid& grid, Plan& plan) {
+// Rank order: tensor and context part vary fastest, then stage, then data part.
+void renumber_inner_pipeline(const ImportedGrid& grid, Plan& plan) {
   const int inner = grid.shape.strategy.tp * grid.shape.strategy.cp;
   std::vector<Stage>& stages = plan.pipelines.front().stages;
   for (std::size_t s = 0; s < stages.size(); ++s)
@@ -70,21 +70,21 @@ Plan build_imported(const ImportedGrid& given, const ModelSpec& model, const std
   const LayerStrategy& s = grid.shape.strategy;
   const std::int64_t parts = std::int64_t{grid.shape.pp} * grid.shape.chunks;
   const std::int64_t cell = std::int64_t{grid.shape.pp} * s.tp * s.cp;
-  if (cell > kMostPlanDevices || grid.devices > kMostPlanDevices)
-    throw UserError("{}: {} devices are more than the {} that a plan may name", source,
-                    std::max(cell, grid.devices), kMostPlanDevices);
+  if (cell > kMaxPlanDevices || grid.devices > kMaxPlanDevices)
+    throw UserError("{}: {} devices exceed the {} devices that a plan may have", source,
+                    std::max(cell, grid.devices), kMaxPlanDevices);
   if (grid.devices % cell != 0)
-    throw UserError("{}: {} devices do not divide by tp {} x cp {} x pp {}", source, grid.devices, s.tp, s.cp,
-                    grid.shape.pp);
+    throw UserError("{}: {} devices are not divisible by tp {} x cp {} x pp {}", source, grid.devices, s.tp,
+                    s.cp, grid.shape.pp);
   grid.shape.dp = static_cast<int>(grid.devices / cell);
   const std::int64_t together = std::int64_t{grid.shape.dp} * grid.shape.microbatch;
   if (grid.shape.batch == 0) grid.shape.batch = together;
   if (grid.shape.batch % together != 0)
     throw UserError(
-        "{}: a batch of {} does not divide by micro-batches of {} sequences on {} data-parallel parts",
+        "{}: a batch of {} is not divisible by micro-batches of {} sequences on {} data-parallel ranks",
         source, grid.shape.batch, grid.shape.microbatch, grid.shape.dp);
-  if (grid.shape.batch / together > kMostMicrobatches || together > 1'000'000'000)
-    throw UserError("{}: a batch of {} in micro-batches of {} is beyond what a plan may say", source,
+  if (grid.shape.batch / together > kMaxMicrobatches || together > 1'000'000'000)
+    throw UserError("{}: a batch of {} in micro-batches of {} exceeds the limits of a plan", source,
                     grid.shape.batch, together);
   if (parts > model.layers + 2)
     throw UserError("{}: {} stages and chunks are more than the {} layers of the model", source, parts,
@@ -92,19 +92,20 @@ Plan build_imported(const ImportedGrid& given, const ModelSpec& model, const std
   if (!grid.layers.empty() &&
       (std::ssize(grid.layers) != parts ||
        std::accumulate(grid.layers.begin(), grid.layers.end(), std::int64_t{0}) != model.layers))
-    throw UserError("{}: stages that hold {} layers in {} parts do not make {} layers in {} parts", source,
-                    std::accumulate(grid.layers.begin(), grid.layers.end(), std::int64_t{0}),
-                    grid.layers.size(), model.layers, parts);
+    throw UserError(
+        "{}: the stage layout has {} layers in {} parts, but the model has {} layers and the grid {} parts",
+        source, std::accumulate(grid.layers.begin(), grid.layers.end(), std::int64_t{0}), grid.layers.size(),
+        model.layers, parts);
   Plan plan = uniform_plan(model, grid.shape);
   plan.accumulators = grid.accumulators;
   plan.fp8 = grid.fp8;
-  deal_layers(grid, plan);
-  if (grid.has_stages_inside) number_stages_inside(grid, plan);
+  distribute_layers(grid, plan);
+  if (grid.has_inner_pipeline) renumber_inner_pipeline(grid, plan);
   validate(plan, model, source);
   return plan;
 }
 
-// Commas mean nothing; "(x)*n" and "x*n" repeat; '|' ends a part; E and L are the embedding and the loss, t a layer.
+// Commas are ignored; "(x)*n" and "x*n" repeat; '|' ends a part; E is the embedding, L the loss, t a layer.
 std::vector<std::int64_t> parse_layout(const std::string& layout, const std::string& where) {
   std::string flat;
   for (const char c : layout)
@@ -118,14 +119,14 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
   const auto repeat = [&]() -> std::int64_t {
     if (at >= flat.size() || flat[at] != '*') return 1;
     std::int64_t count = 0;
-    while (++at < flat.size() && flat[at] >= '0' && flat[at] <= '9' && count <= kMostLayoutBlocks)
+    while (++at < flat.size() && flat[at] >= '0' && flat[at] <= '9' && count <= kMaxLayoutBlocks)
       count = count * 10 + (flat[at] - '0');
-    if (count < 1 || count > kMostLayoutBlocks) refuse("repeats something not at all, or too often");
+    if (count < 1 || count > kMaxLayoutBlocks) refuse("has an invalid repeat count");
     return count;
   };
   const auto take = [&](std::string_view unit, std::int64_t times) {
     total += times * std::ssize(unit);
-    if (total > kMostLayoutBlocks) refuse("has more layers than any model");
+    if (total > kMaxLayoutBlocks) refuse("has too many layers");
     for (std::int64_t i = 0; i < times; ++i)
       for (const char c : unit) {
         if (c == '|')
@@ -133,14 +134,14 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
         else if (c == 't')
           ++layers.back();
         else if (c != 'E' && c != 'L')
-          refuse("is no layout of E, t, L and |");
+          refuse("is not a layout of E, t, L and |");
       }
   };
-  // Inside parentheses a unit may repeat too: "(Et*2|)*3".
+  // Units inside parentheses may repeat too: "(Et*2|)*3".
   const auto unit_at = [&](std::string& unit) {
     const char c = flat[at++];
     const std::int64_t times = repeat();
-    if (times + std::ssize(unit) > kMostLayoutBlocks) refuse("has more layers than any model");
+    if (times + std::ssize(unit) > kMaxLayoutBlocks) refuse("has too many layers");
     unit.append(static_cast<std::size_t>(times), c);
   };
   while (at < flat.size()) {
@@ -152,7 +153,7 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
     }
     ++at;
     while (at < flat.size() && flat[at] != ')') unit_at(unit);
-    if (at >= flat.size()) refuse("opens a parenthesis that does not close");
+    if (at >= flat.size()) refuse("has an unclosed parenthesis");
     ++at;
     take(unit, repeat());
   }
@@ -161,10 +162,11 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
 
 ImportedPlan import_plan(std::string_view text, const std::string& source, const ImportRequest& request) {
   if (request.devices && *request.devices < 1)
-    throw UserError("--devices: {} is not at least 1", *request.devices);
-  if (request.batch && *request.batch < 1) throw UserError("--batch: {} is not at least 1", *request.batch);
+    throw UserError("--devices: must be at least 1, found {}", *request.devices);
+  if (request.batch && *request.batch < 1)
+    throw UserError("--batch: must be at least 1, found {}", *request.batch);
   if (request.sequence_length && *request.sequence_length < 1)
-    throw UserError("--seq: {} is not at least 1", *request.sequence_length);
+    throw UserError("--seq: must be at least 1, found {}", *request.sequence_length);
   ImportedPlan imported;
   if (starts_with(trim(text), "{")) {
     imported.trainer = Trainer::deepspeed;
@@ -177,7 +179,7 @@ ImportedPlan import_plan(std::string_view text, const std::string& source, const
 }
 
 ImportedPlan read_import(const Path& path, const ImportRequest& request) {
-  return import_plan(value_or_throw(read_file(path, kLargestImport)), path.string(), request);
+  return import_plan(value_or_throw(read_file(path, kMaxImportBytes)), path.string(), request);
 }
 
 }  // namespace optimus

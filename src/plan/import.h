@@ -1,8 +1,10 @@
-// Another trainer's launch as a plan of ours: a Megatron-LM command line (a shell script, or a text file with its arguments), or a
-// DeepSpeed configuration. The way back of plan/export.h: of a uniform plan, import(export(plan)) is the plan.
+// Converts the launch of another trainer to an Optimus plan: a Megatron-LM command line (a shell script, or a
+// text file with its arguments) or a DeepSpeed configuration. The opposite direction of plan/export.h: for a
+// uniform plan, import(export(plan)) equals the plan.
 //
-// Every argument ends in one of three lists: understood, without meaning for the plan (logging, data, optimizer's numbers), unknown.
-// Files come from outside: hostile ones give one line, within bounded memory.
+// Every argument ends in one of three lists: understood, without effect on the plan (logging, data, optimizer
+// settings), or unknown. The files are untrusted input: a malicious file leads to a one-line error within
+// bounded memory.
 #pragma once
 
 #include <optional>
@@ -16,10 +18,10 @@
 
 namespace optimus {
 
-// What the user says beside the file; it goes before what the file says.
+// What the user specifies in addition to the file. It takes precedence over the file.
 struct ImportRequest {
-  std::optional<ModelSpec> model{};  // needed for DeepSpeed, whose file does not know the model
-  std::optional<int> devices{};      // needed where the file does not say how many processes it starts
+  std::optional<ModelSpec> model{};  // required for DeepSpeed, whose file does not describe the model
+  std::optional<int> devices{};      // required if the file does not specify the number of processes
   std::optional<std::int64_t> batch{}, sequence_length{}, vocab{};
 };
 
@@ -28,10 +30,10 @@ struct ImportedPlan {
   ModelSpec model;
   Plan plan;                                              // valid for the model
   std::vector<std::string> understood, ignored, unknown;  // "--num-layers 32"
-  std::vector<std::string> notes;                         // what the plan says otherwise than the file
+  std::vector<std::string> notes;                         // how the plan differs from the file
 };
 
-// `source` is the file's name, for messages. Throws UserError.
+// `source` is the file's name in messages. Throws UserError.
 ImportedPlan import_plan(std::string_view text, const std::string& source, const ImportRequest& request);
 ImportedPlan read_import(const Path& path, const ImportRequest& request);
 

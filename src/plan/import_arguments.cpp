@@ -69,12 +69,12 @@ std::vector<std::string> ArgumentList::words(const std::string& flag) {
 }
 
 std::string shown(const ArgumentList::Argument& argument) {
-  constexpr std::size_t kLongest = 120;
+  constexpr std::size_t kMaxLength = 120;
   std::string line = argument.flag;
   for (const std::string& value : argument.values)
-    if (line.size() <= kLongest) line += " " + value;
-  if (line.size() > kLongest) line = line.substr(0, kLongest) + "...";
-  // Lists are printed as JSON too, which knows no stray bytes.
+    if (line.size() <= kMaxLength) line += " " + value;
+  if (line.size() > kMaxLength) line = line.substr(0, kMaxLength) + "...";
+  // Lists are printed as JSON too, which does not allow arbitrary bytes.
   for (char& c : line)
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
   return line;

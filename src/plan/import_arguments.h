@@ -1,4 +1,5 @@
-// Flags and values of a command line, each of which is asked for or ends up among the unknown. Used by the Megatron importer alone.
+// Flags and values of a command line. Each flag is either queried or reported as unknown. Used only by the
+// Megatron importer.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +11,14 @@ namespace optimus {
 
 class ArgumentList {
  public:
-  // --flag value…, --flag=value; '_' is '-'. Of a flag that stands twice the later one counts, as in argparse.
+  // Accepts --flag value… and --flag=value; '_' equals '-'. The last occurrence of a flag wins, as in
+  // argparse.
   ArgumentList(const std::vector<std::string>& words, std::string source);
 
-  // Each marks the flag as understood.
+  // Each function marks the flag as understood.
   bool has(const std::string& flag);
   std::optional<std::string> text(const std::string& flag);
-  // Throw UserError that names the source, the flag and the value.
+  // These throw a UserError that names the source, the flag and the value.
   std::optional<std::int64_t> count(const std::string& flag, std::int64_t smallest = 1,
                                     std::int64_t largest = 1'000'000'000);
   std::optional<double> number(const std::string& flag);
@@ -36,7 +38,7 @@ class ArgumentList {
   std::string source_;
 };
 
-// "--num-layers 32", for lists.
+// "--num-layers 32", as shown in lists.
 std::string shown(const ArgumentList::Argument& argument);
 
 }  // namespace optimus

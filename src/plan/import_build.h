@@ -1,4 +1,5 @@
-// What both importers share: the plan of a grid whose stages may hold unequal numbers of layers. Used by import alone.
+// Shared by both importers: builds the plan of a grid whose stages may have unequal numbers of layers. Used
+// only by the importers.
 #pragma once
 
 #include <optional>
@@ -14,13 +15,14 @@ struct ImportedGrid {
   UniformPlan shape;
   Precision accumulators = Precision::fp32;
   Fp8Plan fp8;
-  std::vector<std::int64_t> layers;  // of each part, chunk * pp + stage; empty: dealt evenly
-  int recomputed_layers = 0;         // with full: only the first so many of each part; 0: all
-  bool has_stages_inside = false;    // ranks count stages before data parts
+  std::vector<std::int64_t> layers;  // layers per part, index chunk * pp + stage; empty: distributed evenly
+  int recomputed_layers = 0;  // with full recompute: only the first this many layers of each part; 0: all
+  bool has_inner_pipeline = false;  // pipeline stages vary faster than data-parallel ranks in the rank order
   std::int64_t devices = 1;
 };
 
-// Sets shape.dp from the devices and builds the plan. Throws UserError, naming the source, for what does not fit together.
+// Derives shape.dp from the number of devices and builds the plan. Throws a UserError that names the source
+// if the values do not fit together.
 Plan build_imported(const ImportedGrid& grid, const ModelSpec& model, const std::string& source);
 
 void import_megatron(std::string_view text, const std::string& source, const ImportRequest& request,
@@ -28,7 +30,7 @@ void import_megatron(std::string_view text, const std::string& source, const Imp
 void import_deepspeed(std::string_view text, const std::string& source, const ImportRequest& request,
                       ImportedPlan& imported);
 
-// "Et*2|(t|)*3L" as the layers of each part. Throws UserError.
+// Parses a layout such as "Et*2|(t|)*3L" into the number of layers of each part. Throws UserError.
 std::vector<std::int64_t> parse_layout(const std::string& layout, const std::string& where);
 
 }  // namespace optimus

@@ -1,5 +1,6 @@
-// A DeepSpeed configuration as a plan. The file knows neither the model nor the devices; both come with the request. "auto", which
-// Hugging Face fills in, counts as absent. docs/export.md has the table.
+// Converts a DeepSpeed configuration to a plan. The file contains neither the model nor the number of
+// devices; both are part of the request. The value "auto", which Hugging Face fills in, is treated as absent.
+// docs/export.md has the table.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,39 +14,39 @@
 namespace optimus {
 namespace {
 
-constexpr std::array kSectionsWithoutMatter = {"optimizer",
-                                               "scheduler",
-                                               "gradient_clipping",
-                                               "steps_per_print",
-                                               "wall_clock_breakdown",
-                                               "tensorboard",
-                                               "wandb",
-                                               "csv_monitor",
-                                               "comet",
-                                               "flops_profiler",
-                                               "comms_logger",
-                                               "dump_state",
-                                               "prescale_gradients",
-                                               "sparse_gradients",
-                                               "gradient_predivide_factor",
-                                               "checkpoint",
-                                               "aio",
-                                               "elasticity",
-                                               "autotuning",
-                                               "memory_breakdown",
-                                               "compile",
-                                               "timers",
-                                               "data_efficiency",
-                                               "communication_data_type",
-                                               "zero_allow_untested_optimizer",
-                                               "zero_force_ds_cpu_optimizer"};
+constexpr std::array kIrrelevantSections = {"optimizer",
+                                            "scheduler",
+                                            "gradient_clipping",
+                                            "steps_per_print",
+                                            "wall_clock_breakdown",
+                                            "tensorboard",
+                                            "wandb",
+                                            "csv_monitor",
+                                            "comet",
+                                            "flops_profiler",
+                                            "comms_logger",
+                                            "dump_state",
+                                            "prescale_gradients",
+                                            "sparse_gradients",
+                                            "gradient_predivide_factor",
+                                            "checkpoint",
+                                            "aio",
+                                            "elasticity",
+                                            "autotuning",
+                                            "memory_breakdown",
+                                            "compile",
+                                            "timers",
+                                            "data_efficiency",
+                                            "communication_data_type",
+                                            "zero_allow_untested_optimizer",
+                                            "zero_force_ds_cpu_optimizer"};
 
-// The members of the file by their dotted names, each marked when it was understood.
+// Reads members of the file by their dotted names and records which were understood.
 class ConfigReader {
  public:
   ConfigReader(const Json& document, const std::string& source) : view_(document, source) {}
 
-  // Nothing when it is absent, null or "auto".
+  // Empty if the member is absent, null or "auto".
   std::optional<JsonView> find(const std::string& section, const std::string& key) {
     std::optional<JsonView> at = section.empty() ? view_ : view_.find(section);
     if (!at) return std::nullopt;
@@ -68,15 +69,15 @@ class ConfigReader {
 
   void list(ImportedPlan& imported) const {
     for (const auto& [name, member] : view_.members()) {
-      const bool is_plain = std::find(kSectionsWithoutMatter.begin(), kSectionsWithoutMatter.end(), name) !=
-                            kSectionsWithoutMatter.end();
+      const bool is_plain = std::find(kIrrelevantSections.begin(), kIrrelevantSections.end(), name) !=
+                            kIrrelevantSections.end();
       const bool is_section = member.raw().is_object();
       if (is_plain) {
         imported.ignored.push_back(name);
       } else if (!is_section) {
         sort_in(name, imported.unknown, imported);
       } else {
-        // Inside a section that we know, what is left tunes buckets and buffers.
+        // In a known section, the remaining keys tune buckets and buffers.
         const bool is_known =
             std::any_of(understood_.begin(), understood_.end(),
                         [&, section = name](const auto& seen) { return starts_with(seen, section + "."); });
@@ -89,8 +90,9 @@ class ConfigReader {
 
  private:
   void sort_in(const std::string& name, std::vector<std::string>& otherwise, ImportedPlan& imported) const {
-    const bool is_seen = std::find(understood_.begin(), understood_.end(), name) != understood_.end();
-    (is_seen ? imported.understood : otherwise).push_back(name);
+    const bool is_understood_key =
+        std::find(understood_.begin(), understood_.end(), name) != understood_.end();
+    (is_understood_key ? imported.understood : otherwise).push_back(name);
   }
 
   JsonView view_;
@@ -101,15 +103,17 @@ void read_zero(ConfigReader& file, std::int64_t group, LayerStrategy& s, std::ve
   s.zero = static_cast<int>(file.count("zero_optimization", "stage", 0, 3).value_or(0));
   if (const auto offload = file.find("zero_optimization", "offload_optimizer"))
     s.offload = s.zero > 0 && offload->text_or("device", "none") != "none";
-  // Groups that hold all of the state (up to 0.18), or only a second copy of the parameters.
-  const auto whole = file.count("zero_optimization", "mics_shard_size", -1, kMostPlanDevices),
-             second = file.count("zero_optimization", "zero_hpz_partition_size", 1, kMostPlanDevices);
+  // Groups that share all of the state (up to 0.18), or only a second copy of the parameters.
+  const auto whole = file.count("zero_optimization", "mics_shard_size", -1, kMaxPlanDevices),
+             second = file.count("zero_optimization", "zero_hpz_partition_size", 1, kMaxPlanDevices);
   const std::int64_t shards = whole.value_or(0) > 0 ? *whole : second.value_or(1) > 1 ? *second : 0;
   if (s.zero < 3 || shards == 0 || shards >= group) return;
   s.shard_group = static_cast<int>(shards);
   if (whole.value_or(0) <= 0)
-    notes.push_back(fmt::format(
-        "parameters are gathered within groups of {}; the plan shards all of the state so", shards));
+    notes.push_back(
+        fmt::format("DeepSpeed gathers only the parameters within groups of {}; the plan shards all of the "
+                    "state within these groups",
+                    shards));
 }
 
 void read_recompute_sections(ConfigReader& file, std::int64_t layers, LayerStrategy& s) {
@@ -124,13 +128,14 @@ void read_recompute_sections(ConfigReader& file, std::int64_t layers, LayerStrat
 
 void read_types(ConfigReader& file, const std::string& source, ImportedGrid& grid) {
   const bool is_bf16 = file.is_on("bf16") || file.is_on("bfloat16"), is_fp16 = file.is_on("fp16");
-  if (is_bf16 && is_fp16) throw UserError("{}: bf16 and fp16 are both enabled; one at a time", source);
+  if (is_bf16 && is_fp16) throw UserError("{}: bf16 and fp16 are both enabled; enable only one", source);
   grid.shape.precision = is_bf16 ? Precision::bf16 : is_fp16 ? Precision::fp16 : Precision::fp32;
   if (const auto word = file.find("data_types", "grad_accum_dtype"))
     grid.accumulators = parse_precision(word->text(), word->where());
 }
 
-// Two of the three say the third: batch = micro-batch x accumulation x data-parallel parts.
+// Any two of the three values determine the third: batch = micro-batch x accumulation steps x data-parallel
+// ranks.
 void read_batch(ConfigReader& file, const std::string& source, const ImportRequest& request, std::int64_t dp,
                 ImportedGrid& grid) {
   const auto batch = file.count("", "train_batch_size", 1, 1'000'000'000'000);
@@ -142,17 +147,17 @@ void read_batch(ConfigReader& file, const std::string& source, const ImportReque
                                            : 0;
   if (total == 0)
     throw UserError(
-        "{}: neither train_batch_size nor train_micro_batch_size_per_gpu is a number in it; give --batch B",
+        "{}: neither train_batch_size nor train_micro_batch_size_per_gpu is a number; specify --batch B",
         source);
   const std::int64_t parts = dp * steps.value_or(1);
   if (!micro && total % parts != 0)
-    throw UserError("{}: a batch of {} does not divide by {} accumulation steps x {} data-parallel parts",
+    throw UserError("{}: a batch of {} is not divisible by {} accumulation steps x {} data-parallel ranks",
                     source, total, steps.value_or(1), dp);
   const std::int64_t each = micro ? *micro : total / parts;
   if (each > 1'000'000)
-    throw UserError("{}: micro-batches of {} sequences are beyond what a plan may say", source, each);
+    throw UserError("{}: micro-batches of {} sequences exceed the limits of a plan", source, each);
   if (!request.batch && batch && micro && steps && *micro * *steps * dp != *batch)
-    throw UserError("{}: train_batch_size {} is not {} x {} accumulation steps x {} data-parallel parts",
+    throw UserError("{}: train_batch_size {} is not {} x {} accumulation steps x {} data-parallel ranks",
                     source, *batch, *micro, *steps, dp);
   grid.shape.microbatch = static_cast<int>(each);
   grid.shape.batch = total;
@@ -163,19 +168,21 @@ void read_batch(ConfigReader& file, const std::string& source, const ImportReque
 void import_deepspeed(std::string_view text, const std::string& source, const ImportRequest& request,
                       ImportedPlan& imported) {
   const Json document = parse_json(text, source);
-  if (!request.model) throw UserError("{}: a DeepSpeed file does not name its model; give --model M", source);
+  if (!request.model)
+    throw UserError("{}: a DeepSpeed file does not name its model; specify --model M", source);
   if (!request.devices)
-    throw UserError("{}: a DeepSpeed file does not say on how many devices; give --devices N", source);
+    throw UserError("{}: a DeepSpeed file does not specify the number of devices; specify --devices N",
+                    source);
   imported.model = *request.model;
   if (request.vocab) imported.model.vocab = *request.vocab;
   if (imported.model.is_custom())
-    throw UserError("{}: {} is a model of custom blocks; a transformer is expected", source,
+    throw UserError("{}: {} is a model of custom blocks; a transformer is required", source,
                     imported.model.name);
   ConfigReader file(document, source);
   ImportedGrid grid;
   LayerStrategy& s = grid.shape.strategy;
   const auto size = [&](const char* section, const char* key) {
-    return static_cast<int>(file.count(section, key, 0, kMostPlanDevices).value_or(1));
+    return static_cast<int>(file.count(section, key, 0, kMaxPlanDevices).value_or(1));
   };
   s.tp = std::max(1, size("tensor_parallel", "autotp_size"));
   s.cp = std::max(1, size("", "sequence_parallel_size"));
@@ -190,8 +197,9 @@ void import_deepspeed(std::string_view text, const std::string& source, const Im
   read_batch(file, source, request, std::max<std::int64_t>(1, grid.devices / cell), grid);
   grid.shape.sequence_length = request.sequence_length.value_or(imported.model.max_positions);
   if (!request.sequence_length)
-    imported.notes.push_back(fmt::format("a DeepSpeed file has no sequence length; {} is the model's longest",
-                                         imported.model.max_positions));
+    imported.notes.push_back(
+        fmt::format("a DeepSpeed file has no sequence length; using the maximum of the model, {}",
+                    imported.model.max_positions));
   imported.plan = build_imported(grid, imported.model, source);
   file.list(imported);
 }

@@ -1,5 +1,6 @@
-// A Megatron-LM command line as a plan: the model that its flags describe (import_megatron_model.cpp), then the grid.
-// docs/export.md has the table. Flags are those of megatron/training/arguments.py, older spellings included.
+// Converts a Megatron-LM command line to a plan: the model that its flags describe
+// (import_megatron_model.cpp), then the grid. docs/export.md has the table. The flags are those of
+// megatron/training/arguments.py, including older spellings.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,14 +12,14 @@
 #include "plan/import_arguments.h"
 #include "plan/import_build.h"
 #include "plan/import_megatron.h"
-#include "plan/import_words.h"
+#include "plan/shell_words.h"
 
 namespace optimus {
 namespace {
 
-// Flags that change nothing in who computes what: learning, data, files, logs, kernels. A name that ends in '-' stands for all that
-// begin so.
-constexpr std::array kNoMatter = {
+// Flags without effect on the plan: optimizer, data, files, logs, kernels. A name that ends in '-' matches
+// all flags with this prefix.
+constexpr std::array kIrrelevantFlags = {
     "--adam-",
     "--apply-layernorm-1p",
     "--apply-query-key-layer-scaling",
@@ -131,39 +132,41 @@ constexpr std::array kNoMatter = {
     "--weight-decay-",
 };
 
-bool is_without_matter(const std::string& flag) {
-  return std::any_of(kNoMatter.begin(), kNoMatter.end(), [&](std::string_view known) {
+bool is_irrelevant(const std::string& flag) {
+  return std::any_of(kIrrelevantFlags.begin(), kIrrelevantFlags.end(), [&](std::string_view known) {
     return ends_with(known, "-") ? starts_with(flag, known) : flag == known;
   });
 }
 
-// Layers in 8 bits: all, or without some at both ends; none named: as usual, without one at each. Nothing: no layer is left.
+// The fp8 layers: all, or all except some at both ends. Empty list: the plan's default, which excludes the
+// first and the last layer. nullopt: no layer remains.
 std::optional<std::vector<int>> read_fp8_blocks(ArgumentList& a, std::int64_t layers) {
-  const bool has_wide_ends = a.has("--first-last-layers-bf16");
+  const bool has_bf16_ends = a.has("--first-last-layers-bf16");
   const std::int64_t first = a.count("--num-layers-at-start-in-bf16", 0, 10'000).value_or(1),
                      last = a.count("--num-layers-at-end-in-bf16", 0, 10'000).value_or(1);
   std::vector<int> blocks;
-  if (has_wide_ends && first == 1 && last == 1) return blocks;
-  for (std::int64_t layer = has_wide_ends ? first : 0; layer < layers - (has_wide_ends ? last : 0); ++layer)
+  if (has_bf16_ends && first == 1 && last == 1) return blocks;
+  for (std::int64_t layer = has_bf16_ends ? first : 0; layer < layers - (has_bf16_ends ? last : 0); ++layer)
     blocks.push_back(static_cast<int>(layer) + 1);
   return blocks.empty() ? std::nullopt : std::optional(blocks);
 }
 
 void read_fp8_scales(ArgumentList& a, ImportedGrid& grid, std::vector<std::string>& notes) {
   const std::string recipe = a.text("--fp8-recipe").value_or("delayed");
-  const bool is_of_window = a.text("--fp8-amax-compute-algo").value_or("most_recent") == "max";
+  const bool uses_window = a.text("--fp8-amax-compute-algo").value_or("most_recent") == "max";
   const std::int64_t window = a.count("--fp8-amax-history-len", 1, 1'000'000'000).value_or(1);
   if (grid.shape.precision != Precision::fp8) return;
   const LayerStrategy& s = grid.shape.strategy;
   if (recipe == "delayed") {
-    grid.fp8.window = is_of_window ? static_cast<int>(std::min<std::int64_t>(window, kLongestFp8Window)) : 1;
-    if (is_of_window && window > kLongestFp8Window)
-      notes.push_back(fmt::format("maxima of {} steps are remembered, not of {}", kLongestFp8Window, window));
+    grid.fp8.window = uses_window ? static_cast<int>(std::min<std::int64_t>(window, kMaxFp8Window)) : 1;
+    if (uses_window && window > kMaxFp8Window)
+      notes.push_back(
+          fmt::format("the history has the maxima of {} steps, not of {}", kMaxFp8Window, window));
   } else if (recipe == "tensorwise" && s.tp == 1 && s.cp == 1) {
     grid.fp8.scaling = Fp8Scaling::current;
   } else {
     notes.push_back(fmt::format(
-        "scales of 8-bit products come from the last {} steps' maxima of whole tensors, not by recipe {}{}",
+        "fp8 scales come from the maxima of whole tensors in the last {} steps, not from recipe {}{}",
         grid.fp8.window, in_quotes(recipe), recipe == "tensorwise" ? ", which needs tp 1 and cp 1" : ""));
   }
 }
@@ -175,16 +178,16 @@ void read_precision(ArgumentList& a, std::int64_t layers, ImportedGrid& grid,
   const auto blocks = read_fp8_blocks(a, layers);
   const bool is_fp8 = (!format.empty() || is_hybrid || is_e4m3) && blocks;
   const bool is_fp16 = a.has("--fp16"), is_bf16 = a.has("--bf16");
-  const bool is_wide = a.has("--accumulate-allreduce-grads-in-fp32"),
+  const bool accumulates_in_fp32 = a.has("--accumulate-allreduce-grads-in-fp32"),
              is_narrow = a.has("--grad-reduce-in-bf16");
   grid.shape.precision = is_fp8    ? Precision::fp8
                          : is_fp16 ? Precision::fp16
                          : is_bf16 ? Precision::bf16
                                    : Precision::fp32;
-  if (grid.shape.precision == Precision::fp16 && !is_wide) grid.accumulators = Precision::fp16;
+  if (grid.shape.precision == Precision::fp16 && !accumulates_in_fp32) grid.accumulators = Precision::fp16;
   if (grid.shape.precision == Precision::bf16 && is_narrow) grid.accumulators = Precision::bf16;
   if (is_fp8) grid.fp8.blocks = *blocks;
-  if (is_fp8 && is_e4m3) notes.emplace_back("gradients of 8-bit products are in e5m2, not in e4m3");
+  if (is_fp8 && is_e4m3) notes.emplace_back("gradients are in e5m2 in fp8 GEMMs, not in e4m3");
   read_fp8_scales(a, grid, notes);
 }
 
@@ -200,12 +203,12 @@ void read_recompute(ArgumentList& a, const std::string& source, ImportedGrid& gr
     s.recompute = RecomputeMode::selective;
     if (modules != std::vector<std::string>{"layernorm"})
       notes.emplace_back(
-          "selective recompute is ours: norms and activation functions; attention never keeps its scores");
+          "selective recompute covers norms and activation functions; attention scores are never saved");
   } else if (granularity == "full") {
     s.recompute = RecomputeMode::full;
     (method == "block" ? grid.recomputed_layers : s.recompute_layers) = layers;
   } else if (!granularity.empty()) {
-    throw UserError("{}: --recompute-granularity {} is neither full nor selective", source,
+    throw UserError("{}: --recompute-granularity: must be full or selective, found {}", source,
                     in_quotes(granularity));
   }
 }
@@ -226,7 +229,7 @@ void read_sharding(ArgumentList& a, const std::string& source, LayerStrategy& s)
   s.offload = a.has("--optimizer-cpu-offload");
 }
 
-// Layers of the parts where the flags make them unequal.
+// Reads the layers of each part if the flags make the parts unequal.
 void read_stages(ArgumentList& a, const std::string& source, std::int64_t layers, ImportedGrid& grid) {
   const int pp = grid.shape.pp;
   const auto first = a.count("--decoder-first-pipeline-num-layers"),
@@ -238,8 +241,8 @@ void read_stages(ArgumentList& a, const std::string& source, std::int64_t layers
   if (const auto layout = a.text("--pipeline-model-parallel-layout")) {
     grid.layers = parse_layout(*layout, source + ": --pipeline-model-parallel-layout");
     if (std::ssize(grid.layers) % pp != 0)
-      throw UserError("{}: the layout has {} parts, which {} stages cannot share", source, grid.layers.size(),
-                      pp);
+      throw UserError("{}: the layout has {} parts, which are not divisible by {} stages", source,
+                      grid.layers.size(), pp);
     grid.shape.chunks = static_cast<int>(std::ssize(grid.layers) / pp);
     return;
   }
@@ -252,15 +255,16 @@ void read_stages(ArgumentList& a, const std::string& source, std::int64_t layers
     const std::int64_t others = pp - (first ? 1 : 0) - (last ? 1 : 0);
     const std::int64_t rest = layers - first.value_or(0) - last.value_or(0);
     if (grid.shape.chunks > 1 || others < 1 || rest < 1 || rest % others != 0)
-      throw UserError("{}: {} layers cannot be dealt to {} stages of which the first has {} and the last {}",
-                      source, layers, parts, first.value_or(0), last.value_or(0));
+      throw UserError(
+          "{}: {} layers cannot be distributed over {} stages with {} layers in the first and {} in the last",
+          source, layers, parts, first.value_or(0), last.value_or(0));
     grid.layers.assign(static_cast<std::size_t>(std::min<std::int64_t>(pp, 10'000)), rest / others);
     if (first) grid.layers.front() = *first;
     if (last) grid.layers.back() = *last;
     return;
   }
   if (counted % parts != 0)
-    throw UserError("{}: {} layers do not divide by {} stages x {} chunks", source, counted, pp,
+    throw UserError("{}: {} layers are not divisible by {} stages x {} chunks", source, counted, pp,
                     grid.shape.chunks);
   if (!counts_embedding && !counts_loss) return;
   grid.layers.assign(static_cast<std::size_t>(std::min(parts, counted)), counted / parts);
@@ -272,11 +276,11 @@ std::int64_t started_devices(const LaunchLine& line, const std::string& source,
                              const ImportRequest& request) {
   if (request.devices) return *request.devices;
   ArgumentList a(line.launcher, source);
-  const auto each = a.count("--nproc-per-node", 1, kMostPlanDevices);
-  const auto nodes = a.count("--nnodes", 1, kMostPlanDevices);
+  const auto each = a.count("--nproc-per-node", 1, kMaxPlanDevices);
+  const auto nodes = a.count("--nnodes", 1, kMaxPlanDevices);
   if (!each)
-    throw UserError(
-        "{}: how many devices it starts is not in it (torchrun --nproc-per-node); give --devices N", source);
+    throw UserError("{}: the number of devices is missing (torchrun --nproc-per-node); specify --devices N",
+                    source);
   return *each * nodes.value_or(1);
 }
 
@@ -285,7 +289,7 @@ ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const I
   ImportedGrid grid;
   LayerStrategy& s = grid.shape.strategy;
   const auto size = [&](const char* flag) {
-    return static_cast<int>(a.count(flag, 1, kMostPlanDevices).value_or(1));
+    return static_cast<int>(a.count(flag, 1, kMaxPlanDevices).value_or(1));
   };
   s.tp = size("--tensor-model-parallel-size");
   grid.shape.pp = size("--pipeline-model-parallel-size");
@@ -297,7 +301,7 @@ ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const I
   read_sharding(a, source, s);
   read_recompute(a, source, grid, notes);
   read_precision(a, model.layers, grid, notes);
-  grid.has_stages_inside = a.has("--use-tp-pp-dp-mapping");
+  grid.has_inner_pipeline = a.has("--use-tp-pp-dp-mapping");
   grid.shape.microbatch = static_cast<int>(a.count("--micro-batch-size", 1, 1'000'000).value_or(1));
   const auto batch = a.count("--global-batch-size", 1, 1'000'000'000'000);
   grid.shape.batch = request.batch ? *request.batch : batch.value_or(0);
@@ -309,16 +313,16 @@ ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const I
   return grid;
 }
 
-// Flags that a plan has no word for, where they ask for something else than it does.
+// Notes flags that a plan cannot express if their value differs from the plan's behavior.
 void note_differences(ArgumentList& a, const ImportedGrid& grid, std::vector<std::string>& notes) {
   if (const auto name = a.text("--optimizer"); name && *name != "adam")
-    notes.push_back(fmt::format("memory is counted for Adam's state, not for that of {}", in_quotes(*name)));
+    notes.push_back(fmt::format("memory is computed for Adam's state, not for that of {}", in_quotes(*name)));
   if (const auto part = a.number("--optimizer-offload-fraction"); part && *part < 1)
-    notes.push_back(fmt::format("all of the optimizer's state is offloaded, not {} of it", *part));
+    notes.push_back(fmt::format("the whole optimizer state is offloaded, not {} of it", *part));
   if (const auto part = a.number("--rotary-percent"); part && *part != 1)
-    notes.push_back(fmt::format("rotary positions turn whole heads, not {} of them", *part));
+    notes.push_back(fmt::format("rotary positions apply to whole heads, not to {} of them", *part));
   if (const auto way = a.text("--cp-comm-type"); way && *way != "p2p")
-    notes.push_back(fmt::format("keys and values go round a ring, not by {}", in_quotes(*way)));
+    notes.push_back(fmt::format("context parallelism uses ring attention, not {}", in_quotes(*way)));
   const auto group = a.count("--microbatch-group-size-per-virtual-pipeline-stage");
   if (group && *group != grid.shape.pp)
     notes.push_back(
@@ -327,9 +331,9 @@ void note_differences(ArgumentList& a, const ImportedGrid& grid, std::vector<std
 
 void list_arguments(const ArgumentList& a, ImportedPlan& imported) {
   for (const ArgumentList::Argument& argument : a.all())
-    (argument.is_understood             ? imported.understood
-     : is_without_matter(argument.flag) ? imported.ignored
-                                        : imported.unknown)
+    (argument.is_understood         ? imported.understood
+     : is_irrelevant(argument.flag) ? imported.ignored
+                                    : imported.unknown)
         .push_back(shown(argument));
 }
 
@@ -344,7 +348,7 @@ void import_megatron(std::string_view text, const std::string& source, const Imp
   ImportedGrid grid = grid_from_flags(a, source, request, imported.model, imported.notes);
   grid.devices = started_devices(line, source, request);
   const std::int64_t group = std::int64_t{grid.shape.pp} * grid.shape.strategy.tp;
-  const auto copies = a.count("--num-distributed-optimizer-instances", 1, kMostPlanDevices);
+  const auto copies = a.count("--num-distributed-optimizer-instances", 1, kMaxPlanDevices);
   if (copies && *copies > 1 && grid.shape.strategy.zero > 0)
     grid.shape.strategy.shard_group =
         static_cast<int>(std::max<std::int64_t>(1, grid.devices / group / *copies));

@@ -1,4 +1,4 @@
-// What the two files of the Megatron importer share. Used by import alone.
+// Shared by the two files of the Megatron importer. Used only by the importers.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@
 
 namespace optimus {
 
-// is_bert: by the script that is started. Notes say what of the flags is not applied. Throws UserError, naming the source.
+// is_bert: whether the launched script trains BERT. Notes list the flags that are not applied. Throws a
+// UserError that names the source.
 ModelSpec imported_model(ArgumentList& a, const std::string& source, const ImportRequest& request,
                          bool is_bert, std::vector<std::string>& notes);
 

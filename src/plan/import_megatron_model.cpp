@@ -1,5 +1,5 @@
-// The model that a Megatron-LM command line trains: one that its flags describe, or the user's with what flags say of it. The
-// rest of the command line: import_megatron.cpp.
+// The model of a Megatron-LM command line: either described by its flags, or the user's model modified by the
+// flags. import_megatron.cpp handles the rest of the command line.
 #include "plan/import_megatron.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-// The family whose blocks the flags describe.
+// The model family whose blocks the flags describe.
 std::optional<Family> family_of(ArgumentList& a, bool is_bert) {
   const std::string norm = a.text("--normalization").value_or("LayerNorm");
   const bool is_rotary =
@@ -27,7 +27,7 @@ std::optional<Family> family_of(ArgumentList& a, bool is_bert) {
   return std::nullopt;
 }
 
-// A preset of the family, whose fixed facts an imported model takes over.
+// A preset of the family, from which an imported model takes its fixed properties.
 const char* example_of(Family family) {
   if (family == Family::gpt2) return "gpt3-125m";
   if (family == Family::qwen2) return "qwen2-7b";
@@ -55,8 +55,8 @@ void read_biases(ArgumentList& a, ModelSpec& model, bool is_named) {
   model.has_qkv_bias = has_all || has_qkv;
 }
 
-// What else flags say of a model. Megatron-LM's defaults count where nobody named one.
-void read_facts(ArgumentList& a, ModelSpec& model, bool is_named) {
+// Further model properties from flags. Megatron-LM's defaults apply if the user did not name a model.
+void read_model_options(ArgumentList& a, ModelSpec& model, bool is_named) {
   const auto set = [&](const std::string& flag, double& target, double usual) {
     const std::optional<double> value = a.number(flag);
     if (value || !is_named) target = value.value_or(usual);
@@ -77,10 +77,10 @@ std::int64_t vocabulary_of(ArgumentList& a, const std::string& source) {
   const std::string tokenizer = a.text("--tokenizer-type").value_or("");
   if (tokenizer == "GPT2BPETokenizer") return 50257;
   if (tokenizer == "Llama2Tokenizer") return 32000;
-  throw UserError("{}: the size of the vocabulary is not in it; give --vocab N or --model M", source);
+  throw UserError("{}: the vocabulary size is missing; specify --vocab N or --model M", source);
 }
 
-// The name of the preset that has this shape.
+// The name of the preset with this shape, or "".
 std::string preset_name(const ModelSpec& model) {
   for (const std::string& name : preset_names()) {
     ModelSpec preset = *find_preset(name);
@@ -91,7 +91,7 @@ std::string preset_name(const ModelSpec& model) {
   return "";
 }
 
-// Numbers that both a named model and one made of flags take from the command line.
+// Dimensions that flags set for named models and for models described by flags.
 void read_dimensions(ArgumentList& a, ModelSpec& model, bool is_named) {
   const auto set = [&](const std::string& flag, std::int64_t& target) {
     if (const auto value = a.count(flag)) target = *value;
@@ -119,29 +119,30 @@ ModelSpec model_from_flags(ArgumentList& a, const std::string& source, const Imp
   const std::optional<Family> family = family_of(a, is_bert);
   if (!family)
     throw UserError(
-        "{}: its normalization, positions and activation are those of no model family here; give --model M",
+        "{}: no supported model family has this combination of normalization, positions and activation; "
+        "specify --model M",
         source);
   for (const char* needed : {"--num-layers", "--hidden-size", "--num-attention-heads"})
-    if (!a.has(needed)) throw UserError("{}: {} is missing; add it, or give --model M", source, needed);
+    if (!a.has(needed)) throw UserError("{}: {} is missing; add it, or specify --model M", source, needed);
   ModelSpec model = *find_preset(example_of(*family));
   model.name = "imported";
   read_dimensions(a, model, false);
   model.vocab = request.vocab ? *request.vocab : vocabulary_of(a, source);
-  read_facts(a, model, false);
+  read_model_options(a, model, false);
   if (const std::string name = preset_name(model); !name.empty()) model.name = name;
   return model;
 }
 
-// Experts are as --model says: what the flags say otherwise is told.
-void note_mixture(ArgumentList& a, const ModelSpec& model, std::vector<std::string>& notes) {
+// Expert settings come from --model; flags that differ are listed in notes.
+void note_moe_options(ArgumentList& a, const ModelSpec& model, std::vector<std::string>& notes) {
   const Mixture& m = model.mixture;
   for (const auto& [flag, own] : {std::pair{"--num-experts", m.experts},
                                   {"--moe-router-topk", m.experts_per_token},
                                   {"--moe-ffn-hidden-size", m.ffn},
                                   {"--moe-shared-expert-intermediate-size", m.shared_ffn}})
     if (const auto value = a.count(flag); value && *value != own)
-      notes.push_back(
-          fmt::format("{} {} is not applied: {} has {}, as --model says", flag, *value, model.name, own));
+      notes.push_back(fmt::format("{} {} is not applied: {} has {}, according to --model", flag, *value,
+                                  model.name, own));
   for (const char* flag :
        {"--moe-layer-freq", "--moe-grouped-gemm", "--moe-token-dispatcher-type", "--moe-aux-loss-coeff",
         "--moe-router-load-balancing-type", "--moe-router-pre-softmax", "--moe-router-num-groups",
@@ -151,7 +152,7 @@ void note_mixture(ArgumentList& a, const ModelSpec& model, std::vector<std::stri
     (void)a.has(flag);
   if (const auto width = a.count("--expert-tensor-parallel-size"); width && *width > 1)
     notes.push_back(
-        fmt::format("experts are not cut here; --expert-tensor-parallel-size {} is not applied", *width));
+        fmt::format("experts are never cut; --expert-tensor-parallel-size {} is not applied", *width));
 }
 
 bool is_valid(const ModelSpec& model) {
@@ -163,39 +164,41 @@ bool is_valid(const ModelSpec& model) {
   }
 }
 
-// The user's model, with what flags say of its numbers; what they say of its kind is the model's own matter.
+// The user's model with the dimensions from the flags. The structure of its blocks comes from the model.
 ModelSpec named_model(ArgumentList& a, const std::string& source, const ImportRequest& request, bool is_bert,
                       std::vector<std::string>& notes) {
   ModelSpec model = *request.model;
   if (model.is_custom())
-    throw UserError("{}: {} is a model of custom blocks, which Megatron-LM does not train", source,
+    throw UserError("{}: {} is a model of custom blocks, which Megatron-LM does not support", source,
                     model.name);
   const auto note = [&](const char* flag) {
-    notes.push_back(fmt::format("{} is not applied: the model is {}, as --model says", flag, model.name));
+    notes.push_back(
+        fmt::format("{} is not applied: the model is {}, according to --model", flag, model.name));
   };
-  const bool says_kind = a.has("--normalization") || a.has("--position-embedding-type") ||
-                         a.has("--swiglu") || a.has("--qk-layernorm") ||
-                         a.has("--use-rotary-position-embeddings");
+  const bool specifies_family = a.has("--normalization") || a.has("--position-embedding-type") ||
+                                a.has("--swiglu") || a.has("--qk-layernorm") ||
+                                a.has("--use-rotary-position-embeddings");
   const std::optional<Family> family = family_of(a, is_bert);
   const bool is_llama = model.family == Family::mistral || model.family == Family::mixtral;
-  if (says_kind && !model.is_mixture() && family != (is_llama ? Family::llama : model.family))
-    notes.push_back(fmt::format(
-        "normalization, positions, activation and biases are those of {}, as --model says, not the flags'",
-        model.name));
+  if (specifies_family && !model.is_mixture() && family != (is_llama ? Family::llama : model.family))
+    notes.push_back(
+        fmt::format("normalization, positions, activation and biases are those of {}, according to --model, "
+                    "and not those of the flags",
+                    model.name));
   read_dimensions(a, model, true);
   if (const auto vocab = a.count("--vocab-size")) model.vocab = *vocab;
   if (request.vocab) model.vocab = *request.vocab;
   for (const char* flag : {"--rotary-base", "--use-rope-scaling", "--rotary-seq-len-interpolation-factor"})
     if (model.positions != PositionKind::rope && a.has(flag)) note(flag);
   const ModelSpec before = model;
-  read_facts(a, model, true);
+  read_model_options(a, model, true);
   if (!is_valid(model) && is_valid(before)) {
-    // Biases are part of what a family is.
+    // Biases are a fixed property of the family.
     model.has_out_bias = before.has_out_bias, model.has_mlp_bias = before.has_mlp_bias;
     model.has_qkv_bias = before.has_qkv_bias;
     note("--disable-bias-linear");
   }
-  if (a.has("--num-experts")) note_mixture(a, model, notes);
+  if (a.has("--num-experts")) note_moe_options(a, model, notes);
   return model;
 }
 
@@ -205,9 +208,8 @@ ModelSpec imported_model(ArgumentList& a, const std::string& source, const Impor
                          bool is_bert, std::vector<std::string>& notes) {
   if (a.has("--num-experts") && !(request.model && request.model->is_mixture()))
     throw UserError(
-        "{}: --num-experts: which mixture of experts it is the flags do not say; give --model M, or remove "
-        "it "
-        "to plan the dense part",
+        "{}: --num-experts: the flags do not fully describe an MoE model; specify --model M, or remove the "
+        "flag to plan the dense part",
         source);
   const ModelSpec model = request.model ? named_model(a, source, request, is_bert, notes)
                                         : model_from_flags(a, source, request, is_bert);

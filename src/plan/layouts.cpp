@@ -1,4 +1,4 @@
-// See layouts.h. The devices of a stage, in order, already are the grid [replicas][shards][tp].
+// Implements layouts.h. The devices of a stage, in order, already form the grid [replicas][shards][tp].
 #include "plan/layouts.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ int state_bytes(Precision precision, Precision accumulators, StateKind kind) {
       return element;
     case StateKind::gradients:
       return bytes_of(accumulators);
-    // Two moments, and a master in fp32 where the weights are narrower than that.
+    // Two moments, plus an fp32 master weight if the weights have lower precision.
     case StateKind::optimizer:
       return element >= 4 ? 2 * element : 12;
   }
@@ -41,7 +41,7 @@ int expert_shards_of(const Stage& stage, const LayerStrategy& strategy, StateKin
 }
 
 Span tensor_part(const ModelSpec& model, CutUnit unit, int tp, int part) {
-  ensure(unit != CutUnit::none, "a whole tensor has no parts");
+  ensure(unit != CutUnit::none, "an uncut tensor has no parts");
   const std::int64_t units = unit == CutUnit::kv_heads ? model.heads : num_units(model, unit);
   const std::int64_t base = units / tp, extra = units % tp;
   const std::int64_t begin = part * base + std::min<std::int64_t>(part, extra),
@@ -60,8 +60,8 @@ std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp) {
 
 namespace {
 
-// Pipelines that split the model alike and differ in their devices only. They are replicas of each other, so that a
-// layout costs as much as there are different pipelines, not as many.
+// Pipelines that split the model in the same way and differ only in their devices. They are replicas of each
+// other, so the cost of a layout depends on the number of distinct pipelines only.
 using PipelineGroup = std::vector<const Pipeline*>;
 
 bool is_alike(const Pipeline& a, const Pipeline& b) {
@@ -85,7 +85,7 @@ std::vector<PipelineGroup> groups_of_pipelines(const Plan& plan) {
   return groups;
 }
 
-// Gives each (group of pipelines, stage, tp, shards) its grid, once.
+// Creates one grid per (group of pipelines, stage, tp, shards).
 class GridTable {
  public:
   explicit GridTable(Layout& layout) : layout_(layout) {}
@@ -115,7 +115,7 @@ struct StageOfBlock {
   const LayerStrategy* strategy = nullptr;
 };
 
-// For each block of the model, the stage and strategy that holds it in one pipeline.
+// For each block of the model, its stage and strategy in one pipeline.
 std::vector<StageOfBlock> stages_of_blocks(const Plan& plan, const Pipeline& pipeline) {
   std::vector<StageOfBlock> result(static_cast<std::size_t>(plan.num_blocks));
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s)
@@ -169,14 +169,15 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
   return layout;
 }
 
-bool has_buddy(const Plan& plan, const LayerStrategy& strategy) {
-  return plan.buddy > 0 && strategy.zero > 0;
+bool has_shard_copies(const Plan& plan, const LayerStrategy& strategy) {
+  return plan.copy_distance > 0 && strategy.zero > 0;
 }
 
 namespace {
 
-// Where grid has shard s, the result has the shard whose updates that device repeats: everybody moves on by `distance` shards.
-DeviceGrid turned(const DeviceGrid& grid, int distance) {
+// Returns the grid of the shard copies: the device of shard s takes the place of the shard whose updates it
+// repeats, `distance` shards further.
+DeviceGrid rotated(const DeviceGrid& grid, int distance) {
   DeviceGrid result = grid;
   const int parts = grid.num_parts;
   for (int replica = 0; replica < grid.num_replicas; ++replica)
@@ -189,14 +190,14 @@ DeviceGrid turned(const DeviceGrid& grid, int distance) {
 
 }  // namespace
 
-Layout layout_with_buddies(const Plan& plan, const ModelSpec& model, StateKind kind) {
+Layout layout_with_copies(const Plan& plan, const ModelSpec& model, StateKind kind) {
   Layout layout = layout_of(plan, model, kind);
-  if (plan.buddy == 0) return layout;
-  std::vector<int> copy_of(layout.grids.size(), -1);  // a grid in one shard has none
+  if (plan.copy_distance == 0) return layout;
+  std::vector<int> copy_of(layout.grids.size(), -1);  // -1 for a grid with a single shard
   for (std::size_t g = 0; g < copy_of.size(); ++g) {
     if (layout.grids[g].num_shards == 1) continue;
     copy_of[g] = static_cast<int>(layout.grids.size());
-    layout.grids.push_back(turned(layout.grids[g], plan.buddy));
+    layout.grids.push_back(rotated(layout.grids[g], plan.copy_distance));
   }
   for (std::vector<Placement>& placements : layout.placements) {
     const std::size_t count = placements.size();
@@ -211,9 +212,10 @@ Layout layout_with_buddies(const Plan& plan, const ModelSpec& model, StateKind k
 
 namespace {
 
-// Who holds one piece of a block's masters and moments: those of all replicas and pipelines. Pieces are counted over tensor parts, then
-// shards; a pipeline that cuts the block into fewer begins again.
-std::vector<int> holders_of(const Plan& plan, int block, int piece = 0) {
+// The owners of one piece of a block's master weights and moments, over all replicas and pipelines. Pieces
+// are numbered by shard, then by tensor part. In a pipeline that cuts the block into fewer pieces, the
+// numbers wrap around.
+std::vector<int> owners_of(const Plan& plan, int block, int piece = 0) {
   std::vector<int> holders;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
@@ -227,7 +229,7 @@ std::vector<int> holders_of(const Plan& plan, int block, int piece = 0) {
         };
         for (std::size_t first = 0; first < stage.devices.size(); first += static_cast<std::size_t>(step)) {
           holders.push_back(device(first, shard));
-          if (has_buddy(plan, strategy)) holders.push_back(device(first, shard + plan.buddy));
+          if (has_shard_copies(plan, strategy)) holders.push_back(device(first, shard + plan.copy_distance));
         }
       }
   return holders;
@@ -247,20 +249,20 @@ int num_pieces(const Plan& plan, int block) {
 
 }  // namespace
 
-std::vector<int> fewest_holders(const Plan& plan) {
-  std::vector<int> fewest = holders_of(plan, 0);
+std::vector<int> smallest_owner_set(const Plan& plan) {
+  std::vector<int> fewest = owners_of(plan, 0);
   for (int block = 1; block < plan.num_blocks; ++block)
-    if (std::vector<int> holders = holders_of(plan, block); holders.size() < fewest.size())
+    if (std::vector<int> holders = owners_of(plan, block); holders.size() < fewest.size())
       fewest = std::move(holders);
   return fewest;
 }
 
-std::vector<int> fewest_domains(const Plan& plan, const std::vector<int>& domain_of) {
+std::vector<int> smallest_domain_set(const Plan& plan, const std::vector<int>& domain_of) {
   std::vector<int> fewest;
   for (int block = 0; block < plan.num_blocks; ++block)
     for (int piece = 0; piece < num_pieces(plan, block); ++piece) {
       std::set<int> domains;
-      for (const int device : holders_of(plan, block, piece))
+      for (const int device : owners_of(plan, block, piece))
         domains.insert(domain_of.at(static_cast<std::size_t>(device)));
       if (fewest.empty() || domains.size() < fewest.size()) fewest.assign(domains.begin(), domains.end());
     }
@@ -269,7 +271,7 @@ std::vector<int> fewest_domains(const Plan& plan, const std::vector<int>& domain
 
 namespace {
 
-// Devices of a stage between which state is dealt out, and into how many shards.
+// A stage with sharded state and its number of shards.
 struct ShardedStage {
   const Stage* stage;
   int tp, shards;
@@ -285,13 +287,14 @@ std::vector<ShardedStage> sharded_stages(const Plan& plan) {
           const ShardedStage one{&stage, run.strategy.tp,
                                  shards_of(stage, run.strategy, StateKind::optimizer)};
           const bool is_known = !result.empty() && result.back() == one;
-          if (has_buddy(plan, run.strategy) && !is_known) result.push_back(one);
+          if (has_shard_copies(plan, run.strategy) && !is_known) result.push_back(one);
         }
   return result;
 }
 
-// Copies that would be lost with what they are copies of.
-std::int64_t num_beside(const ShardedStage& sharded, int distance, const std::vector<int>& domain_of) {
+// The number of copies in the same failure domain as their original.
+std::int64_t num_copies_in_same_domain(const ShardedStage& sharded, int distance,
+                                       const std::vector<int>& domain_of) {
   const std::vector<int>& devices = sharded.stage->devices;
   const auto group = static_cast<std::size_t>(sharded.tp * sharded.shards);
   const auto step = static_cast<std::size_t>(sharded.tp * distance);
@@ -306,27 +309,27 @@ std::int64_t num_beside(const ShardedStage& sharded, int distance, const std::ve
 
 }  // namespace
 
-Plan with_copies_apart(Plan plan, const std::vector<int>& domain_of) {
+Plan with_copies_in_other_domains(Plan plan, const std::vector<int>& domain_of) {
   const std::vector<ShardedStage> all = sharded_stages(plan);
   const auto beside = [&](int distance) {
     std::int64_t result = 0;
-    for (const ShardedStage& one : all) result += num_beside(one, distance, domain_of);
+    for (const ShardedStage& one : all) result += num_copies_in_same_domain(one, distance, domain_of);
     return result;
   };
   int most_shards = 1;
   for (const ShardedStage& one : all) most_shards = std::max(most_shards, one.shards);
-  std::int64_t fewest = beside(plan.buddy);
-  int best = plan.buddy;
+  std::int64_t fewest = beside(plan.copy_distance);
+  int best = plan.copy_distance;
   for (int distance = 1; distance < most_shards && fewest > 0; ++distance) {
-    const bool means_itself =
+    const bool is_own_copy =
         std::any_of(all.begin(), all.end(), [&](const auto& one) { return distance % one.shards == 0; });
-    if (means_itself) continue;
+    if (is_own_copy) continue;
     if (const std::int64_t count = beside(distance); count < fewest) fewest = count, best = distance;
   }
-  plan.buddy = best;
+  plan.copy_distance = best;
   return plan;
 }
 
-int can_lose(const Plan& plan) { return static_cast<int>(fewest_holders(plan).size()) - 1; }
+int num_tolerated_losses(const Plan& plan) { return static_cast<int>(smallest_owner_set(plan).size()) - 1; }
 
 }  // namespace optimus

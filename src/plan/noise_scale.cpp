@@ -3,22 +3,23 @@
 
 namespace optimus {
 
-// Means of numerator and denominator over steps, apart: their quotient in single steps has no mean. Both begin at 0 alike, so the
-// quotient of the means is right from the first step on.
+// Averages numerator and denominator separately over steps, because their quotient in a single step has no
+// finite mean. Both start at 0 with the same rate, so the quotient of the averages is unbiased from the first
+// step on.
 void NoiseScale::add(double gradient_squared, double covariance) {
   constexpr double kRate = 0.02;
   gradient += kRate * (gradient_squared - gradient), noise += kRate * (covariance - noise);
   ++num_steps;
 }
 
-// |G_b|^2 = |G|^2 + S / b for each size b, on average: two sizes tell both.
-void NoiseScale::see(double group_squared, double group_samples, double squared, double samples) {
+// E|G_b|^2 = |G|^2 + S / b for each size b, so two sizes determine both values.
+void NoiseScale::add_measurement(double group_squared, double group_samples, double squared, double samples) {
   if (!(samples > group_samples) || !(group_samples > 0)) return;
   add((samples * squared - group_samples * group_squared) / (samples - group_samples),
       (group_squared - squared) / (1 / group_samples - 1 / samples));
 }
 
-void NoiseScale::see(const SeenUpdate& update) {
+void NoiseScale::add_measurement(const UpdateStatistics& update) {
   if (moment > 0) {
     const double gradient_squared = update.product / moment;
     add(gradient_squared, (update.squared - gradient_squared) * update.samples);

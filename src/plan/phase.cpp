@@ -13,16 +13,16 @@
 namespace optimus {
 namespace {
 
-constexpr std::int64_t kMost = 1'000'000'000;
-constexpr std::int64_t kNotice =
-    4;  // steps between a decision and its phase: all ranks hear of it, and prepare
-constexpr std::int64_t kLeastSteps = 20;  // of a phase, before the next is thought of
+constexpr std::int64_t kMaxRampValue = 1'000'000'000;
+constexpr std::int64_t kAnnouncementSteps =
+    4;  // steps between a decision and the start of its phase, for all ranks to learn of it and prepare
+constexpr std::int64_t kMinPhaseSteps = 20;  // minimum number of steps of a phase
 
 struct RampStep {
   std::int64_t after = 0, value = 0;
 };
 
-// What a ramp is called, and what it grows to.
+// The name of a ramp and its final value.
 struct RampEnd {
   const char* name;
   std::int64_t whole = 0;
@@ -32,21 +32,20 @@ std::optional<std::int64_t> parse_count(const std::string& word) {
   std::int64_t value = 0;
   const char* const end = word.data() + word.size();
   const auto [rest, problem] = std::from_chars(word.data(), end, value);
-  const bool is_count = problem == std::errc() && rest == end && value >= 1 && value <= kMost;
+  const bool is_count = problem == std::errc() && rest == end && value >= 1 && value <= kMaxRampValue;
   return is_count ? std::optional(value) : std::nullopt;
 }
 
 [[noreturn]] void refuse(const RampEnd& end, const std::string& words) {
   const bool is_batch = end.name == std::string("batch");
-  throw UsageError("--{}-ramp: {} is not FROM:STEPS, as in 8:3000{}", end.name, words,
-                   is_batch ? ", FROM:noise, or FROM,NEXT@STEP,… as in 8,16@700" : "");
+  throw UsageError("--{}-ramp: {} is not of the form FROM:STEPS, such as 8:3000{}", end.name, words,
+                   is_batch ? ", FROM:noise, or FROM,NEXT@STEP,… such as 8,16@700" : "");
 }
 
-void refuse_not_less(const RampEnd& end, const std::string& words, std::int64_t from) {
+void check_ramp_grows(const RampEnd& end, const std::string& words, std::int64_t from) {
   if (from >= end.whole)
-    throw UsageError(
-        "--{}-ramp {}: it begins with {}, which is not less than the {} of --{} that it grows to", end.name,
-        words, from, end.whole, end.name);
+    throw UsageError("--{}-ramp {}: the first value {} must be less than the final value {} of --{}",
+                     end.name, words, from, end.whole, end.name);
 }
 
 std::vector<std::int64_t> doubled(std::int64_t from, std::int64_t whole) {
@@ -57,22 +56,22 @@ std::vector<std::int64_t> doubled(std::int64_t from, std::int64_t whole) {
 }
 
 // FROM:STEPS and FROM:noise.
-std::vector<RampStep> doubling(const RampEnd& end, const std::string& words) {
+std::vector<RampStep> parse_doubling_ramp(const RampEnd& end, const std::string& words) {
   const std::vector<std::string> parts = split(words, ':');
   if (parts.size() != 2) refuse(end, words);
   const bool is_noise = end.name == std::string("batch") && parts[1] == "noise";
   const std::optional<std::int64_t> from = parse_count(parts[0]),
-                                    steps = is_noise ? std::optional(kNotYet) : parse_count(parts[1]);
+                                    steps = is_noise ? std::optional(kUndecidedStep) : parse_count(parts[1]);
   if (!from || !steps) refuse(end, words);
-  refuse_not_less(end, words, *from);
+  check_ramp_grows(end, words, *from);
   const std::vector<std::int64_t> values = doubled(*from, end.whole);
   const std::int64_t num_changes = std::ssize(values) - 1;
   if (*steps < num_changes)
-    throw UsageError("--{}-ramp {}: it grows {} times, which {} steps have no room for", end.name, words,
+    throw UsageError("--{}-ramp {}: grows {} times, which is more than its {} steps", end.name, words,
                      num_changes, *steps);
   std::vector<RampStep> result;
   for (std::int64_t i = 0; i <= num_changes; ++i)
-    result.push_back({is_noise && i > 0 ? kNotYet
+    result.push_back({is_noise && i > 0 ? kUndecidedStep
                       : is_noise        ? 0
                                         : *steps * i / num_changes,
                       values[static_cast<std::size_t>(i)]});
@@ -80,7 +79,7 @@ std::vector<RampStep> doubling(const RampEnd& end, const std::string& words) {
 }
 
 // FROM,NEXT@STEP,…
-std::vector<RampStep> listed(const RampEnd& end, const std::string& words) {
+std::vector<RampStep> parse_listed_ramp(const RampEnd& end, const std::string& words) {
   std::vector<RampStep> result;
   for (const std::string& entry : split(words, ',')) {
     const std::vector<std::string> parts = split(entry, '@');
@@ -89,13 +88,13 @@ std::vector<RampStep> listed(const RampEnd& end, const std::string& words) {
         parts.size() == 2 ? parse_count(parts[1]) : std::optional(std::int64_t{0});
     if (!value || !after || parts.size() != (result.empty() ? 1 : 2)) refuse(end, words);
     if (!result.empty() && (*value <= result.back().value || *after <= result.back().after))
-      throw UsageError("--{}-ramp {}: {} does not grow, or does not come behind what is before it", end.name,
-                       words, entry);
+      throw UsageError("--{}-ramp {}: {} must have a larger value and a later step than the entry before it",
+                       end.name, words, entry);
     result.push_back({*after, *value});
   }
-  refuse_not_less(end, words, result.front().value);
+  check_ramp_grows(end, words, result.front().value);
   if (result.back().value != end.whole)
-    throw UsageError("--{}-ramp {}: it ends with {}, not with the {} of --{}", end.name, words,
+    throw UsageError("--{}-ramp {}: ends with {} instead of the {} of --{}", end.name, words,
                      result.back().value, end.whole, end.name);
   return result;
 }
@@ -103,7 +102,7 @@ std::vector<RampStep> listed(const RampEnd& end, const std::string& words) {
 std::vector<RampStep> steps_of(const RampEnd& end, const std::string& words) {
   if (words.empty()) return {{0, end.whole}};
   const bool is_list = end.name == std::string("batch") && words.find(',') != std::string::npos;
-  return is_list ? listed(end, words) : doubling(end, words);
+  return is_list ? parse_listed_ramp(end, words) : parse_doubling_ramp(end, words);
 }
 
 std::int64_t value_at(const std::vector<RampStep>& steps, std::int64_t done) {
@@ -113,8 +112,8 @@ std::int64_t value_at(const std::vector<RampStep>& steps, std::int64_t done) {
   return value;
 }
 
-// `total` in so many parts that differ by one at most.
-std::vector<int> even_parts(std::int64_t total, std::int64_t number) {
+// Splits `total` into parts that differ by at most one.
+std::vector<int> split_into_even_parts(std::int64_t total, std::int64_t number) {
   std::vector<int> parts;
   for (std::int64_t i = 0; i < number; ++i)
     parts.push_back(static_cast<int>(total / number + (i < total % number ? 1 : 0)));
@@ -132,7 +131,7 @@ std::string text(const Phase& from, const Phase& to) {
   return words;
 }
 
-bool follows_noise(const std::string& batch_ramp) {
+bool is_noise_ramp(const std::string& batch_ramp) {
   const std::size_t colon = batch_ramp.find(':');
   return colon != std::string::npos && batch_ramp.substr(colon) == ":noise";
 }
@@ -141,11 +140,11 @@ std::vector<Phase> phases_of(const std::string& batch_ramp, std::int64_t batch,
                              const std::string& sequence_ramp, std::int64_t sequence_length) {
   const std::vector<RampStep> batches = steps_of({"batch", batch}, batch_ramp),
                               lengths = steps_of({"seq", sequence_length}, sequence_ramp);
-  if (follows_noise(batch_ramp)) {
+  if (is_noise_ramp(batch_ramp)) {
     if (!sequence_ramp.empty())
       throw UsageError(
-          "--batch-ramp {} and --seq-ramp {}: noise is measured in sequences of one length; leave "
-          "one of them away",
+          "--batch-ramp {} and --seq-ramp {}: the noise scale requires a constant sequence length; remove "
+          "one of the two flags",
           batch_ramp, sequence_ramp);
     std::vector<Phase> phases;
     for (const RampStep& one : batches) phases.push_back({one.after, one.value, sequence_length});
@@ -160,26 +159,26 @@ std::vector<Phase> phases_of(const std::string& batch_ramp, std::int64_t batch,
   return phases;
 }
 
-std::vector<Phase> with_begins(std::vector<Phase> phases, const std::vector<std::int64_t>& begins) {
+std::vector<Phase> with_decided_starts(std::vector<Phase> phases, const std::vector<std::int64_t>& begins) {
   auto begin = begins.begin();
   for (Phase& phase : phases)
-    if (phase.after == kNotYet && begin != begins.end()) phase.after = *begin++;
+    if (phase.after == kUndecidedStep && begin != begins.end()) phase.after = *begin++;
   return phases;
 }
 
-std::optional<std::int64_t> next_begin(const std::vector<Phase>& phases,
-                                       const std::vector<std::int64_t>& begins, std::int64_t done,
-                                       std::optional<double> noise) {
-  const std::vector<Phase> known = with_begins(phases, begins);
+std::optional<std::int64_t> next_phase_start(const std::vector<Phase>& phases,
+                                             const std::vector<std::int64_t>& begins, std::int64_t done,
+                                             std::optional<double> noise) {
+  const std::vector<Phase> known = with_decided_starts(phases, begins);
   const auto next =
-      std::find_if(known.begin(), known.end(), [](const Phase& one) { return one.after == kNotYet; });
+      std::find_if(known.begin(), known.end(), [](const Phase& one) { return one.after == kUndecidedStep; });
   if (next == known.end() || !noise || *noise < static_cast<double>(next->batch)) return std::nullopt;
-  if (done < std::prev(next)->after + kLeastSteps) return std::nullopt;
-  return done + kNotice;
+  if (done < std::prev(next)->after + kMinPhaseSteps) return std::nullopt;
+  return done + kAnnouncementSteps;
 }
 
 const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t done) {
-  ensure(!phases.empty() && phases.front().after == 0, "phases begin with step 0");
+  ensure(!phases.empty() && phases.front().after == 0, "the first phase must start at step 0");
   std::size_t at = 0;
   while (at + 1 < phases.size() && phases[at + 1].after <= done) ++at;
   return phases[at];
@@ -193,16 +192,16 @@ Plan with_batch(Plan plan, std::int64_t batch, std::int64_t sequence_length) {
     std::vector<int>& sizes = plan.pipelines[p].microbatches;
     const std::int64_t before = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     const std::int64_t others = std::ssize(plan.pipelines) - 1 - static_cast<std::int64_t>(p);
-    // Each of the pipelines behind it gets a sequence at least.
+    // Leaves at least one sequence for each of the remaining pipelines.
     const std::int64_t share =
         std::clamp<std::int64_t>((2 * left * before + left_before) / (2 * left_before),
                                  std::min<std::int64_t>(1, left), std::max<std::int64_t>(1, left - others));
-    // Interleaved schedules go round all stages: they keep their number of micro-batches.
+    // Interleaved schedules run in rounds over all stages, so their number of micro-batches is unchanged.
     const std::int64_t usual = plan.schedule == Schedule::interleaved
                                    ? std::ssize(sizes)
                                    : (share + sizes.front() - 1) / sizes.front();
     left -= share, left_before = std::max<std::int64_t>(1, left_before - before);
-    sizes = even_parts(share, std::clamp<std::int64_t>(usual, 1, share));
+    sizes = split_into_even_parts(share, std::clamp<std::int64_t>(usual, 1, share));
   }
   plan.batch = batch;
   return plan;

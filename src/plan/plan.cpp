@@ -1,4 +1,5 @@
-// Words, seats and the uniform grid. Everything else about plans has a file of its own.
+// Names of enumerators, device positions, and the uniform grid. Other functions on plans have files of their
+// own.
 #include "plan/plan.h"
 
 #include <algorithm>
@@ -34,7 +35,7 @@ template <typename Enum, std::size_t N>
 std::string word_of(const Word<Enum> (&words)[N], Enum value) {
   for (const auto& row : words)
     if (row.value == value) return row.word;
-  ensure(false, "value {} has no word", static_cast<int>(value));
+  ensure(false, "enumerator {} has no name", static_cast<int>(value));
   return "";
 }
 
@@ -126,7 +127,7 @@ int expert_shard_count(const Stage& stage, const LayerStrategy& strategy) {
   return strategy.zero > 0 && reached % strategy.ep == 0 ? reached / strategy.ep : 1;
 }
 
-Seat seat_of(const Plan& plan, int device) {
+PlanLocation location_of(const Plan& plan, int device) {
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p)
     for (std::size_t s = 0; s < plan.pipelines[p].stages.size(); ++s) {
       const std::vector<int>& devices = plan.pipelines[p].stages[s].devices;
@@ -165,10 +166,10 @@ Span recompute_group(const ModelSpec& model, const Stage& stage, int block) {
 
 namespace {
 
-// The blocks of each of `parts` chunks: layers dealt evenly, more to the first where they do not divide; the
-// embedding belongs to the first chunk, the head to the last. Chunks of no layer are possible only with fewer
-// layers than parts.
-std::vector<Span> deal_blocks(std::int64_t layers, int parts) {
+// The blocks of each of `parts` chunks. Layers are distributed evenly, with the remainder on the first
+// chunks. The embedding belongs to the first chunk, the head to the last. Chunks without layers occur only if
+// there are fewer layers than parts.
+std::vector<Span> split_blocks(std::int64_t layers, int parts) {
   std::vector<Span> spans = split_evenly(layers, parts);
   for (Span& span : spans) span.begin += 1, span.end += 1;
   spans.front().begin = 0;
@@ -176,7 +177,7 @@ std::vector<Span> deal_blocks(std::int64_t layers, int parts) {
   return spans;
 }
 
-std::vector<int> deal_microbatches(std::int64_t batch, int sequences) {
+std::vector<int> split_batch(std::int64_t batch, int sequences) {
   std::vector<int> sizes(static_cast<std::size_t>(batch / sequences), sequences);
   if (batch % sequences != 0) sizes.push_back(static_cast<int>(batch % sequences));
   return sizes;
@@ -188,7 +189,7 @@ Plan uniform_plan(const ModelSpec& model, const UniformPlan& shape) {
   const int width = shape.dp * shape.strategy.cp * shape.strategy.tp;
   const int parts = shape.pp * shape.chunks;
   const std::vector<Span> blocks =
-      model.is_custom() ? split_evenly(num_blocks(model), parts) : deal_blocks(model.layers, parts);
+      model.is_custom() ? split_evenly(num_blocks(model), parts) : split_blocks(model.layers, parts);
   Pipeline pipeline;
   for (int s = 0; s < shape.pp; ++s) {
     Stage stage;
@@ -200,7 +201,7 @@ Plan uniform_plan(const ModelSpec& model, const UniformPlan& shape) {
     }
     pipeline.stages.push_back(std::move(stage));
   }
-  pipeline.microbatches = deal_microbatches(shape.batch, std::max(1, shape.microbatch * shape.dp));
+  pipeline.microbatches = split_batch(shape.batch, std::max(1, shape.microbatch * shape.dp));
   Plan plan;
   plan.model = model.name;
   plan.num_blocks = num_blocks(model);

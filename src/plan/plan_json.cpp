@@ -1,4 +1,4 @@
-// See plan_json.h. Writer and reader stand side by side, in the order of the file.
+// Implements plan_json.h. Writer and reader are side by side, in the order of the file.
 #include "plan/plan_json.h"
 
 #define XXH_INLINE_ALL
@@ -31,7 +31,7 @@ OrderedJson strategy_json(const BlockRun& run) {
 
 int small_integer(const JsonView& object, std::string_view key, int otherwise) {
   const auto member = object.find(key);
-  return member ? static_cast<int>(member->integer(0, kMostPlanDevices)) : otherwise;
+  return member ? static_cast<int>(member->integer(0, kMaxPlanDevices)) : otherwise;
 }
 
 BlockRun parse_run(const JsonView& json) {
@@ -45,7 +45,7 @@ BlockRun parse_run(const JsonView& json) {
   run.first = numbers.front(), run.count = static_cast<int>(numbers.size());
   for (int i = 0; i < run.count; ++i)
     if (numbers[static_cast<std::size_t>(i)] != run.first + i)
-      blocks.refuse("one range of neighbouring blocks, such as 0..7");
+      blocks.refuse("one range of consecutive blocks, such as 0..7");
   LayerStrategy& s = run.strategy;
   s.tp = small_integer(json, "tp", 1);
   s.sequence_parallel = json.boolean_or("sequence_parallel", false);
@@ -59,7 +59,7 @@ BlockRun parse_run(const JsonView& json) {
   return run;
 }
 
-// A stage of one chunk says "layers": [runs]; of several, "chunks": [[runs], …].
+// A stage with one chunk has "layers": [runs]; with several chunks, "chunks": [[runs], …].
 OrderedJson runs_json(const Chunk& chunk) {
   OrderedJson json = OrderedJson::array();
   for (const BlockRun& run : chunk.runs) json.push_back(strategy_json(run));
@@ -114,7 +114,7 @@ std::vector<int> parse_microbatches(const JsonView& json) {
   std::vector<int> sizes;
   for (const JsonView& entry : json.elements()) {
     entry.allow_only(keys);
-    const auto count = entry.at("count").integer(1, kMostMicrobatches - std::ssize(sizes));
+    const auto count = entry.at("count").integer(1, kMaxMicrobatches - std::ssize(sizes));
     const auto sequences = static_cast<int>(entry.at("sequences").integer(1, 1'000'000'000));
     sizes.insert(sizes.end(), static_cast<std::size_t>(count), sequences);
   }
@@ -129,8 +129,8 @@ Pipeline parse_pipeline(const JsonView& json) {
   std::size_t devices = 0;
   for (const JsonView& stage : json.at("stages").elements()) {
     pipeline.stages.push_back(parse_stage(stage));
-    // Many stages of a million devices each would take all memory before the check for doubles sees them.
-    if ((devices += pipeline.stages.back().devices.size()) > kMostPlanDevices)
+    // Many stages of a million devices each would exhaust memory before the check for duplicates.
+    if ((devices += pipeline.stages.back().devices.size()) > kMaxPlanDevices)
       json.refuse("a pipeline of at most 1000000 devices");
   }
   return pipeline;
@@ -165,7 +165,8 @@ Plan plan_from(const JsonView& json) {
   if (json.at("format").text() != "optimus-plan") json.at("format").refuse("\"optimus-plan\"");
   const auto version = json.at("version").integer();
   if (version != kPlanVersion)
-    throw UserError("{}: version {}, this program reads version {}", json.where(), version, kPlanVersion);
+    throw UserError("{}: unsupported version {}; this program reads version {}", json.where(), version,
+                    kPlanVersion);
   json.allow_only(keys);
   Plan plan;
   plan.model = json.text_or("model", "");
@@ -177,15 +178,15 @@ Plan plan_from(const JsonView& json) {
   plan.accumulators = plan.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
   if (const auto word = json.find("accumulators"))
     plan.accumulators = parse_precision(word->text(), word->where());
-  plan.buddy = small_integer(json, "buddy", 0);
+  plan.copy_distance = small_integer(json, "buddy", 0);
   if (const auto narrow = json.find("fp8")) plan.fp8 = parse_fp8(*narrow);
   std::size_t microbatches = 0, devices = 0;
   for (const JsonView& pipeline : json.at("pipelines").elements()) {
     plan.pipelines.push_back(parse_pipeline(pipeline));
     microbatches += plan.pipelines.back().microbatches.size();
     for (const Stage& stage : plan.pipelines.back().stages) devices += stage.devices.size();
-    if (microbatches > kMostMicrobatches) pipeline.refuse("a plan of at most 10000000 micro-batches in all");
-    if (devices > kMostPlanDevices) pipeline.refuse("a plan of at most 1000000 devices in all");
+    if (microbatches > kMaxMicrobatches) pipeline.refuse("a plan of at most 10000000 micro-batches in total");
+    if (devices > kMaxPlanDevices) pipeline.refuse("a plan of at most 1000000 devices in total");
   }
   return plan;
 }
@@ -220,8 +221,8 @@ std::vector<int> parse_ranges(const std::string& text, const std::string& where)
     const int first = number(std::string_view(part).substr(0, dots));
     const int last = dots == std::string::npos ? first : number(std::string_view(part).substr(dots + 2));
     if (last < first) refuse();
-    if (last - first >= kMostPlanDevices || std::ssize(numbers) + last - first >= kMostPlanDevices)
-      throw UserError("{}: {} names more than {} numbers", where, in_quotes(text), kMostPlanDevices);
+    if (last - first >= kMaxPlanDevices || std::ssize(numbers) + last - first >= kMaxPlanDevices)
+      throw UserError("{}: {} has more than {} numbers", where, in_quotes(text), kMaxPlanDevices);
     for (int n = first; n <= last; ++n) numbers.push_back(n);
   }
   return numbers;
@@ -235,7 +236,7 @@ OrderedJson to_json(const Plan& plan) {
   json["schedule"] = text(plan.schedule);
   json["precision"] = text(plan.precision);
   json["accumulators"] = text(plan.accumulators);
-  if (plan.buddy != 0) json["buddy"] = plan.buddy;
+  if (plan.copy_distance != 0) json["buddy"] = plan.copy_distance;
   if (plan.fp8 != Fp8Plan{}) json["fp8"] = fp8_json(plan.fp8);
   json["pipelines"] = OrderedJson::array();
   for (const Pipeline& pipeline : plan.pipelines) {

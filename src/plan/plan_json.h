@@ -1,6 +1,6 @@
-// The plan's file: readable, stable, versioned JSON (docs/plan.md). What is at its default is left out;
-// devices and blocks are ranges ("0..7"), equal micro-batches are counted, so the plan of 100,000 devices is
-// a page long.
+// The plan's file: readable, stable, versioned JSON (docs/plan.md). Fields with default values are omitted,
+// devices and blocks are written as ranges ("0..7"), and equal micro-batches are counted, so the plan of
+// 100,000 devices is about a page long.
 #pragma once
 
 #include <string>
@@ -14,13 +14,13 @@ namespace optimus {
 inline constexpr int kPlanVersion = 1;
 
 OrderedJson to_json(const Plan& plan);
-std::string plan_text(const Plan& plan);  // the file's content
+std::string plan_text(const Plan& plan);  // content of the file
 
-// Throw UserError for what is no plan file, and for a plan that is not valid.
+// These throw UserError if the text is not a plan file or the plan is not valid.
 Plan parse_plan(std::string_view text, const std::string& source);
 Plan read_plan(const Path& path);
 
-// 16 hexadecimal digits over the file's content without the model's name: equal plans, equal hashes.
+// 16 hexadecimal digits over the file's content without the model's name. Equal plans have equal hashes.
 std::string plan_hash(const Plan& plan);
 
 // "0..7,12" <-> 0 1 2 3 4 5 6 7 12

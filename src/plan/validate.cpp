@@ -1,5 +1,5 @@
-// The rules, from the plan's outside to its inside: numbers, pipelines, stages, strategies, then the
-// schedule's own and the model's. Each rule is one `if` with its sentence.
+// The rules, from the outside of the plan to its inside: numbers, pipelines, stages, strategies, then the
+// rules of the schedule and of the model. Each rule is one `if` with its message.
 #include "plan/validate.h"
 
 #include <fmt/format.h>
@@ -31,13 +31,15 @@ Problem problem_in_numbers(const Plan& plan) {
   const bool fits = plan.accumulators == plan.precision ||
                     (plan.accumulators == Precision::fp32 && bytes_of(plan.precision) <= 4);
   if (!fits || plan.accumulators == Precision::fp8)
-    return because("accumulators of {} do not go with precision {}; use {}", text(plan.accumulators),
+    return because("accumulators of {} cannot be combined with precision {}; use {}", text(plan.accumulators),
                    text(plan.precision),
                    plan.precision == Precision::fp64 ? "fp64"
                    : plan.precision == Precision::fp32 || plan.precision == Precision::fp8
                        ? "fp32"
                        : "fp32 or " + text(plan.precision));
-  if (plan.buddy < 0) return because("buddy is {}, it must be 0 or a distance between shards", plan.buddy);
+  if (plan.copy_distance < 0)
+    return because("buddy is {}, it must be 0 or the distance between a shard and its copy",
+                   plan.copy_distance);
   return std::nullopt;
 }
 
@@ -45,19 +47,21 @@ Problem problem_in_fp8(const Plan& plan) {
   const std::vector<int>& blocks = plan.fp8.blocks;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (blocks[i] < 1 || blocks[i] > plan.num_blocks - 2)
-      return because("fp8: block {} is no layer, those are blocks 1 to {}", blocks[i], plan.num_blocks - 2);
+      return because("fp8: block {} is not a layer; layers are blocks 1 to {}", blocks[i],
+                     plan.num_blocks - 2);
     if (i > 0 && blocks[i] <= blocks[i - 1])
-      return because("fp8: block {} stands behind block {}, each may be named once, in order", blocks[i],
+      return because("fp8: block {} follows block {}; list each block once, in ascending order", blocks[i],
                      blocks[i - 1]);
   }
-  if (plan.fp8.window < 1 || plan.fp8.window > kLongestFp8Window)
-    return because("fp8: the window is {} steps, it must be 1 to {}", plan.fp8.window, kLongestFp8Window);
+  if (plan.fp8.window < 1 || plan.fp8.window > kMaxFp8Window)
+    return because("fp8: the window is {} steps, it must be 1 to {}", plan.fp8.window, kMaxFp8Window);
   if (!blocks.empty() && plan.precision == Precision::fp16)
-    return because("fp8: fp16 scales losses, use it with precision fp8, bf16, fp32 or fp64");
+    return because("fp8: fp16 needs loss scaling; use precision fp8, bf16, fp32 or fp64");
   return std::nullopt;
 }
 
-// A maximum of the tensor at hand that several devices have parts of would have to be agreed on in the middle of a layer.
+// With current scaling, devices with parts of one tensor would have to agree on its maximum in the middle of
+// a layer.
 Problem problem_in_current_scales(const Plan& plan) {
   if (plan.fp8.scaling != Fp8Scaling::current) return std::nullopt;
   const std::vector<int> blocks = fp8_blocks(plan);
@@ -69,9 +73,8 @@ Problem problem_in_current_scales(const Plan& plan) {
           if (narrow == blocks.end() || *narrow >= run.first + run.count) continue;
           if (run.strategy.tp > 1 || run.strategy.cp > 1)
             return because(
-                "fp8: block {} has tp {} and cp {}, and scales of the tensor at hand need it whole; use "
-                "\"scales\": "
-                "\"window\", or tp 1 and cp 1",
+                "fp8: block {} has tp {} and cp {}, but current scaling requires uncut tensors; use "
+                "\"scales\": \"window\", or tp 1 and cp 1",
                 *narrow, run.strategy.tp, run.strategy.cp);
         }
   return std::nullopt;
@@ -84,12 +87,11 @@ Problem problem_in_devices(const Plan& plan) {
       devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
   std::sort(devices.begin(), devices.end());
   if (!devices.empty() && devices.front() < 0) return because("device {} is negative", devices.front());
-  if (!devices.empty() && devices.back() >= kMostPlanDevices)
-    return because("device {} is beyond the {} devices that a plan may name", devices.back(),
-                   kMostPlanDevices);
+  if (!devices.empty() && devices.back() >= kMaxPlanDevices)
+    return because("device {} exceeds the {} devices that a plan may have", devices.back(), kMaxPlanDevices);
   const auto twice = std::adjacent_find(devices.begin(), devices.end());
   if (twice != devices.end())
-    return because("device {} is used twice, each may stand in one stage only", *twice);
+    return because("device {} is used twice; each device may be in one stage only", *twice);
   return std::nullopt;
 }
 
@@ -104,7 +106,7 @@ Problem problem_in_microbatches(const Plan& plan) {
     total = std::accumulate(sizes.begin(), sizes.end(), total);
   }
   if (total != plan.batch)
-    return because("the micro-batches hold {} sequences together, the batch has {}", total, plan.batch);
+    return because("the micro-batches have {} sequences in total, the batch has {}", total, plan.batch);
   return std::nullopt;
 }
 
@@ -117,7 +119,7 @@ Problem problem_in_blocks(const Plan& plan, int p) {
     for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
       const std::vector<BlockRun>& runs = pipeline.stages[s].chunks[c].runs;
       if (runs.empty())
-        return because("{}, chunk {} holds no block, it must hold at least one",
+        return because("{}, chunk {} has no blocks, it must have at least one",
                        name_of(p, static_cast<int>(s)), c);
       for (const BlockRun& run : runs) {
         if (run.count < 1)
@@ -127,13 +129,13 @@ Problem problem_in_blocks(const Plan& plan, int p) {
           return because("{}, chunk {} begins at block {}, but block {} comes next",
                          name_of(p, static_cast<int>(s)), c, run.first, next);
         if (run.count > plan.num_blocks - next)
-          return because("pipeline {} holds blocks up to {}, the model has {}", p,
+          return because("pipeline {} has blocks up to {}, the model has {} blocks", p,
                          static_cast<std::int64_t>(next) + run.count - 1, plan.num_blocks);
         next += run.count;
       }
     }
   if (next != plan.num_blocks)
-    return because("pipeline {} holds {} blocks, the model has {}", p, next, plan.num_blocks);
+    return because("pipeline {} has {} blocks, the model has {}", p, next, plan.num_blocks);
   return std::nullopt;
 }
 
@@ -143,22 +145,21 @@ Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std
     return because("{}: tp {}, cp {}, ep {} must each be at least 1", where, strategy.tp, strategy.cp,
                    strategy.ep);
   if (num_devices % (static_cast<std::int64_t>(strategy.tp) * strategy.cp) != 0)
-    return because(
-        "{}: {} devices cannot be shared out to tp {} x cp {}; the product must divide their number", where,
-        num_devices, strategy.tp, strategy.cp);
+    return because("{}: {} devices are not divisible by tp {} x cp {}", where, num_devices, strategy.tp,
+                   strategy.cp);
   if (num_devices % strategy.ep != 0)
-    return because("{}: experts cannot be dealt out to ep {}; it must divide the {} devices of the stage",
+    return because("{}: experts cannot be distributed over ep {}; it must divide the {} devices of the stage",
                    where, strategy.ep, num_devices);
   if (strategy.cp > plan.sequence_length)
     return because("{}: cp {} is larger than the {} positions of a sequence", where, strategy.cp,
                    plan.sequence_length);
   if (strategy.sequence_parallel && strategy.tp == 1)
-    return because("{}: sequence parallel needs tp above 1", where);
+    return because("{}: sequence_parallel needs tp above 1", where);
   if (strategy.zero < 0 || strategy.zero > 3)
     return because("{}: zero is {}, it must be 0, 1, 2 or 3", where, strategy.zero);
   const std::int64_t group = num_devices / strategy.tp;
   if (strategy.shard_group < 0 || (strategy.shard_group > 0 && group % strategy.shard_group != 0))
-    return because("{}: shard_group {} must divide the {} devices that hold the same part (dp x cp)", where,
+    return because("{}: shard_group {} must divide the {} devices with the same tensor part (dp x cp)", where,
                    strategy.shard_group, group);
   if (strategy.recompute_layers < 1 ||
       (strategy.recompute_layers > 1 && strategy.recompute != RecomputeMode::full))
@@ -169,9 +170,9 @@ Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std
   const std::int64_t shards = strategy.zero == 0         ? 1
                               : strategy.shard_group > 0 ? strategy.shard_group
                                                          : group;
-  if (plan.buddy > 0 && strategy.zero > 0 && plan.buddy % shards == 0)
-    return because("{}: buddy {} means itself among {} shards; sharded state needs another device", where,
-                   plan.buddy, shards);
+  if (plan.copy_distance > 0 && strategy.zero > 0 && plan.copy_distance % shards == 0)
+    return because("{}: buddy {} puts the copy on the owner itself, given {} shards; choose another distance",
+                   where, plan.copy_distance, shards);
   return std::nullopt;
 }
 
@@ -186,8 +187,8 @@ Problem problem_in_stages(const Plan& plan, int p) {
     if (stage.chunks.empty()) return because("{} has no chunk of blocks, it needs at least one", name);
     if (stage.chunks.size() != num_chunks)
       return because(
-          "{} has {} chunks, the first stage has {}; all stages of a pipeline have the same number", name,
-          stage.chunks.size(), num_chunks);
+          "{} has {} chunks, the first stage has {}; all stages of a pipeline must have the same number",
+          name, stage.chunks.size(), num_chunks);
   }
   if (Problem problem = problem_in_blocks(plan, p)) return problem;
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s)
@@ -204,38 +205,42 @@ Problem problem_with_schedule(const Plan& plan) {
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
     const std::size_t num_chunks = plan.pipelines[p].stages.front().chunks.size();
     if (plan.schedule != Schedule::interleaved && num_chunks != 1)
-      return because("pipeline {} has {} chunks a stage, schedule {} takes 1 (interleaved takes more)", p,
-                     num_chunks, text(plan.schedule));
+      return because(
+          "pipeline {} has {} chunks per stage, but schedule {} supports only 1 (interleaved supports "
+          "several)",
+          p, num_chunks, text(plan.schedule));
     if (plan.schedule == Schedule::interleaved && num_chunks < 2)
-      return because("pipeline {} has 1 chunk a stage, schedule interleaved needs at least 2", p);
+      return because("pipeline {} has 1 chunk per stage, schedule interleaved needs at least 2", p);
   }
   if (!is_asynchronous(plan.schedule)) return std::nullopt;
   if (plan.precision == Precision::fp16)
-    return because("schedule {} cannot scale losses, use another precision than fp16", text(plan.schedule));
+    return because("schedule {} does not support loss scaling; use a precision other than fp16",
+                   text(plan.schedule));
   if (plan.precision == Precision::fp8 || !plan.fp8.blocks.empty())
-    return because(
-        "schedule {} has no step at which maxima could be agreed on; use another precision than fp8",
-        text(plan.schedule));
-  if (plan.buddy > 0)
-    return because("schedule {} has no step at which buddies could follow; use buddy 0", text(plan.schedule));
+    return because("schedule {} has no common step for exchanging fp8 maxima; use a precision other than fp8",
+                   text(plan.schedule));
+  if (plan.copy_distance > 0)
+    return because("schedule {} has no common step for updating shard copies; use buddy 0",
+                   text(plan.schedule));
   if (plan.pipelines.size() > 1)
-    return because("schedule {} runs in one pipeline, the plan has {}", text(plan.schedule),
+    return because("schedule {} supports only one pipeline, the plan has {}", text(plan.schedule),
                    plan.pipelines.size());
   for (const Stage& stage : plan.pipelines.front().stages)
     for (const BlockRun& run : stage.chunks.front().runs)
       if (run.strategy.zero > 1)
-        return because("schedule {} keeps several versions of the weights and goes with zero 0 or 1, not {}",
-                       text(plan.schedule), run.strategy.zero);
+        return because(
+            "schedule {} stores several versions of the weights and supports only zero 0 or 1, not {}",
+            text(plan.schedule), run.strategy.zero);
   return std::nullopt;
 }
 
-// Of custom blocks nothing is known inside: samples can be dealt out, features and positions cannot.
+// Custom blocks are opaque: samples can be distributed, but features and positions cannot be cut.
 Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
   if (plan.num_blocks != num_blocks(model))
     return because("the plan is for a model of {} blocks, {} has {}", plan.num_blocks, model.name,
                    num_blocks(model));
   if (plan.precision == Precision::fp8 || !plan.fp8.blocks.empty())
-    return because("fp8 multiplies in 8 bits inside layers, and {} has custom blocks; use bf16", model.name);
+    return because("fp8 applies to transformer layers, but {} has custom blocks; use bf16", model.name);
   if (plan.sequence_length != 1)
     return because("the sequence length is {}, but the samples of {} have no positions; use 1",
                    plan.sequence_length, model.name);
@@ -248,17 +253,15 @@ Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
             return because("block {}: ep is {}, but custom blocks have no experts; use 1", run.first, s.ep);
           if (s.tp != 1 || s.cp != 1)
             return because(
-                "block {}: tp {} and cp {} cannot cut the custom blocks of {}; use 1, and more data parallel "
-                "parts",
+                "block {}: tp {} and cp {} cannot cut the custom blocks of {}; use 1, and more data-parallel "
+                "ranks",
                 run.first, s.tp, s.cp, model.name);
           if (s.recompute == RecomputeMode::selective)
-            return because(
-                "block {}: what to compute again selectively is not known of custom blocks; use none or full",
-                run.first);
+            return because("block {}: custom blocks do not support selective recompute; use none or full",
+                           run.first);
           if (s.recompute_layers != 1)
-            return because(
-                "block {}: custom blocks are computed again one by one; recompute_layers must be 1",
-                run.first);
+            return because("block {}: custom blocks are recomputed one by one; recompute_layers must be 1",
+                           run.first);
         }
   return std::nullopt;
 }
@@ -281,16 +284,16 @@ Problem problem_with_run(const Plan& plan, const BlockRun& run, const ModelSpec&
                    model.name);
   if (s.tp > 1 && !s.sequence_parallel)
     return because(
-        "block {}: tp {} needs sequence_parallel in {}, whose experts work on each device's own positions",
+        "block {}: tp {} needs sequence_parallel in {}, whose experts process each device's own positions",
         run.first, s.tp, model.name);
-  if (plan.buddy > 0 && s.zero > 0)
-    return because("block {}: there is no buddy for the state of experts yet; use buddy 0", run.first);
+  if (plan.copy_distance > 0 && s.zero > 0)
+    return because("block {}: shard copies of expert state are not supported yet; use buddy 0", run.first);
   return std::nullopt;
 }
 
 }  // namespace
 
-std::optional<std::string> problem_in(const Plan& plan) {
+std::optional<std::string> find_problem(const Plan& plan) {
   if (Problem problem = problem_in_numbers(plan)) return problem;
   if (Problem problem = problem_in_fp8(plan)) return problem;
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p)
@@ -301,19 +304,19 @@ std::optional<std::string> problem_in(const Plan& plan) {
   return problem_with_schedule(plan);
 }
 
-std::optional<std::string> problem_in(const Plan& plan, const ModelSpec& model) {
-  if (Problem problem = problem_in(plan)) return problem;
+std::optional<std::string> find_problem(const Plan& plan, const ModelSpec& model) {
+  if (Problem problem = find_problem(plan)) return problem;
   if (model.is_custom()) return problem_with_custom(plan, model);
   if (plan.num_blocks != num_blocks(model))
-    return because("the plan is for a model of {} layers, {} has {}; both must have as many (--layers)",
+    return because("the plan is for a model of {} layers, {} has {}; both must match (--layers)",
                    plan.num_blocks - 2, model.name, model.layers);
   if (plan.sequence_length > model.max_positions)
     return because("the sequence length {} is longer than the {} positions of {}", plan.sequence_length,
                    model.max_positions, model.name);
   if (is_asynchronous(plan.schedule) && model.is_tied && plan.pipelines.front().stages.size() > 1)
     return because(
-        "schedule {} updates stages at different times and needs an untied embedding when first and last "
-        "stage differ",
+        "schedule {} updates stages at different times and needs an untied embedding if first and last stage "
+        "differ",
         text(plan.schedule));
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
@@ -324,11 +327,11 @@ std::optional<std::string> problem_in(const Plan& plan, const ModelSpec& model) 
 }
 
 void validate(const Plan& plan, const std::string& source) {
-  if (const Problem problem = problem_in(plan)) throw UserError("{}: {}", source, *problem);
+  if (const Problem problem = find_problem(plan)) throw UserError("{}: {}", source, *problem);
 }
 
 void validate(const Plan& plan, const ModelSpec& model, const std::string& source) {
-  if (const Problem problem = problem_in(plan, model)) throw UserError("{}: {}", source, *problem);
+  if (const Problem problem = find_problem(plan, model)) throw UserError("{}: {}", source, *problem);
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// What makes a plan valid. Each rule has one sentence that says what is wrong and what would be right.
+// The rules of a valid plan. Each rule has one sentence that states what is wrong and what would be right.
 #pragma once
 
 #include <optional>
@@ -8,13 +8,13 @@
 
 namespace optimus {
 
-// The first rule that the plan breaks, as a sentence; nothing when it is valid. The plan alone: sizes,
-// blocks, devices, strategies, schedule. O(devices + micro-batches).
-std::optional<std::string> problem_in(const Plan& plan);
-// The same, and that it fits the model: blocks, heads, positions.
-std::optional<std::string> problem_in(const Plan& plan, const ModelSpec& model);
+// The first violated rule as a sentence; empty if the plan is valid. Checks only the plan: sizes, blocks,
+// devices, strategies, schedule. O(devices + micro-batches).
+std::optional<std::string> find_problem(const Plan& plan);
+// Also checks that the plan fits the model: blocks, heads, positions.
+std::optional<std::string> find_problem(const Plan& plan, const ModelSpec& model);
 
-// Throws UserError with `source` before the sentence.
+// These throw a UserError that begins with `source`.
 void validate(const Plan& plan, const std::string& source);
 void validate(const Plan& plan, const ModelSpec& model, const std::string& source);
 

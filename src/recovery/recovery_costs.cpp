@@ -41,7 +41,8 @@ RecoveryCosts parse_recovery_costs(std::string_view text, const std::string& sou
   if (json.at("format").text() != "optimus-recovery-costs")
     json.at("format").refuse("\"optimus-recovery-costs\"");
   if (const auto version = json.at("version").integer(); version != kCostsVersion)
-    throw UserError("{}: version {}, this program reads version {}", source, version, kCostsVersion);
+    throw UserError("{}: version {} is not supported; this program reads version {}", source, version,
+                    kCostsVersion);
   std::vector<std::string> keys = {"format", "version", "origin"};
   for (const CostRow& row : kCostRows) keys.emplace_back(row.name);
   json.allow_only(keys);

@@ -18,7 +18,7 @@ double log_deviation(const OutageKind& kind, double seconds) {
   return (std::log(seconds) - std::log(kind.median_seconds)) / kind.spread;
 }
 
-// How likely an outage of this kind lasts longer.
+// The probability that an outage of this kind lasts longer.
 double kind_survival(const OutageKind& kind, double seconds) {
   return seconds <= 0 ? 1 : normal_above(log_deviation(kind, seconds));
 }
@@ -40,7 +40,7 @@ double kind_tail(const OutageKind& kind, double seconds) {
 
 const std::array<OutageKind, 3>& outage_kinds() {
   static constexpr std::array<OutageKind, 3> kinds = {{
-      {"process", 3, 1, 1},            // our own workers' start; a guess, and a run soon knows better
+      {"process", 3, 1, 1},  // start of a worker of this system; a guess that the run's history soon replaces
       {"spot machine", 930, 0.86, 1},  // 145 returns in 11.4 h of AWS p3
       {"repair", 88'900, 2.33, 1},     // 308 outages of a minute or more, 231 servers, 200 days
   }};
@@ -49,25 +49,26 @@ const std::array<OutageKind, 3>& outage_kinds() {
 
 RepairForecast::RepairForecast(const std::vector<Outage>& history, double now) {
   const auto& kinds = outage_kinds();
-  std::array<double, 3> seen{};
-  for (std::size_t k = 0; k < kinds.size(); ++k) seen[k] = kinds[k].weight;
-  constexpr double kShortest = 1e-3;  // clocks are no finer
+  std::array<double, 3> kind_weights{};
+  for (std::size_t k = 0; k < kinds.size(); ++k) kind_weights[k] = kinds[k].weight;
+  constexpr double kShortest = 1e-3;  // resolution of the clocks
   for (const Outage& outage : history) {
     const bool has_ended = outage.ended >= outage.began;
     const double length = std::max(kShortest, (has_ended ? outage.ended : now) - outage.began);
-    // By how much each kind explains it.
+    // The posterior probability of each kind for this outage.
     std::array<double, 3> part{};
     double all = 0;
     for (std::size_t k = 0; k < kinds.size(); ++k) {
-      part[k] = seen[k] * (has_ended ? kind_density(kinds[k], length) : kind_survival(kinds[k], length));
+      part[k] =
+          kind_weights[k] * (has_ended ? kind_density(kinds[k], length) : kind_survival(kinds[k], length));
       all += part[k];
     }
-    if (!(all > 0)) part.back() = all = 1;  // longer than any
-    for (std::size_t k = 0; k < kinds.size(); ++k) seen[k] += part[k] / all;
+    if (!(all > 0)) part.back() = all = 1;  // longer than any kind explains
+    for (std::size_t k = 0; k < kinds.size(); ++k) kind_weights[k] += part[k] / all;
   }
   double total = 0;
-  for (const double number : seen) total += number;
-  for (std::size_t k = 0; k < kinds.size(); ++k) shares_[k] = seen[k] / total;
+  for (const double number : kind_weights) total += number;
+  for (std::size_t k = 0; k < kinds.size(); ++k) shares_[k] = kind_weights[k] / total;
 }
 
 double RepairForecast::survival(double seconds) const {
@@ -83,7 +84,7 @@ double RepairForecast::tail(double seconds) const {
   return sum;
 }
 
-double RepairForecast::chance_to_last(double elapsed, double further) const {
+double RepairForecast::survival_probability(double elapsed, double further) const {
   const double now = survival(elapsed);
   return now > 0 ? survival(elapsed + further) / now : 1;
 }
@@ -98,15 +99,16 @@ double RepairForecast::expected_rest(double elapsed) const { return expected_bey
 WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const WaitCosts& costs) {
   const double rest = forecast.expected_rest(elapsed);
   const auto loss_of = [&](double wait) {
-    const double goes_on = forecast.chance_to_last(elapsed, wait);
+    const double is_still_absent = forecast.survival_probability(elapsed, wait);
     const double waited = rest - forecast.expected_beyond(elapsed, wait);
     const double without = forecast.expected_beyond(elapsed, wait + costs.replan_seconds);
-    const double halted = forecast.expected_beyond(elapsed, wait) - without;  // while going on is prepared
-    return waited + (1 - goes_on) * costs.resume_seconds + halted + (1 - costs.speed_without) * without +
-           goes_on * costs.take_back_seconds;
+    // while the new plan is prepared
+    const double preparing = forecast.expected_beyond(elapsed, wait) - without;
+    return waited + (1 - is_still_absent) * costs.resume_seconds + preparing +
+           (1 - costs.speed_without) * without + is_still_absent * costs.readmit_seconds;
   };
   WaitChoice choice;
-  choice.loss_at_once = choice.expected_loss = loss_of(0);
+  choice.loss_without_wait = choice.expected_loss = loss_of(0);
   constexpr double kLongest = 86400 * 7;
   for (double wait = 0.125; wait < kLongest; wait *= std::numbers::sqrt2)
     if (const double loss = loss_of(wait); loss < choice.expected_loss)
@@ -115,7 +117,7 @@ WaitChoice wait_or_replan(const RepairForecast& forecast, double elapsed, const 
 }
 
 double FailureRate::per_node_second() const {
-  // A tenth of a failure in ten hours of one node: gone with the first that is seen.
+  // A weak prior: a tenth of a failure in ten hours of one node. The first observed failure dominates it.
   constexpr double kFailures = 0.1, kNodeSeconds = 36'000;
   return (kFailures + failures_) / (kNodeSeconds + node_seconds_);
 }
@@ -123,7 +125,7 @@ double FailureRate::per_node_second() const {
 std::vector<double> outage_lengths(const AvailabilityTrace& trace, Matching matching) {
   std::vector<double> lengths;
   std::map<int, double> lost_at;  // by node
-  std::deque<double> open;        // losses that nothing has made up for
+  std::deque<double> open;        // losses that no new node has replaced yet
   for (const NodeEvent& event : trace.events) {
     if (!event.is_add) {
       lost_at[event.node] = event.seconds, open.push_back(event.seconds);
@@ -143,7 +145,7 @@ std::vector<double> outage_lengths(const AvailabilityTrace& trace, Matching matc
 }
 
 LogNormal fit_log_normal(const std::vector<double>& lengths) {
-  ensure(lengths.size() > 1, "{} lengths are too few to fit anything to", lengths.size());
+  ensure(lengths.size() > 1, "a log-normal fit needs at least two lengths, got {}", lengths.size());
   double sum = 0, squares = 0;
   for (const double length : lengths) {
     const double logarithm = std::log(std::max(1e-3, length));

@@ -7,29 +7,32 @@
 namespace optimus {
 namespace {
 
-// Devices of a stage that hold one replica together; nothing where layers of the stage differ in it or state is sharded over replicas.
-std::optional<int> unit_of(const Stage& stage) {
-  std::optional<int> unit;
+// The number of devices of a stage that form one replica; nothing if the stage's layers differ in it or state
+// is sharded over replicas.
+std::optional<int> devices_per_replica(const Stage& stage) {
+  std::optional<int> replica_size;
   for (const Chunk& chunk : stage.chunks)
     for (const BlockRun& run : chunk.runs) {
       const int own = run.strategy.tp * run.strategy.cp;
-      if ((unit && *unit != own) || run.strategy.zero > 0 || run.strategy.ep > 1) return std::nullopt;
-      unit = own;
+      if ((replica_size && *replica_size != own) || run.strategy.zero > 0 || run.strategy.ep > 1)
+        return std::nullopt;
+      replica_size = own;
     }
-  return unit;
+  return replica_size;
 }
 
-// One of the stage's replicas less.
+// The stage without the replica that contains device `index`.
 std::optional<Stage> without_replica(Stage stage, int index) {
-  const std::optional<int> unit = unit_of(stage);
-  if (!unit || std::ssize(stage.devices) <= *unit) return std::nullopt;
-  const auto first = stage.devices.begin() + index / *unit * *unit;
-  stage.devices.erase(first, first + *unit);
+  const std::optional<int> replica_size = devices_per_replica(stage);
+  if (!replica_size || std::ssize(stage.devices) <= *replica_size) return std::nullopt;
+  const auto first = stage.devices.begin() + index / *replica_size * *replica_size;
+  stage.devices.erase(first, first + *replica_size);
   return stage;
 }
 
-// Each micro-batch goes where the load, by what was a pipeline's share before, is then least.
-void take_microbatches(std::vector<Pipeline>& pipelines, std::vector<int> sizes) {
+// Assigns each micro-batch to the pipeline with the smallest resulting load, relative to the pipeline's
+// previous share.
+void assign_microbatches(std::vector<Pipeline>& pipelines, std::vector<int> sizes) {
   std::vector<double> speeds, loads;
   for (const Pipeline& pipeline : pipelines) {
     speeds.push_back(std::accumulate(pipeline.microbatches.begin(), pipeline.microbatches.end(), 0.0));
@@ -48,24 +51,26 @@ void take_microbatches(std::vector<Pipeline>& pipelines, std::vector<int> sizes)
 }  // namespace
 
 std::optional<Plan> without_device(const Plan& plan, int device) {
-  const Seat seat = seat_of(plan, device);
+  const PlanLocation location = location_of(plan, device);
   Plan result = plan;
-  Pipeline& own = result.pipelines[static_cast<std::size_t>(seat.pipeline)];
-  Stage& stage = own.stages[static_cast<std::size_t>(seat.stage)];
-  if (std::optional<Stage> smaller = without_replica(stage, seat.index)) {
+  Pipeline& own = result.pipelines[static_cast<std::size_t>(location.pipeline)];
+  Stage& stage = own.stages[static_cast<std::size_t>(location.stage)];
+  if (std::optional<Stage> smaller = without_replica(stage, location.index)) {
     stage = std::move(*smaller);
     return result;
   }
   if (result.pipelines.size() < 2) return std::nullopt;
   const std::vector<int> microbatches = own.microbatches;
-  result.pipelines.erase(result.pipelines.begin() + seat.pipeline);
-  take_microbatches(result.pipelines, microbatches);
+  result.pipelines.erase(result.pipelines.begin() + location.pipeline);
+  assign_microbatches(result.pipelines, microbatches);
   return result;
 }
 
-double loss_of_replanning(const ResponseTimes& times) { return times.pause + times.prepare + times.move; }
+double seconds_lost_by_replanning(const ResponseTimes& times) {
+  return times.pause + times.prepare + times.move;
+}
 
-double loss_of_takeover(const ResponseTimes& times) {
+double seconds_lost_by_takeover(const ResponseTimes& times) {
   const double slower = std::max(0.0, 1 - times.replanned_step / times.takeover_step);
   return times.pause + times.prepare * slower + times.switch_pause + times.move;
 }

@@ -1,5 +1,5 @@
-// The first answer to a lost device (as ReCycle): who holds the same layers takes over what it computed. Nothing moves, so it costs
-// nothing but speed, while a better plan is prepared.
+// The first response to a lost device (as in ReCycle): devices with the same layers take over its work. No
+// state moves, so the only cost is a lower speed while a better plan is prepared.
 #pragma once
 
 #include <optional>
@@ -8,21 +8,23 @@
 
 namespace optimus {
 
-// The plan without the device: the other replicas of its stage share its work; where there are none, the other pipelines share its
-// pipeline's micro-batches, whole ones, by how many sequences they had. Devices keep their numbers; the batch stays whole.
-// Nothing where that does not work: the device's state is nowhere else, or shards of it are lost with the device.
+// The plan without the device. The other replicas of its stage share its work. If there are none, the other
+// pipelines share the whole micro-batches of its pipeline in proportion to their numbers of sequences.
+// Devices keep their numbers and the batch size stays the same. Returns nothing if no other device has the
+// state of the device, or if shards of the state are lost with it.
 std::optional<Plan> without_device(const Plan& plan, int device);
 
-// Both ways of going on after a loss: at once with what has to move, or through a takeover while that is prepared.
+// Times of the two responses to a loss: replan at once, or run a takeover plan while the new plan is
+// prepared.
 struct ResponseTimes {
-  double takeover_step = 1, replanned_step = 1;  // seconds of a step
-  double pause = 0;                              // to go on at all: agreeing, connecting
-  double move = 0;                               // of state, for the new plan
-  double prepare = 0;                            // to have the new plan ready while steps go on
-  double switch_pause = 0;                       // then
+  double takeover_step = 1, replanned_step = 1;  // seconds per step
+  double pause = 0;                              // until steps continue: agreement, connections
+  double move = 0;                               // transfer of state for the new plan
+  double prepare = 0;                            // preparation of the new plan while steps continue
+  double switch_pause = 0;                       // pause of the later switch to it
 };
-// Seconds of training at the new plan's speed that each way loses.
-double loss_of_replanning(const ResponseTimes& times);
-double loss_of_takeover(const ResponseTimes& times);
+// Seconds of training at the new plan's speed that each response loses.
+double seconds_lost_by_replanning(const ResponseTimes& times);
+double seconds_lost_by_takeover(const ResponseTimes& times);
 
 }  // namespace optimus

@@ -10,47 +10,48 @@
 namespace optimus {
 namespace {
 
-// Everything that is asked about pipelines on one number of nodes.
-struct TemplateGround {
-  TemplateGround(const Demand& from, int num_devices, int microbatch, int stages)
+// The inputs for pipelines on one number of nodes.
+struct TemplateInputs {
+  TemplateInputs(const Demand& from, int num_devices, int microbatch, int stages)
       : cluster(with_devices(from.cluster, num_devices)),
         demand{from.model, cluster, from.software, from.constants},
-        ground(cluster) {
-    // As many micro-batches as fill the pipeline twice: no more are ever under way.
+        cluster_view(cluster) {
+    // Enough micro-batches to fill the pipeline twice; more are never in flight.
     demand.batch = static_cast<std::int64_t>(microbatch) * 2 * stages;
     demand.sequence_length = from.sequence_length, demand.precision = from.precision;
     demand.constraints = from.constraints;
   }
   Cluster cluster;
   Demand demand;
-  Ground ground;
+  ClusterView cluster_view;
 };
 
 struct StageTable {
-  std::vector<std::vector<double>> seconds;    // [stage][layers]
-  std::vector<std::vector<StageLayers>> held;  // the same, how they are computed again
+  std::vector<std::vector<double>> seconds;           // [stage][layers]
+  std::vector<std::vector<StageLayers>> layer_mixes;  // the same index: recompute modes of the layers
 };
 
-StageTable stage_table(const Demand& demand, Bounder& bounder, const Candidate& c) {
+StageTable stage_table(const Demand& demand, BoundModel& bound_model, const Candidate& c) {
   const int layers = static_cast<int>(demand.model.layers), most = layers - c.pp + 1;
   StageTable table;
   for (int s = 0; s < c.pp; ++s) {
-    std::vector<double> seconds(static_cast<std::size_t>(most) + 1, kNever);
-    std::vector<StageLayers> held(seconds.size());
+    std::vector<double> seconds(static_cast<std::size_t>(most) + 1, kInfeasible);
+    std::vector<StageLayers> layer_mixes(seconds.size());
     for (int n = 1; n <= most; ++n) {
-      const StageLayers mix = c.is_fitted ? bounder.fitted(c, s, n) : layers_in(c.recompute, n);
-      const Bounder::StageWork work = bounder.work_of(c, s, mix);
-      if (!work.fits) break;  // more layers need more
+      const StageLayers mix = c.is_fitted ? bound_model.fitted(c, s, n) : uniform_layers(c.recompute, n);
+      const BoundModel::StageWork work = bound_model.work_of(c, s, mix);
+      if (!work.fits) break;  // more layers need more memory
       seconds[static_cast<std::size_t>(n)] = work.forward + work.backward;
-      held[static_cast<std::size_t>(n)] = mix;
+      layer_mixes[static_cast<std::size_t>(n)] = mix;
     }
-    table.seconds.push_back(std::move(seconds)), table.held.push_back(std::move(held));
+    table.seconds.push_back(std::move(seconds)), table.layer_mixes.push_back(std::move(layer_mixes));
   }
   return table;
 }
 
-// Beside a second pipeline: gradients that both have are summed, in buffers and over connections of their own.
-bool fits_beside_another(const TemplateGround& place, Plan plan) {
+// Whether it fits as one of two pipelines: gradients are then reduced between them, which needs buffers and
+// communicators.
+bool fits_beside_another(const TemplateInputs& place, Plan plan) {
   Pipeline second = plan.pipelines.front();
   for (Stage& stage : second.stages)
     for (int& device : stage.devices) device += place.cluster.num_devices();
@@ -60,44 +61,47 @@ bool fits_beside_another(const TemplateGround& place, Plan plan) {
   Demand demand{place.demand.model, both, place.demand.software, place.demand.constants};
   demand.batch = plan.batch, demand.sequence_length = plan.sequence_length;
   demand.precision = plan.precision, demand.constraints = place.demand.constraints;
-  return fill_of(demand, Ground(both), plan).fits();
+  return peak_memory_of(demand, ClusterView(both), plan).fits();
 }
 
-std::optional<PipelineTemplate> cut_with(const TemplateGround& place, Bounder& bounder, Candidate c) {
+std::optional<PipelineTemplate> make_template(const TemplateInputs& place, BoundModel& bound_model,
+                                              Candidate c) {
   const Demand& demand = place.demand;
-  for (c.spare = 8; c.spare <= 20; c.spare += 6) {
-    const StageTable table = stage_table(demand, bounder, c);
+  for (c.memory_margin = 8; c.memory_margin <= 20; c.memory_margin += 6) {
+    const StageTable table = stage_table(demand, bound_model, c);
     const double microbatches = 2.0 * c.pp;
-    const std::vector<int> dealt =
-        deal_layers(table.seconds, static_cast<int>(demand.model.layers), microbatches);
-    if (dealt.empty()) return std::nullopt;
-    PipelineTemplate made;
-    made.candidate = c;
-    for (std::size_t s = 0; s < dealt.size(); ++s) {
-      const double seconds = table.seconds[s][static_cast<std::size_t>(dealt[s])];
-      made.layers.push_back(table.held[s][static_cast<std::size_t>(dealt[s])]);
-      made.first_seconds += seconds, made.next_seconds = std::max(made.next_seconds, seconds);
+    const std::vector<int> split_layers =
+        distribute_layers(table.seconds, static_cast<int>(demand.model.layers), microbatches);
+    if (split_layers.empty()) return std::nullopt;
+    PipelineTemplate pipeline_template;
+    pipeline_template.candidate = c;
+    for (std::size_t s = 0; s < split_layers.size(); ++s) {
+      const double seconds = table.seconds[s][static_cast<std::size_t>(split_layers[s])];
+      pipeline_template.layers.push_back(table.layer_mixes[s][static_cast<std::size_t>(split_layers[s])]);
+      pipeline_template.first_seconds += seconds,
+          pipeline_template.next_seconds = std::max(pipeline_template.next_seconds, seconds);
     }
-    Plan plan = plan_of(demand, c, made.layers);
+    Plan plan = plan_of(demand, c, pipeline_template.layers);
     if (!fits_beside_another(place, plan)) continue;
-    made.pipeline = std::move(plan.pipelines.front());
-    made.pipeline.microbatches.clear();
-    return made;
+    pipeline_template.pipeline = std::move(plan.pipelines.front());
+    pipeline_template.pipeline.microbatches.clear();
+    return pipeline_template;
   }
   return std::nullopt;
 }
 
-// Widths that divide the devices and leave every stage a layer; those whose heads divide first.
-std::vector<int> widths_of(const Demand& demand, int num_devices, int devices_per_node) {
+// Tensor-parallel sizes that divide the devices and leave at least one layer per stage. Sizes that divide the
+// number of heads are preferred.
+std::vector<int> tensor_parallel_sizes(const Demand& demand, int num_devices, int devices_per_node) {
   std::vector<int> even, uneven;
-  const auto most = std::min<std::int64_t>(most_tensor_parts(demand.model), num_devices);
+  const auto most = std::min<std::int64_t>(max_tensor_parts(demand.model), num_devices);
   for (int tp = 1; tp <= most; ++tp) {
     if (num_devices % tp != 0 || num_devices / tp > demand.model.layers) continue;
     if (demand.constraints.tp && !demand.constraints.tp->has(tp)) continue;
     (demand.model.heads % tp == 0 ? even : uneven).push_back(tp);
   }
   if (even.empty()) return uneven;
-  // Across nodes only where nothing narrower is left.
+  // Tensor parallelism crosses nodes only if no smaller size is possible.
   std::vector<int> inside;
   for (const int tp : even)
     if (tp <= devices_per_node) inside.push_back(tp);
@@ -106,24 +110,25 @@ std::vector<int> widths_of(const Demand& demand, int num_devices, int devices_pe
 
 }  // namespace
 
-std::optional<PipelineTemplate> best_cut(const Demand& demand, int nodes, int devices_per_node,
-                                         int microbatch) {
+std::optional<PipelineTemplate> best_pipeline_template(const Demand& demand, int nodes, int devices_per_node,
+                                                       int microbatch) {
   const int num_devices = nodes * devices_per_node;
   std::optional<PipelineTemplate> best;
-  for (const int tp : widths_of(demand, num_devices, devices_per_node)) {
+  for (const int tp : tensor_parallel_sizes(demand, num_devices, devices_per_node)) {
     Candidate c{.pp = num_devices / tp, .tp = tp, .microbatch = microbatch};
     c.is_fitted = demand.constraints.recompute.empty();
     if (!c.is_fitted) c.recompute = parse_recompute(demand.constraints.recompute, "recompute");
-    const TemplateGround place(demand, num_devices, microbatch, c.pp);
-    Bounder bounder(place.demand, place.ground);
-    std::optional<PipelineTemplate> made = cut_with(place, bounder, c);
-    if (!made) continue;
-    made->nodes = nodes;
+    const TemplateInputs place(demand, num_devices, microbatch, c.pp);
+    BoundModel bound_model(place.demand, place.cluster_view);
+    std::optional<PipelineTemplate> pipeline_template = make_template(place, bound_model, c);
+    if (!pipeline_template) continue;
+    pipeline_template->nodes = nodes;
     const auto seconds = [&](const PipelineTemplate& one) {
       return one.first_seconds + (2.0 * one.candidate.pp - 1) * one.next_seconds;
     };
-    if (!best || seconds(*made) / (2 * made->candidate.pp) < seconds(*best) / (2 * best->candidate.pp))
-      best = std::move(made);
+    if (!best || seconds(*pipeline_template) / (2 * pipeline_template->candidate.pp) <
+                     seconds(*best) / (2 * best->candidate.pp))
+      best = std::move(pipeline_template);
   }
   return best;
 }

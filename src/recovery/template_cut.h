@@ -1,4 +1,4 @@
-// The best pipeline of some nodes: what templates are made of. Used by templates.cpp alone.
+// The best pipeline for a number of nodes, from which templates are made. Used only by templates.cpp.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,9 @@
 
 namespace optimus {
 
-// Nothing where the model does not fit. Several tensor-parallel widths are tried; stages are cut by what they take.
-std::optional<PipelineTemplate> best_cut(const Demand& demand, int nodes, int devices_per_node,
-                                         int microbatch);
+// Tries several tensor-parallel sizes and distributes layers over stages by their cost. Returns nothing if
+// the model does not fit.
+std::optional<PipelineTemplate> best_pipeline_template(const Demand& demand, int nodes, int devices_per_node,
+                                                       int microbatch);
 
 }  // namespace optimus

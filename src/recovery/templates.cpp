@@ -12,128 +12,133 @@
 namespace optimus {
 namespace {
 
-// Larger pipelines than these only add bubbles; smaller batches than pipelines need them.
-constexpr int kUsualMostNodes = 16;
+// Larger pipelines only add bubbles, except if the batch is smaller than the number of pipelines.
+constexpr int kUsualMaxNodes = 16;
 
 int largest_template(const TemplateOptions& options, int smallest, std::int64_t batch) {
-  // Every pipeline needs a sequence.
-  const auto for_batch = static_cast<int>((options.most_nodes + batch - 1) / batch) + 1;
-  return std::min(options.most_nodes, std::max({2 * smallest - 1, kUsualMostNodes, for_batch}));
+  // Every pipeline needs at least one sequence.
+  const auto for_batch = static_cast<int>((options.max_nodes + batch - 1) / batch) + 1;
+  return std::min(options.max_nodes, std::max({2 * smallest - 1, kUsualMaxNodes, for_batch}));
 }
 
 }  // namespace
 
 PipelineTemplates PipelineTemplates::build(const Demand& demand, const TemplateOptions& options) {
-  ensure(options.most_nodes >= 1 && options.devices_per_node >= 1 && options.failures >= 0,
-         "templates for {} nodes of {} devices and {} failures", options.most_nodes, options.devices_per_node,
-         options.failures);
+  ensure(options.max_nodes >= 1 && options.devices_per_node >= 1 && options.failures >= 0,
+         "invalid template options: {} nodes of {} devices, {} failures", options.max_nodes,
+         options.devices_per_node, options.failures);
   if (demand.model.is_custom())
-    throw UserError("{} is made of modules: there are no templates for it", demand.model.name);
+    throw UserError("{} is a custom model; pipeline templates support only transformers", demand.model.name);
   if (demand.sequence_length > demand.model.max_positions)
-    throw UserError("--seq {} is longer than the {} positions of {}; use at most that",
+    throw UserError("--seq {} is longer than the {} positions of {}; use at most that many",
                     demand.sequence_length, demand.model.max_positions, demand.model.name);
   PipelineTemplates templates;
   templates.devices_per_node_ = options.devices_per_node;
-  Plan& blank = templates.blank_;
-  blank.model = demand.model.name, blank.num_blocks = num_blocks(demand.model);
-  blank.batch = demand.batch, blank.sequence_length = demand.sequence_length;
-  blank.precision = demand.precision;
-  blank.accumulators = demand.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
+  Plan& base_plan = templates.base_plan_;
+  base_plan.model = demand.model.name, base_plan.num_blocks = num_blocks(demand.model);
+  base_plan.batch = demand.batch, base_plan.sequence_length = demand.sequence_length;
+  base_plan.precision = demand.precision;
+  base_plan.accumulators = demand.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
   templates.make_templates(demand, options);
-  templates.choices_.resize(static_cast<std::size_t>(options.most_nodes) + 1);
-  for (int nodes = 1; nodes <= options.most_nodes; ++nodes) templates.choose_for(nodes, demand, options);
+  templates.choices_.resize(static_cast<std::size_t>(options.max_nodes) + 1);
+  for (int nodes = 1; nodes <= options.max_nodes; ++nodes) templates.choose_for(nodes, demand, options);
   return templates;
 }
 
 void PipelineTemplates::make_templates(const Demand& demand, const TemplateOptions& options) {
   for (const int microbatch : microbatch_choices(demand, 1)) {
     std::map<int, PipelineTemplate> own;
-    for (int nodes = 1; nodes <= options.most_nodes; ++nodes) {
+    for (int nodes = 1; nodes <= options.max_nodes; ++nodes) {
       if (!own.empty() && nodes > largest_template(options, own.begin()->first, demand.batch)) break;
-      if (auto made = best_cut(demand, nodes, options.devices_per_node, microbatch))
-        own.emplace(nodes, std::move(*made));
+      if (auto pipeline_template =
+              best_pipeline_template(demand, nodes, options.devices_per_node, microbatch))
+        own.emplace(nodes, std::move(*pipeline_template));
     }
     if (own.empty()) continue;
     const int fewest = own.begin()->first;
     smallest_ = smallest_ == 0 ? fewest : std::min(smallest_, fewest);
-    made_.emplace(microbatch, std::move(own));
+    templates_by_size_.emplace(microbatch, std::move(own));
   }
   if (smallest_ == 0)
-    throw UserError("{} does not fit {} nodes of {} devices: use more, or devices with more memory",
-                    demand.model.name, options.most_nodes, options.devices_per_node);
+    throw UserError("{} does not fit on {} nodes of {} devices; use more nodes, or devices with more memory",
+                    demand.model.name, options.max_nodes, options.devices_per_node);
 }
 
 const PipelineTemplate* PipelineTemplates::find(int microbatch, int nodes) const {
-  const auto of_size = made_.find(microbatch);
-  if (of_size == made_.end()) return nullptr;
+  const auto of_size = templates_by_size_.find(microbatch);
+  if (of_size == templates_by_size_.end()) return nullptr;
   const auto found = of_size->second.find(nodes);
   return found == of_size->second.end() ? nullptr : &found->second;
 }
 
 namespace {
 
-// Micro-batches that pipelines with so many sequences compute one behind the other: as few as their size allows.
+// The number of consecutive micro-batches of `replicas` pipelines with these sequences: the smallest that the
+// micro-batch size allows.
 std::int64_t num_rounds(std::int64_t sequences, int replicas, int microbatch) {
   const std::int64_t together = static_cast<std::int64_t>(replicas) * microbatch;
   return (sequences + together - 1) / together;
 }
 
-// What equal pipelines take for them, micro-batches being dealt evenly.
-double seconds_for(const PipelineTemplate& made, int replicas, std::int64_t sequences) {
-  const std::int64_t rounds = num_rounds(sequences, replicas, made.candidate.microbatch);
+// The step time of equal pipelines for these sequences, with micro-batches of even size.
+double seconds_for(const PipelineTemplate& pipeline_template, int replicas, std::int64_t sequences) {
+  const std::int64_t rounds = num_rounds(sequences, replicas, pipeline_template.candidate.microbatch);
   const std::int64_t largest = (sequences + rounds * replicas - 1) / (rounds * replicas);
-  const double part = static_cast<double>(largest) / made.candidate.microbatch;
-  return part * (made.first_seconds + static_cast<double>(rounds - 1) * made.next_seconds);
+  const double part = static_cast<double>(largest) / pipeline_template.candidate.microbatch;
+  return part *
+         (pipeline_template.first_seconds + static_cast<double>(rounds - 1) * pipeline_template.next_seconds);
 }
 
-// The most sequences, of at least one for each pipeline, that they get done in a time.
-std::int64_t sequences_in(const PipelineTemplate& made, int replicas, std::int64_t most, double seconds) {
+// The largest number of sequences, at least one per pipeline, that they process within `seconds`.
+std::int64_t sequences_in(const PipelineTemplate& pipeline_template, int replicas, std::int64_t most,
+                          double seconds) {
   std::int64_t low = replicas, high = most + 1;
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
-    (seconds_for(made, replicas, middle) <= seconds ? low : high) = middle;
+    (seconds_for(pipeline_template, replicas, middle) <= seconds ? low : high) = middle;
   }
   return low;
 }
 
 }  // namespace
 
-// The sizes that so many pipelines have, with the sequences that let all end at about the same time. Empty where a template is missing or
-// there are fewer sequences than pipelines.
+// The sizes of the pipelines, and the sequences with which all finish at about the same time. Empty if a
+// template is missing or there are fewer sequences than pipelines.
 std::vector<PipelineTemplates::Share> PipelineTemplates::shares(const Choice& choice) const {
   const int small = choice.nodes / choice.pipelines, num_large = choice.nodes % choice.pipelines;
   std::vector<Share> result;
   for (const auto& [size, number] :
        {std::pair{small + 1, num_large}, std::pair{small, choice.pipelines - num_large}}) {
     if (number == 0) continue;
-    const PipelineTemplate* made = find(choice.microbatch, size);
-    if (made == nullptr) return {};
-    result.push_back({made, number, 0});
+    const PipelineTemplate* pipeline_template = find(choice.microbatch, size);
+    if (pipeline_template == nullptr) return {};
+    result.push_back({pipeline_template, number, 0});
   }
-  if (blank_.batch < choice.pipelines) return {};
-  deal(result);
+  if (base_plan_.batch < choice.pipelines) return {};
+  distribute_batch(result);
   return result;
 }
 
-void PipelineTemplates::deal(std::vector<Share>& shares) const {
+void PipelineTemplates::distribute_batch(std::vector<Share>& shares) const {
   double low = 0, high = 0;
   std::int64_t reserved = 0;
   for (const Share& share : shares) {
-    high = std::max(high, seconds_for(*share.made, share.replicas, blank_.batch));
+    high = std::max(high, seconds_for(*share.pipeline_template, share.replicas, base_plan_.batch));
     reserved += share.replicas;
   }
   constexpr int kHalvings = 30;
   for (int i = 0; i < kHalvings && shares.size() > 1; ++i) {
     const double middle = (low + high) / 2;
     std::int64_t sum = 0;
-    for (const Share& share : shares) sum += sequences_in(*share.made, share.replicas, blank_.batch, middle);
-    (sum >= blank_.batch ? high : low) = middle;
+    for (const Share& share : shares)
+      sum += sequences_in(*share.pipeline_template, share.replicas, base_plan_.batch, middle);
+    (sum >= base_plan_.batch ? high : low) = middle;
   }
-  std::int64_t left = blank_.batch;
+  std::int64_t left = base_plan_.batch;
   for (Share& share : shares) {
-    reserved -= share.replicas;  // every pipeline behind this one keeps one
-    share.sequences =
-        std::min(sequences_in(*share.made, share.replicas, blank_.batch, high), left - reserved);
+    reserved -= share.replicas;  // every following pipeline needs one sequence
+    share.sequences = std::min(sequences_in(*share.pipeline_template, share.replicas, base_plan_.batch, high),
+                               left - reserved);
     left -= share.sequences;
   }
   shares.front().sequences += left;
@@ -142,20 +147,22 @@ void PipelineTemplates::deal(std::vector<Share>& shares) const {
 double PipelineTemplates::estimate(const std::vector<Share>& shares) const {
   double longest = 0;
   for (const Share& share : shares)
-    longest = std::max(longest, seconds_for(*share.made, share.replicas, share.sequences));
+    longest = std::max(longest, seconds_for(*share.pipeline_template, share.replicas, share.sequences));
   return longest;
 }
 
-// What can be made of so many nodes, with at least so many pipelines where there are nodes for them.
-std::vector<PipelineTemplates::Choice> PipelineTemplates::possible(int nodes, int least_pipelines) const {
+// All feasible choices for this number of nodes, with at least `min_pipelines` pipelines if there are
+// enough nodes.
+std::vector<PipelineTemplates::Choice> PipelineTemplates::feasible_choices(int nodes,
+                                                                           int min_pipelines) const {
   std::vector<Choice> result;
-  for (const auto& [microbatch, own] : made_) {
+  for (const auto& [microbatch, own] : templates_by_size_) {
     const int most = nodes / own.begin()->first;
-    for (int pipelines = std::max(1, std::min(least_pipelines, most)); pipelines <= most; ++pipelines) {
+    for (int pipelines = std::max(1, std::min(min_pipelines, most)); pipelines <= most; ++pipelines) {
       Choice choice{nodes, pipelines, microbatch, 0};
-      const std::vector<Share> dealt = shares(choice);
-      if (dealt.empty()) continue;
-      choice.seconds = estimate(dealt);
+      const std::vector<Share> distributed = shares(choice);
+      if (distributed.empty()) continue;
+      choice.seconds = estimate(distributed);
       result.push_back(choice);
     }
   }
@@ -164,39 +171,41 @@ std::vector<PipelineTemplates::Choice> PipelineTemplates::possible(int nodes, in
   return result;
 }
 
-// How many pipelines, and of which micro-batches: copies before speed; the likeliest few by their estimates, then by the simulator.
+// Chooses the number of pipelines and the micro-batch size. The required number of copies has priority over
+// speed. The best few by estimate are compared with the simulator.
 void PipelineTemplates::choose_for(int nodes, const Demand& demand, const TemplateOptions& options) {
   Choice& best = choices_[static_cast<std::size_t>(nodes)];
-  std::vector<Choice> candidates = possible(nodes, options.failures + 1);
-  if (candidates.empty()) candidates = possible(nodes, 1);  // the batch has too few sequences for copies
-  if (candidates.empty()) {  // a node too many for the batch, or without a template: it waits
+  std::vector<Choice> candidates = feasible_choices(nodes, options.failures + 1);
+  // the batch has too few sequences for that many pipelines
+  if (candidates.empty()) candidates = feasible_choices(nodes, 1);
+  if (candidates.empty()) {  // one node is left idle: too many for the batch, or no template
     if (nodes > 1) best = choices_[static_cast<std::size_t>(nodes) - 1];
     return;
   }
-  constexpr std::size_t kMostSimulated = 4;
-  candidates.resize(std::min(candidates.size(), kMostSimulated));
+  constexpr std::size_t kMaxSimulated = 4;
+  candidates.resize(std::min(candidates.size(), kMaxSimulated));
   const Cluster cluster = with_devices(demand.cluster, nodes * devices_per_node_);
-  const Ground ground(cluster);
+  const ClusterView cluster_view(cluster);
   Demand own{demand.model, cluster, demand.software, demand.constants};
   own.batch = demand.batch, own.sequence_length = demand.sequence_length, own.precision = demand.precision;
   own.constraints = demand.constraints;
   for (Choice choice : candidates) {
     const Plan plan = assemble(choice);
-    const auto problem = problem_in(plan, demand.model);
-    ensure(!problem, "a plan of templates for {} nodes: {}", nodes, problem.value_or(""));
-    if (!fill_of(own, ground, plan).fits()) continue;
-    choice.seconds = seconds_of(own, ground, plan);
+    const auto problem = find_problem(plan, demand.model);
+    ensure(!problem, "template plan for {} nodes is invalid: {}", nodes, problem.value_or(""));
+    if (!peak_memory_of(own, cluster_view, plan).fits()) continue;
+    choice.seconds = seconds_of(own, cluster_view, plan);
     if (best.nodes == 0 || choice.seconds < best.seconds) best = choice;
   }
   if (best.nodes == 0 && nodes > 1) best = choices_[static_cast<std::size_t>(nodes) - 1];
 }
 
 Plan PipelineTemplates::assemble(const Choice& choice) const {
-  Plan plan = blank_;
+  Plan plan = base_plan_;
   int next = 0;  // device
   for (const Share& share : shares(choice)) {
-    Pipeline pipeline = share.made->pipeline;
-    const int size = share.made->nodes * devices_per_node_;
+    Pipeline pipeline = share.pipeline_template->pipeline;
+    const int size = share.pipeline_template->nodes * devices_per_node_;
     for (Stage& stage : pipeline.stages) {
       const std::vector<int> one = stage.devices;
       stage.devices.clear();
@@ -214,9 +223,10 @@ Plan PipelineTemplates::assemble(const Choice& choice) const {
 }
 
 const PipelineTemplates::Choice& PipelineTemplates::choice_of(int nodes) const {
-  const int number = std::min(nodes, most_nodes());
+  const int number = std::min(nodes, max_nodes());
   if (number < 1 || choices_[static_cast<std::size_t>(number)].nodes == 0)
-    throw UserError("{} needs at least {} nodes, {} are left", blank_.model, smallest_, std::max(0, nodes));
+    throw UserError("{} needs at least {} nodes; only {} are left", base_plan_.model, smallest_,
+                    std::max(0, nodes));
   return choices_[static_cast<std::size_t>(number)];
 }
 

@@ -1,13 +1,16 @@
-// Pipeline templates (as Oobleck): for every number of nodes that one pipeline may have, the best pipeline of so many, worked out before
-// anything fails. A plan for any number of survivors is then put together from them in microseconds, and leaves no node idle.
+// Pipeline templates (as in Oobleck): for every number of nodes that one pipeline may have, the best pipeline
+// of that size, computed before anything fails. A plan for any number of survivors is then assembled in
+// microseconds and leaves no node idle.
 //
-//   const PipelineTemplates templates = PipelineTemplates::build(demand, {.devices_per_node = 1, .most_nodes = 8, .failures = 1});
+//   const PipelineTemplates templates =
+//       PipelineTemplates::build(demand, {.devices_per_node = 1, .max_nodes = 8, .failures = 1});
 //   const Plan plan = templates.plan_for(7);
 //
-// Every pipeline holds the whole model, so a plan of p pipelines survives p - 1 failures wherever they are. N nodes are dealt to p
-// pipelines whose sizes differ by one at most; docs/resilience.md proves that this works for every N from the smallest on. Equal
-// pipelines stand in the plan as one of several replicas; sequences are dealt by speed, in whole micro-batches of about one size.
-// Immutable, so any thread may ask.
+// Every pipeline has the whole model, so a plan of p pipelines survives any p - 1 failures. N nodes are
+// distributed over p pipelines whose sizes differ by at most one; docs/resilience.md proves that this is
+// feasible for every N from the smallest on. Equal pipelines are one pipeline with several replicas in the
+// plan. Sequences are distributed by speed, in micro-batches of about equal size. Immutable and safe for
+// concurrent use.
 #pragma once
 
 #include <map>
@@ -17,66 +20,67 @@
 
 namespace optimus {
 
-// The best pipeline of `nodes` nodes for micro-batches of one size.
+// The best pipeline of `nodes` nodes for one micro-batch size.
 struct PipelineTemplate {
   int nodes = 0;
-  Candidate candidate;              // pp and tp, one replica
+  Candidate candidate;              // pp and tp; one replica
   std::vector<StageLayers> layers;  // [stage]
-  Pipeline pipeline;                // devices from 0, no micro-batches
-  double first_seconds = 0;         // of the first micro-batch, through all stages and back
-  double next_seconds = 0;          // of each that follows: the slowest stage
+  Pipeline pipeline;                // devices numbered from 0, no micro-batches
+  double first_seconds = 0;         // of the first micro-batch, forward and backward through all stages
+  double next_seconds = 0;          // of each further micro-batch: the slowest stage
 };
 
 struct TemplateOptions {
   int devices_per_node = 1;
-  int most_nodes = 8;  // that there may ever be
-  int failures = 1;    // to survive: pipelines at least, where there are nodes enough, less one
+  int max_nodes = 8;  // largest number of nodes that can occur
+  // number of failures to survive: plans have at least one pipeline more if there are enough nodes
+  int failures = 1;
 };
 
 class PipelineTemplates {
  public:
-  // The demand's cluster says what nodes are like; how many it has does not matter. Constraints count as far as they speak of memory,
-  // micro-batches, recomputing and tensor parallelism. Throws UserError when no number of nodes up to most_nodes holds the model,
-  // and for models of modules, which have no costs to go by.
+  // The demand's cluster describes the nodes; its size is irrelevant. Of the constraints, those on memory,
+  // micro-batches, recomputation and tensor parallelism apply. Throws UserError if no number of nodes up to
+  // max_nodes holds the model, and for custom models, which have no cost model.
   static PipelineTemplates build(const Demand& demand, const TemplateOptions& options);
 
-  int smallest() const { return smallest_; }  // nodes that hold the model
-  int most_nodes() const { return static_cast<int>(choices_.size()) - 1; }
-  // Throws UserError for fewer than the smallest. More than there may ever be count as the most.
+  int smallest() const { return smallest_; }  // fewest nodes that hold the model
+  int max_nodes() const { return static_cast<int>(choices_.size()) - 1; }
+  // Throws UserError for fewer nodes than smallest(). Numbers above max_nodes() are treated as max_nodes().
   Plan plan_for(int nodes) const;
   int num_pipelines(int nodes) const { return choice_of(nodes).pipelines; }
-  // The plan survives so many failures: one less than it has pipelines.
-  int can_lose(int nodes) const { return num_pipelines(nodes) - 1; }
-  double seconds(int nodes) const { return choice_of(nodes).seconds; }  // of a step, as the simulator has it
-  int num_used(int nodes) const { return choice_of(nodes).nodes; }
+  // The number of failures that the plan survives: one less than its number of pipelines.
+  int num_tolerated_losses(int nodes) const { return num_pipelines(nodes) - 1; }
+  double seconds(int nodes) const { return choice_of(nodes).seconds; }  // simulated step time
+  int num_used_nodes(int nodes) const { return choice_of(nodes).nodes; }
 
  private:
   struct Choice {
-    int nodes = 0;       // in use; 0: none
-    int pipelines = 0;   // equal ones counted each
-    int microbatch = 1;  // sequences at a time of a replica, at most
+    int nodes = 0;       // nodes in use; 0: no plan
+    int pipelines = 0;   // replicas of equal pipelines count separately
+    int microbatch = 1;  // largest number of sequences in a replica's micro-batch
     double seconds = 0;
   };
-  // Some pipelines of one template, and the sequences that they have together.
+  // Pipelines of one template, and the total number of their sequences.
   struct Share {
-    const PipelineTemplate* made = nullptr;
+    const PipelineTemplate* pipeline_template = nullptr;
     int replicas = 0;
     std::int64_t sequences = 0;
   };
   void make_templates(const Demand& demand, const TemplateOptions& options);
   void choose_for(int nodes, const Demand& demand, const TemplateOptions& options);
-  std::vector<Choice> possible(int nodes, int least_pipelines) const;
+  std::vector<Choice> feasible_choices(int nodes, int min_pipelines) const;
   const PipelineTemplate* find(int microbatch, int nodes) const;
   std::vector<Share> shares(const Choice& choice) const;
-  void deal(std::vector<Share>& shares) const;  // the batch, by speed
+  void distribute_batch(std::vector<Share>& shares) const;  // distributes the batch by speed
   double estimate(const std::vector<Share>& shares) const;
   Plan assemble(const Choice& choice) const;
   const Choice& choice_of(int nodes) const;
 
-  Plan blank_;  // everything but pipelines
+  Plan base_plan_;  // everything except the pipelines
   int devices_per_node_ = 1, smallest_ = 0;
-  std::map<int, std::map<int, PipelineTemplate>> made_;  // [sequences of a micro-batch][nodes]
-  std::vector<Choice> choices_;                          // [nodes]
+  std::map<int, std::map<int, PipelineTemplate>> templates_by_size_;  // [sequences per micro-batch][nodes]
+  std::vector<Choice> choices_;                                       // [nodes]
 };
 
 }  // namespace optimus

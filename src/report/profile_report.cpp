@@ -1,4 +1,4 @@
-// See profile_report.h.
+// Implements profile_report.h.
 #include "report/profile_report.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ const StagePrediction* stage_of(const std::optional<ExpectedStep>& expected, con
 
 using Kind = std::pair<Lane, std::string>;
 
-// Of one device of each stage.
+// The predicted seconds of each kind of instruction, for one device of each stage.
 std::map<std::pair<int, int>, std::map<Kind, double>> predicted_kinds(const ExpectedStep& expected) {
   std::map<std::pair<int, int>, std::map<Kind, double>> result;
   for (const TracedInstruction& one : expected.instructions)
@@ -62,7 +62,7 @@ std::string shown(const std::optional<double>& seconds) {
   return seconds ? text(Seconds(*seconds)) : std::string("-");
 }
 
-// The largest rank's, predicted and measured.
+// The predicted and measured memory of the rank that uses most.
 std::string memory_text(const std::vector<RankProfile>& ranks, const std::optional<ExpectedStep>& expected) {
   const auto most = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
     return a.memory.total < b.memory.total;
@@ -77,13 +77,13 @@ std::string memory_text(const std::vector<RankProfile>& ranks, const std::option
   row("weights", m.weights, p.weights), row("gradients", m.gradients, p.gradients);
   row("optimizer", m.optimizer, p.optimizer);
   row("activations and buffers", m.activations + m.buffers, p.activations + p.buffers);
-  row("together", m.total, p.total);
-  table.row({"the process", "-", text(most->resident)});
+  row("total", m.total, p.total);
+  table.row({"process peak", "-", text(most->resident)});
   return table.text();
 }
 
-// Spans that do not overlap, in order.
-std::vector<std::pair<double, double>> joined(std::vector<std::pair<double, double>> spans) {
+// Merges overlapping spans and sorts them.
+std::vector<std::pair<double, double>> merged(std::vector<std::pair<double, double>> spans) {
   std::sort(spans.begin(), spans.end());
   std::vector<std::pair<double, double>> result;
   for (const auto& [start, end] : spans) {
@@ -137,7 +137,7 @@ RankProfile parse_rank_profile(const Json& json, const std::string& source) {
 
 std::vector<ComparedKind> compare_kinds(const std::vector<RankProfile>& ranks, const Plan& plan,
                                         const std::optional<ExpectedStep>& expected) {
-  ensure(!ranks.empty(), "a profile of no ranks of a plan of {} devices", num_devices(plan));
+  ensure(!ranks.empty(), "a profile without ranks of a plan of {} devices", num_devices(plan));
   std::map<Kind, double> measured, predicted;
   const auto of_stages =
       expected ? predicted_kinds(*expected) : std::map<std::pair<int, int>, std::map<Kind, double>>{};
@@ -170,31 +170,31 @@ std::optional<double> overlap(const RankProfile& profile) {
     if (one.lane == Lane::host || one.end <= one.start) continue;
     (one.lane == Lane::compute ? computes : others).emplace_back(one.start, one.end);
   }
-  computes = joined(std::move(computes));
-  double all = 0, hidden = 0;
+  computes = merged(std::move(computes));
+  double all = 0, overlapped = 0;
   for (const auto& [start, end] : others) {
     all += end - start;
     auto at = std::upper_bound(computes.begin(), computes.end(), std::pair{start, start});
     if (at != computes.begin()) --at;
     for (; at != computes.end() && at->first < end; ++at)
-      hidden += std::max(0.0, std::min(end, at->second) - std::max(start, at->first));
+      overlapped += std::max(0.0, std::min(end, at->second) - std::max(start, at->first));
   }
-  return all > 0 ? std::optional(hidden / all) : std::nullopt;
+  return all > 0 ? std::optional(overlapped / all) : std::nullopt;
 }
 
 std::string comparison_text(const std::vector<RankProfile>& ranks, const Plan& plan,
                             const std::optional<ExpectedStep>& expected) {
-  TextTable table({"a step and device", "lane", "predicted", "measured"});
+  TextTable table({"per step and device", "lane", "predicted", "measured"});
   for (const ComparedKind& one : compare_kinds(ranks, plan, expected))
     table.row({one.kind, text(one.lane), shown(one.predicted),
                one.measured > 0 ? text(Seconds(one.measured)) : "-"});
-  table.row({"the step", "", expected ? text(Seconds(expected->step.seconds)) : "-",
+  table.row({"step", "", expected ? text(Seconds(expected->step.seconds)) : "-",
              text(Seconds(mean_seconds(ranks)))});
   std::string result = table.text() + memory_text(ranks, expected);
-  if (expected) result += fmt::format("predicted by {}\n", expected->by);
-  if (const std::optional<double> hidden = overlap(ranks.front()))
+  if (expected) result += fmt::format("predicted from {}\n", expected->by);
+  if (const std::optional<double> overlapped = overlap(ranks.front()))
     result += fmt::format("rank {} computed during {} of its communication\n", ranks.front().rank,
-                          percent(*hidden));
+                          percent(*overlapped));
   return result;
 }
 
@@ -213,11 +213,11 @@ OrderedJson comparison_json(const std::vector<RankProfile>& ranks, const Plan& p
          {"measured", one.measured}});
   for (const RankProfile& rank : ranks) {
     const StagePrediction* stage = stage_of(expected, rank);
-    const std::optional<double> hidden = overlap(rank);
+    const std::optional<double> overlapped = overlap(rank);
     json["ranks"].push_back({{"rank", rank.rank},
                              {"host", rank.host},
                              {"device", rank.device},
-                             {"overlap", hidden ? OrderedJson(*hidden) : OrderedJson()},
+                             {"overlap", overlapped ? OrderedJson(*overlapped) : OrderedJson()},
                              {"memory_bytes",
                               {{"predicted", stage == nullptr ? OrderedJson() : sizes_json(stage->memory)},
                                {"measured", sizes_json(rank.memory)}}},
@@ -231,7 +231,7 @@ std::string profile_trace(const std::vector<RankProfile>& ranks, const OrderedJs
   std::size_t num_traced = 0;
   for (const RankProfile& rank : ranks) {
     num_traced += rank.instructions.size();
-    if (num_traced > kMostTraced && rank.rank != ranks.front().rank) break;
+    if (num_traced > kMaxTracedInstructions && rank.rank != ranks.front().rank) break;
     const auto process = static_cast<std::size_t>(rank.rank);
     trace.name_process(process, fmt::format("rank {} ({} on {})", rank.rank, rank.device, rank.host));
     trace.name_track(process, 0, "steps");

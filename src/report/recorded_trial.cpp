@@ -1,4 +1,4 @@
-// See recorded_trial.h.
+// Implements recorded_trial.h.
 #include "report/recorded_trial.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 namespace optimus {
 namespace {
 
-constexpr double kUsualError = 0.05, kUsualDetection = 10, kUsualPause = 0.1;  // as trials have them
+// the defaults of simulated trials
+constexpr double kDefaultPredictionError = 0.05, kDefaultDetectionSteps = 10, kDefaultPause = 0.1;
 
 double median_of(std::vector<double> values, double none) {
   if (values.empty()) return none;
@@ -20,14 +21,14 @@ double median_of(std::vector<double> values, double none) {
   return values[values.size() / 2];
 }
 
-bool is_own(const Decision& one) { return one.kind == "switch" && one.predicted_gain.has_value(); }
-// Who takes part has changed: what plans took before says nothing any more.
-bool is_change_of_ranks(const Decision& one) {
+bool is_automatic(const Decision& one) { return one.kind == "switch" && one.predicted_gain.has_value(); }
+// The set of ranks has changed: step times measured before are no longer valid.
+bool changes_membership(const Decision& one) {
   return one.kind == "recover" || one.kind == "join" || one.kind == "drain";
 }
 
-// From this step on, until the step `end`.
-struct Lasting {
+// A condition that lasts from finding.since until step `end`.
+struct ConditionSpan {
   Finding finding;
   std::int64_t end = 0;
 };
@@ -39,38 +40,39 @@ class Recorder {
       : steps_(steps), decisions_(decisions), name_(name), last_(steps.back().step) {}
 
   RecordedTrial run() {
-    note_instants();
-    note_conditions();
-    note_epochs();
-    for (auto it = cuts_.begin(); std::next(it) != cuts_.end(); ++it) add_segment(*it, *std::next(it));
+    compute_step_ends();
+    collect_conditions();
+    collect_epochs();
+    for (auto it = segment_starts_.begin(); std::next(it) != segment_starts_.end(); ++it)
+      add_segment(*it, *std::next(it));
     finish();
     return std::move(result_);
   }
 
  private:
-  // When each step ended, pauses of changes of plan behind it included.
-  void note_instants() {
+  // Computes when each step ended, including the pauses of plan changes after it.
+  void compute_step_ends() {
     std::map<std::int64_t, double> pauses;
     for (const Decision& one : decisions_) pauses[one.step] += one.pause.value;
     double now = 0;
     for (const StepMetrics& step : steps_) {
       now += step.seconds.value;
       if (const auto pause = pauses.find(step.step); pause != pauses.end()) now += pause->second;
-      ended_[step.step] = now;
+      step_ends_[step.step] = now;
     }
     result_.seconds = now, result_.num_steps = std::ssize(steps_);
   }
 
-  double instant_before(std::int64_t step) const {
-    const auto next = ended_.lower_bound(step);
-    return next == ended_.begin() ? 0 : std::prev(next)->second;
+  double seconds_before_step(std::int64_t step) const {
+    const auto next = step_ends_.lower_bound(step);
+    return next == step_ends_.begin() ? 0 : std::prev(next)->second;
   }
 
-  // A condition lasts until a decision no longer names it, or the run ends.
-  void note_conditions() {
+  // A condition lasts until a decision no longer names it, or until the run ends.
+  void collect_conditions() {
     std::map<std::pair<Cause, std::vector<int>>, std::size_t> open;
     for (const Decision& one : decisions_) {
-      if (!is_own(one)) continue;
+      if (!is_automatic(one)) continue;
       ++result_.num_switches;
       std::set<std::pair<Cause, std::vector<int>>> named;
       for (const Finding& finding : parse_findings(one.evidence)) {
@@ -79,23 +81,24 @@ class Recorder {
         if (open.contains(key)) continue;
         open[key] = conditions_.size();
         conditions_.push_back({finding, last_ + 1});
-        if (finding.since <= one.step) late_.push_back(static_cast<double>(one.step - finding.since));
+        if (finding.since <= one.step)
+          detection_delays_.push_back(static_cast<double>(one.step - finding.since));
       }
       for (auto it = open.begin(); it != open.end();) {
         if (!named.contains(it->first)) conditions_[it->second].end = one.step + 1;
         it = named.contains(it->first) ? std::next(it) : open.erase(it);
       }
     }
-    cuts_ = {steps_.front().step, last_ + 1};
+    segment_starts_ = {steps_.front().step, last_ + 1};
     const auto cut = [&](std::int64_t step) {
-      if (step > steps_.front().step && step <= last_) cuts_.insert(step);
+      if (step > steps_.front().step && step <= last_) segment_starts_.insert(step);
     };
-    for (const Lasting& one : conditions_) cut(one.finding.since), cut(one.end);
+    for (const ConditionSpan& one : conditions_) cut(one.finding.since), cut(one.end);
     for (const Decision& one : decisions_)
-      if (is_change_of_ranks(one)) cut(one.step + 1);
+      if (changes_membership(one)) cut(one.step + 1);
   }
 
-  void note_epochs() {
+  void collect_epochs() {
     std::string plan = decisions_.empty() ? "the plan" : name_(decisions_.front().from);
     result_.trial.first_mode = mode_of(plan, Response::resume);
     std::map<std::int64_t, std::string> plans;
@@ -121,7 +124,7 @@ class Recorder {
     return Response::replan;
   }
 
-  // Medians of this stretch by mode; the first step on a plan is not like the others.
+  // Median step times of this segment by mode; the first step on a plan is not representative.
   std::map<int, double> measured(std::int64_t begin, std::int64_t end) const {
     std::map<int, std::vector<double>> all;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -136,14 +139,14 @@ class Recorder {
 
   void add_segment(std::int64_t begin, std::int64_t end) {
     TrialSegment segment;
-    segment.begin = instant_before(begin), segment.end = instant_before(end);
+    segment.begin = seconds_before_step(begin), segment.end = seconds_before_step(end);
     for (const Decision& one : decisions_)
-      if (is_change_of_ranks(one) && one.step + 1 == begin)
-        known_.clear(), segment.is_loss |= one.kind == "recover";
+      if (changes_membership(one) && one.step + 1 == begin)
+        last_seconds_.clear(), segment.is_loss |= one.kind == "recover";
     std::map<int, double> now = measured(begin, end);
     const std::map<int, double> seen = now;
     for (const Decision& one : decisions_) {
-      if (!is_own(one) || one.step < begin || one.step >= end) continue;
+      if (!is_automatic(one) || one.step < begin || one.step >= end) continue;
       const auto from = seen.find(mode_of(name_(one.from), Response::replan));
       if (from == seen.end()) continue;
       const auto put = [&](const std::string& plan, Response response, double gain) {
@@ -153,15 +156,15 @@ class Recorder {
       for (const PlanAlternative& other : one.alternatives)
         if (other.predicted_gain) put(other.plan, response_of(other.response), *other.predicted_gain);
     }
-    for (const auto& [mode, seconds] : now) known_[mode] = seconds;
-    for (const auto& [mode, seconds] : known_) {
+    for (const auto& [mode, seconds] : now) last_seconds_[mode] = seconds;
+    for (const auto& [mode, seconds] : last_seconds_) {
       segment.step_seconds.resize(std::max(segment.step_seconds.size(), static_cast<std::size_t>(mode) + 1));
       segment.step_seconds[static_cast<std::size_t>(mode)] = seconds;
     }
-    for (const Lasting& one : conditions_)
+    for (const ConditionSpan& one : conditions_)
       if (one.finding.since < end && one.end > begin)
         segment.conditions.push_back(
-            {one.finding.cause, one.finding.factor, segment.begin - instant_before(one.finding.since)});
+            {one.finding.cause, one.finding.factor, segment.begin - seconds_before_step(one.finding.since)});
     if (segment.end > segment.begin) result_.trial.segments.push_back(std::move(segment));
   }
 
@@ -170,32 +173,32 @@ class Recorder {
     std::vector<double> pauses, errors;
     for (const Decision& one : decisions_) {
       if (one.kind == "switch") pauses.push_back(one.pause.value);
-      if (is_own(one) && one.realised_gain && *one.realised_gain > -1 && *one.predicted_gain > -1)
-        errors.push_back(std::abs(std::log((1 + *one.realised_gain) / (1 + *one.predicted_gain))));
+      if (is_automatic(one) && one.measured_gain && *one.measured_gain > -1 && *one.predicted_gain > -1)
+        errors.push_back(std::abs(std::log((1 + *one.measured_gain) / (1 + *one.predicted_gain))));
     }
     for (TrialSegment& segment : trial.segments) segment.step_seconds.resize(trial.modes.size(), 0);
     for (std::size_t m = 0; m < trial.modes.size(); ++m) {
       TrialMode& mode = trial.modes[m];
-      mode.pause_seconds = median_of(pauses, kUsualPause);
+      mode.pause_seconds = median_of(pauses, kDefaultPause);
       double least = 0;
       for (const TrialSegment& segment : trial.segments)
         if (const double own = segment.step_seconds[m]; own > 0 && (least == 0 || own < least)) least = own;
       mode.usual_seconds = least > 0 ? least : 1;
     }
-    trial.prediction_error = median_of(errors, kUsualError);
-    trial.detection_steps = median_of(late_, kUsualDetection);
+    trial.prediction_error = median_of(errors, kDefaultPredictionError);
+    trial.detection_steps = median_of(detection_delays_, kDefaultDetectionSteps);
   }
 
   const std::vector<StepMetrics>& steps_;
   const std::vector<Decision>& decisions_;
   const NameOf& name_;
   const std::int64_t last_;
-  std::map<std::int64_t, double> ended_;  // step -> seconds of the run
-  std::vector<Lasting> conditions_;
-  std::vector<double> late_;     // steps from a condition's begin to the decision
-  std::set<std::int64_t> cuts_;  // steps with which stretches begin
-  std::vector<int> mode_at_;     // [place in steps_]
-  std::map<int, double> known_;  // mode -> seconds, as last known
+  std::map<std::int64_t, double> step_ends_;  // step -> seconds since the start of the run
+  std::vector<ConditionSpan> conditions_;
+  std::vector<double> detection_delays_;   // steps from the start of a condition to the decision
+  std::set<std::int64_t> segment_starts_;  // first steps of the segments
+  std::vector<int> mode_at_;               // indexed like steps_
+  std::map<int, double> last_seconds_;     // mode -> last known step time in seconds
   RecordedTrial result_;
 };
 

@@ -1,12 +1,13 @@
-// A run's own records as a trial (trials/trial.h): what happened to it and when, and what its plans took, so that other policies can be
-// asked what they would have done.
+// Converts a run's records to a trial (trials/trial.h): what happened to the run and when, and how fast its
+// plans were, so that other policies can be replayed on it.
 //
 //   steps, epochs (metrics.jsonl) ──┐
-//                                   ├──> stretches in which nothing changed, and for each what every known plan took there
+//                                   ├──> unchanged segments, with the step time of every known plan
 //   evidence, gains (decisions.jsonl)┘
 //
-// A plan takes what it was measured to take in that stretch; else what was predicted when it was weighed there; else what it took in the
-// stretch before, as long as nobody was lost or came. A plan of which nothing was known then cannot be chosen. Pure.
+// The step time of a plan in a segment is the measured one; else the one predicted when a decision considered
+// the plan there; else the one of the previous segment, as long as no rank was lost or joined. A plan without
+// any known time cannot be chosen. Pure.
 #pragma once
 
 #include <string>
@@ -20,13 +21,13 @@ namespace optimus {
 
 struct RecordedTrial {
   TrialCase trial;
-  std::vector<std::string> plans;  // [mode]
-  double seconds = 0;              // of the run, pauses too
-  std::int64_t num_steps = 0;      // that it did in them
-  int num_switches = 0;            // of its own will
+  std::vector<std::string> plans;  // indexed by mode
+  double seconds = 0;              // of the run, including pauses
+  std::int64_t num_steps = 0;      // completed in that time
+  int num_switches = 0;            // automatic ones
 };
 
-// name: of a plan's hash, in short words. steps must be some, in order.
+// `name` maps a plan's hash to its short name. `steps` must not be empty and must be in order.
 RecordedTrial recorded_trial(const std::vector<StepMetrics>& steps, const std::vector<Decision>& decisions,
                              const std::function<std::string(const std::string& hash)>& name);
 

@@ -1,4 +1,5 @@
-// See report_page.h. The order on the page: what it is, loss, speed, decisions, epochs, the step in time.
+// Implements report_page.h. The page shows, in this order: key figures, loss, speed, decisions, plan epochs,
+// and the timeline of one step.
 #include "report/report_page.h"
 
 #include <algorithm>
@@ -12,13 +13,15 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMostRows = 1000;
+constexpr std::size_t kMaxRows = 1000;
 
 constexpr std::string_view kStyle = R"(
-:root { color-scheme: light dark; --page: #f9f9f7; --card: #ffffff; --ink: #16150f; --soft: #52514e; --edge: #e1e0d9;
+:root { color-scheme: light dark; --page: #f9f9f7; --card: #ffffff; --ink: #16150f; --soft: #52514e;
+  --edge: #e1e0d9;
   --line: #2a78d6; --mark: #b3470f; --dot: #157a52; --band0: #f1f0ea; --band1: #e3ebf5;
   --forward: #2a78d6; --backward: #b3470f; --other: #8a8880; --talk: #157a52; }
-@media (prefers-color-scheme: dark) { :root { --page: #0d0d0d; --card: #1a1a19; --ink: #f4f3ee; --soft: #c3c2b7; --edge: #3a3a37;
+@media (prefers-color-scheme: dark) { :root { --page: #0d0d0d; --card: #1a1a19; --ink: #f4f3ee;
+  --soft: #c3c2b7; --edge: #3a3a37;
   --line: #5b9df0; --mark: #f0935c; --dot: #4cc38a; --band0: #232321; --band1: #1d2938;
   --forward: #5b9df0; --backward: #f0935c; --other: #8f8d85; --talk: #4cc38a; } }
 * { box-sizing: border-box; }
@@ -26,34 +29,44 @@ body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 sys
 main { max-width: 1080px; margin: 0 auto; padding: 24px 16px 48px; }
 h1 { font-size: 22px; margin: 0 0 2px; overflow-wrap: anywhere; } h2 { font-size: 16px; margin: 0 0 8px; }
 .soft { color: var(--soft); margin: 0 0 16px; }
-section { background: var(--card); border: 1px solid var(--edge); border-radius: 8px; padding: 14px 16px; margin-top: 16px; }
+section { background: var(--card); border: 1px solid var(--edge); border-radius: 8px; padding: 14px 16px;
+  margin-top: 16px; }
 .wide { overflow-x: auto; } .wide svg { display: block; width: 100%; min-width: 640px; height: auto; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 0; }
-.facts dt { color: var(--soft); font-size: 13px; } .facts dd { margin: 0; font-size: 19px; overflow-wrap: anywhere; }
+.facts dt { color: var(--soft); font-size: 13px; } .facts dd { margin: 0; font-size: 19px;
+  overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
-th { text-align: left; color: var(--soft); font-weight: 500; } td.n, th.n { text-align: right; white-space: nowrap; }
+th { text-align: left; color: var(--soft); font-weight: 500; } td.n, th.n { text-align: right;
+  white-space: nowrap; }
 th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--edge); vertical-align: top; }
 table.long { min-width: 920px; } td.why { min-width: 220px; overflow-wrap: anywhere; }
-svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } .end { text-anchor: end; } .middle { text-anchor: middle; }
+svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } .end { text-anchor: end; }
+  .middle { text-anchor: middle; }
 .name { paint-order: stroke; stroke: var(--card); stroke-width: 3px; stroke-opacity: .8; }
-.grid { stroke: var(--edge); } .axis { stroke: var(--soft); } .line { stroke: var(--line); stroke-width: 1.8; fill: none; stroke-linejoin: round; }
-.range { stroke: var(--line); stroke-opacity: .28; stroke-width: 1.6; fill: none; } .dot { fill: var(--dot); stroke: var(--card); }
+.grid { stroke: var(--edge); } .axis { stroke: var(--soft); } .line { stroke: var(--line);
+  stroke-width: 1.8; fill: none; stroke-linejoin: round; }
+.range { stroke: var(--line); stroke-opacity: .28; stroke-width: 1.6; fill: none; }
+  .dot { fill: var(--dot); stroke: var(--card); }
 .band0 { fill: var(--band0); } .band1 { fill: var(--band1); }
-.mark path { stroke: var(--mark); stroke-dasharray: 4 3; fill: none; } .mark .head { fill: var(--mark); stroke: none; }
-.forward { fill: var(--forward); } .backward { fill: var(--backward); } .other { fill: var(--other); } .talk { fill: var(--talk); }
-.key { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin: 0 5px 0 14px; vertical-align: -1px; }
-.key.forward { background: var(--forward); } .key.backward { background: var(--backward); } .key.other { background: var(--other); }
+.mark path { stroke: var(--mark); stroke-dasharray: 4 3; fill: none; } .mark .head { fill: var(--mark);
+  stroke: none; }
+.forward { fill: var(--forward); } .backward { fill: var(--backward); } .other { fill: var(--other); }
+  .talk { fill: var(--talk); }
+.key { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin: 0 5px 0 14px;
+  vertical-align: -1px; }
+.key.forward { background: var(--forward); } .key.backward { background: var(--backward); }
+  .key.other { background: var(--other); }
 .key.talk { background: var(--talk); }
 )";
 
-double middle_of(std::vector<double> values) {
+double median_of(std::vector<double> values) {
   std::erase_if(values, [](double value) { return !std::isfinite(value); });
   if (values.empty()) return NAN;
   std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
   return values[values.size() / 2];
 }
 
-// Steps side by side that had one plan.
+// Consecutive steps on one plan.
 struct Epoch {
   std::int64_t number = 0, first = 0, last = 0;
   std::string plan;
@@ -64,7 +77,7 @@ std::vector<Epoch> epochs_of(const RunReport& report) {
   std::vector<Epoch> epochs;
   std::vector<double> speeds;
   const auto close = [&] {
-    if (!epochs.empty()) epochs.back().tokens_per_second = middle_of(std::exchange(speeds, {}));
+    if (!epochs.empty()) epochs.back().tokens_per_second = median_of(std::exchange(speeds, {}));
   };
   for (const StepMetrics& step : report.steps) {
     if (epochs.empty() || epochs.back().number != step.epoch) {
@@ -101,9 +114,9 @@ std::string facts_of(const RunReport& report, const std::vector<Epoch>& epochs) 
     double seconds = 0;
     for (const StepMetrics& step : report.steps)
       if (step.seconds.value > 0 && step.seconds.value < 1e15) seconds += step.seconds.value;
-    fact("time in steps", text(Seconds(seconds)));
-    fact("tokens/s in this epoch", number_text(epochs.back().tokens_per_second));
-    fact("plan now", epochs.back().plan);
+    fact("total step time", text(Seconds(seconds)));
+    fact("tokens/s in this plan epoch", number_text(epochs.back().tokens_per_second));
+    fact("current plan", epochs.back().plan);
   }
   fact("decisions", fmt::format("{}", report.decisions.size()));
   return facts + "</dl>";
@@ -126,14 +139,14 @@ std::string charts_of(const RunReport& report, const std::vector<Epoch>& epochs)
   loss.bands = speed.bands, loss.marks = speed.marks;
   return fmt::format(
       "<section><h2>Loss{}</h2><div class=\"wide\">{}</div></section>\n"
-      "<section><h2>Tokens a second</h2><div class=\"wide\">{}</div></section>\n",
-      loss.dots.empty() ? "" : ", points: on held-out data", svg_of(loss), svg_of(speed));
+      "<section><h2>Tokens per second</h2><div class=\"wide\">{}</div></section>\n",
+      loss.dots.empty() ? "" : ", dots: validation loss", svg_of(loss), svg_of(speed));
 }
 
 std::string decisions_of(const RunReport& report) {
   if (report.decisions.empty()) return "<section><h2>Decisions</h2><p>None.</p></section>\n";
   std::string rows;
-  for (std::size_t i = 0; i < std::min(kMostRows, report.decisions.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(kMaxRows, report.decisions.size()); ++i) {
     const Decision& one = report.decisions[i];
     std::string others;
     for (const PlanAlternative& plan : one.alternatives)
@@ -146,21 +159,22 @@ std::string decisions_of(const RunReport& report) {
         "<td>{}</td></tr>\n",
         i + 1, with_commas(one.step), html_text(one.kind), html_text(one.evidence),
         html_text(name_of(report.plans, one.from)), html_text(name_of(report.plans, one.to)),
-        gain_or_dash(one.predicted_gain), gain_or_dash(one.realised_gain), text(one.pause), text(one.moved),
+        gain_or_dash(one.predicted_gain), gain_or_dash(one.measured_gain), text(one.pause), text(one.moved),
         html_text(others));
   }
-  const std::size_t left = report.decisions.size() - std::min(kMostRows, report.decisions.size());
+  const std::size_t left = report.decisions.size() - std::min(kMaxRows, report.decisions.size());
   return fmt::format(
       "<section><h2>Decisions</h2><div class=\"wide\"><table class=\"long\"><tr><th class=\"n\">mark</th><th "
-      "class=\"n\">step</th><th>kind</th><th>why</th><th>plan</th><th class=\"n\">predicted</th><th "
-      "class=\"n\">realised</th><th class=\"n\">paused</th><th class=\"n\">moved</th><th>instead</th></tr>\n"
+      "class=\"n\">step</th><th>kind</th><th>reason</th><th>plan</th><th class=\"n\">predicted</th><th "
+      "class=\"n\">measured</th><th class=\"n\">paused</th><th "
+      "class=\"n\">moved</th><th>alternatives</th></tr>\n"
       "{}</table></div>{}</section>\n",
       rows, left == 0 ? "" : fmt::format("<p>and {} more</p>", left));
 }
 
 std::string epochs_table(const std::vector<Epoch>& epochs) {
   std::string rows;
-  for (std::size_t i = 0; i < std::min(kMostRows, epochs.size()); ++i)
+  for (std::size_t i = 0; i < std::min(kMaxRows, epochs.size()); ++i)
     rows += fmt::format(
         "<tr><td class=\"n\">{}</td><td>{}</td><td class=\"n\">{} to {}</td><td class=\"n\">{}</td></tr>\n",
         epochs[i].number, html_text(epochs[i].plan), with_commas(epochs[i].first),
@@ -181,8 +195,8 @@ RunReport read_report(const Path& run) {
   std::error_code error;
   if (std::filesystem::exists(metrics, error))
     report.steps = parse_metrics(value_or_throw(read_file(metrics)), metrics.string());
-  constexpr int kMostRanks = 64;  // rows that one still sees
-  for (int rank = 0; rank < kMostRanks; ++rank) {
+  constexpr int kMaxRanks = 64;  // more rows would not be legible
+  for (int rank = 0; rank < kMaxRanks; ++rank) {
     const Path file = run / "profile" / fmt::format("rank-{}.json", rank);
     if (!std::filesystem::exists(file, error)) break;
     report.ranks.push_back(parse_rank_profile(read_json(file), file.string()));
@@ -197,13 +211,13 @@ std::string report_page(const RunReport& report) {
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n"
       "<style>{}</style></head><body><main>\n<h1>{}</h1>\n"
-      "<p class=\"soft\">Bands are plans, marks are decisions: point at them to read why.</p>\n{}\n",
+      "<p class=\"soft\">Bands show plans and marks show decisions; hover over them for details.</p>\n{}\n",
       name, kStyle, name, facts_of(report, epochs));
   page += charts_of(report, epochs) + decisions_of(report);
   if (!epochs.empty()) page += epochs_table(epochs);
   if (!report.ranks.empty())
     page += fmt::format(
-        "<section><h2>A step in time<span class=\"key forward\"></span>forward<span class=\"key "
+        "<section><h2>Timeline of one step<span class=\"key forward\"></span>forward<span class=\"key "
         "backward\"></span>backward<span class=\"key other\"></span>other work<span class=\"key "
         "talk\"></span>communication</h2><div class=\"wide\">{}</div></section>\n",
         timeline_svg(report.ranks));

@@ -1,6 +1,6 @@
-// The report of a run as one HTML page: what has become of its loss, its speed and its plan, what it decided and why, and a step in
-// time where one was profiled. Nothing on it comes from elsewhere: no script, no font, no picture. Pure; what the folder holds is read
-// by read_report().
+// The report of a run as one HTML page: its loss, speed and plans over time, its decisions with their
+// reasons, and the timeline of one step if a step was profiled. The page is self-contained: no external
+// scripts, fonts or images. Pure; read_report() reads the run's folder.
 #pragma once
 
 #include <map>
@@ -20,15 +20,15 @@ struct RunReport {
   std::vector<StepMetrics> steps{};
   std::vector<Decision> decisions{};
   RunPlans plans{};
-  std::vector<RankProfile> ranks{};  // of the last profile; none: it is left out
+  std::vector<RankProfile> ranks{};  // of the last profile; empty: no timeline
 };
 
-// Throws UserError where no run lies, or its files are not ours.
+// Throws UserError if the folder is not a run, or if its files are malformed.
 RunReport read_report(const Path& run);
 
 std::string report_page(const RunReport& report);
 
-// Its last part: what ranks did in the first profiled step, a row each.
+// The last part of the page: the instructions of each rank in the first profiled step, one row per rank.
 std::string timeline_svg(const std::vector<RankProfile>& ranks);
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// The step in time of report_page.h: a row for each rank, above what it computes, below what it says to others.
+// Draws the timeline of one step for report_page.h: one row per rank, with computation above and
+// communication below.
 #include <algorithm>
 #include <cmath>
 
@@ -9,13 +10,13 @@ namespace optimus {
 namespace {
 
 constexpr double kPictureWidth = 960, kFirst = 64, kLast = 948, kRow = 30, kHeader = 8;
-constexpr std::size_t kMostBars = 20'000;  // some megabytes of page
+constexpr std::size_t kMaxBars = 20'000;  // a page of some megabytes
 
 struct StepSpan {
   double start = 0, end = 0;
 };
 
-// The first profiled step, from the first rank's begin to the last one's end.
+// The first profiled step, from the first rank's start to the last rank's end.
 StepSpan first_step(const std::vector<RankProfile>& ranks) {
   StepSpan span{HUGE_VAL, -HUGE_VAL};
   for (const RankProfile& rank : ranks)
@@ -35,14 +36,14 @@ const char* class_of(const TracedInstruction& one) {
 std::string timeline_svg(const std::vector<RankProfile>& ranks) {
   const StepSpan span = first_step(ranks);
   if (!(span.end > span.start) || !(span.end - span.start < 1e15))
-    return "<p>no whole step was profiled</p>\n";
+    return "<p>no complete step was profiled</p>\n";
   const double height = kHeader + kRow * static_cast<double>(ranks.size()) + 22;
   const auto x = [&](double time) {
     return kFirst + (kLast - kFirst) * std::clamp((time - span.start) / (span.end - span.start), 0.0, 1.0);
   };
-  std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"a step in time\">",
-                                kPictureWidth, height);
-  std::size_t left = kMostBars;
+  std::string svg = fmt::format(
+      "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"timeline of one step\">", kPictureWidth, height);
+  std::size_t left = kMaxBars;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const double top = kHeader + kRow * static_cast<double>(r);
     svg += fmt::format("<text class=\"end\" x=\"{}\" y=\"{}\">rank {}</text>", kFirst - 6, top + 16,
@@ -51,12 +52,12 @@ std::string timeline_svg(const std::vector<RankProfile>& ranks) {
       if (!(one.end > span.start) || !(one.start < span.end) || left == 0) continue;
       --left;
       const std::string kind = class_of(one);
-      const bool is_talk = kind == "talk";
+      const bool is_communication = kind == "talk";
       svg += fmt::format(
           "<rect class=\"{}\" x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\"><title>{}: "
           "{}</title></rect>",
-          kind, x(one.start), is_talk ? top + 17 : top, std::max(0.4, x(one.end) - x(one.start)),
-          is_talk ? 7 : 16, html_text(one.name), text(Seconds(one.end - one.start)));
+          kind, x(one.start), is_communication ? top + 17 : top, std::max(0.4, x(one.end) - x(one.start)),
+          is_communication ? 7 : 16, html_text(one.name), text(Seconds(one.end - one.start)));
     }
   }
   return svg + fmt::format(

@@ -1,4 +1,4 @@
-// See status.h.
+// Implements status.h.
 #include "report/status.h"
 
 #include <algorithm>
@@ -16,9 +16,9 @@
 namespace optimus {
 namespace {
 
-constexpr Bytes kMostOfList{std::int64_t{1} << 32};
+constexpr Bytes kMaxMetricsBytes{std::int64_t{1} << 32};
 
-// "R" of "4711 (optimus-engine) R 1 …"; nothing for a process that is gone.
+// The state letter of a process: "R" in "4711 (optimus-engine) R 1 …". Nothing if the process does not exist.
 std::optional<char> process_letter(int pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string stat;
@@ -43,9 +43,9 @@ std::vector<WorkerStatus> workers_of(const Path& run) {
   return result;
 }
 
-// The last line of metrics that is whole.
-void take_last_step(const Path& run, RunStatus& status) {
-  const Outcome<std::string> content = read_file(run / "metrics.jsonl", kMostOfList);
+// Reads the last complete metrics line.
+void read_last_step(const Path& run, RunStatus& status) {
+  const Outcome<std::string> content = read_file(run / "metrics.jsonl", kMaxMetricsBytes);
   if (!content) return;
   const std::size_t end = content->rfind('\n');
   if (end == std::string::npos || end == 0) return;
@@ -58,7 +58,7 @@ void take_last_step(const Path& run, RunStatus& status) {
   if (const auto rate = view.find("tokens_per_second")) status.tokens_per_second = rate->number();
 }
 
-// A folder whose settings cannot be read has a status all the same.
+// A folder whose settings cannot be read still has a status.
 std::optional<std::int64_t> steps_of(const Path& run) {
   TrainOptions options;
   OptionTable table;
@@ -71,8 +71,8 @@ std::optional<std::int64_t> steps_of(const Path& run) {
   return options.steps;
 }
 
-// Where no worker's host is known, or all are on one, there is nothing to say.
-void take_hosts(RunStatus& status) {
+// Leaves the fields empty if a worker's host is unknown, or if all workers are on one host.
+void find_host_redundancy(RunStatus& status) {
   std::vector<std::string> hosts;
   std::vector<int> host_of(status.workers.size(), -1);
   for (const WorkerStatus& entry : status.workers) {
@@ -85,28 +85,30 @@ void take_hosts(RunStatus& status) {
   for (const Pipeline& pipeline : status.plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const int device : stage.devices)
-        if (device >= std::ssize(host_of)) return;  // the list is of another moment than the plan
+        // the worker list and the plan were written at different times
+        if (device >= std::ssize(host_of)) return;
   if (hosts.size() < 2) return;
-  const std::vector<int> fewest = fewest_domains(status.plan, host_of);
+  const std::vector<int> fewest = smallest_domain_set(status.plan, host_of);
   status.can_lose_hosts = static_cast<int>(fewest.size()) - 1;
-  for (const int host : fewest) status.lost_with_hosts.push_back(hosts[static_cast<std::size_t>(host)]);
+  for (const int host : fewest) status.fatal_hosts.push_back(hosts[static_cast<std::size_t>(host)]);
 }
 
 }  // namespace
 
 RunStatus status_of(const Path& run) {
   std::error_code error;
-  if (!std::filesystem::exists(run, error)) throw UserError("{}: there is no such folder", run.string());
+  if (!std::filesystem::exists(run, error)) throw UserError("{}: no such folder", run.string());
   if (!std::filesystem::exists(run / "plan.json", error))
-    throw UserError("{}: no run lies there (it would have a plan.json)", run.string());
+    throw UserError("{}: not a run folder (plan.json is missing)", run.string());
   RunStatus status;
   status.is_running = FolderLock::is_taken(run);
   status.plan = read_plan(run / "plan.json");
-  status.can_lose = can_lose(status.plan), status.lost_with = fewest_holders(status.plan);
-  take_last_step(run, status);
+  status.num_tolerated_losses = num_tolerated_losses(status.plan),
+  status.fatal_devices = smallest_owner_set(status.plan);
+  read_last_step(run, status);
   status.steps = steps_of(run);
   status.workers = workers_of(run);
-  take_hosts(status);
+  find_host_redundancy(status);
   return status;
 }
 

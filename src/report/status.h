@@ -1,4 +1,4 @@
-// How a run is, from its folder alone: optimus status. Works while it runs, and afterwards.
+// The status of a run, read from its folder alone, for optimus status. Works during the run and afterwards.
 #pragma once
 
 #include <optional>
@@ -13,24 +13,26 @@ namespace optimus {
 
 struct WorkerStatus {
   WorkerEntry worker;
-  std::string state;  // running, stopped, gone; "on another host" where this one cannot know
+  std::string state;  // running, stopped or gone; "on another host" if it cannot be determined here
 };
 
 struct RunStatus {
   bool is_running = false;
-  std::int64_t step = 0, epoch = 0;   // the last that is complete, and its plan's
-  std::optional<std::int64_t> steps;  // that it is to have, as its settings say
+  std::int64_t step = 0, epoch = 0;   // the last complete step, and its plan epoch
+  std::optional<std::int64_t> steps;  // the planned number of steps, from the settings
   std::optional<double> loss, tokens_per_second;
   Plan plan;
   std::vector<WorkerStatus> workers;
-  int can_lose = 0;  // devices: any so many may be lost, and the others still hold all masters and moments
-  // The same of hosts, where the workers are on several: any so many, and those with which some state would go.
+  int num_tolerated_losses = 0;  // any set of this many devices may be lost without losing masters or moments
+  // The same for hosts, if the workers are on several: any set of this many, and one set whose loss would
+  // lose state.
   std::optional<int> can_lose_hosts{};
-  std::vector<std::string> lost_with_hosts{};
-  std::vector<int> lost_with;  // devices of which that is not so: one more (plan/layouts.h, fewest_holders)
+  std::vector<std::string> fatal_hosts{};
+  // one set of devices whose loss would lose state (plan/layouts.h, smallest_owner_set)
+  std::vector<int> fatal_devices;
 };
 
-// Throws UserError when no run lies there.
+// Throws UserError if the folder is not a run.
 RunStatus status_of(const Path& run);
 
 }  // namespace optimus

@@ -14,8 +14,8 @@ namespace optimus {
 namespace {
 
 constexpr const char *kRequest = ".request", *kTaken = ".taken", *kAnswer = ".answer";
-constexpr Seconds kBetweenLooks{0.05};
-constexpr Bytes kMostBytes{std::int64_t{1} << 30};
+constexpr Seconds kPollInterval{0.05};
+constexpr Bytes kMaxAnswerBytes{std::int64_t{1} << 30};
 
 Path control_folder(const Path& run) { return run / "control"; }
 
@@ -58,8 +58,8 @@ std::vector<std::string> ControlFolder::waiting() const { return names_with(fold
 std::vector<std::string> ControlFolder::taken() const { return names_with(folder_, kTaken); }
 
 std::optional<ControlRequest> ControlFolder::next() {
-  if (pause_ && !pause_->has_passed()) return std::nullopt;
-  pause_ = Deadline::after(kBetweenLooks, "the next look");
+  if (next_poll_ && !next_poll_->has_passed()) return std::nullopt;
+  next_poll_ = Deadline::after(kPollInterval, "the next poll");
   for (const std::string& name : waiting()) {
     try {
       return parse_request(folder_ / (name + kRequest));
@@ -84,12 +84,12 @@ bool ControlFolder::take(const std::string& name) {
   return std::filesystem::exists(folder_ / (name + kTaken), error);
 }
 
-void ControlFolder::refuse_taken(const std::string& why) {
+void ControlFolder::refuse_claimed(const std::string& why) {
   for (const std::string& name : taken()) answer(name, {false, why});
 }
 
-void ControlFolder::refuse_drains(const std::string& why, bool is_taker_gone) {
-  if (is_taker_gone) refuse_taken(why);
+void ControlFolder::refuse_drains(const std::string& why, bool is_claimer_lost) {
+  if (is_claimer_lost) refuse_claimed(why);
   for (const std::string& name : waiting()) {
     try {
       if (std::holds_alternative<DrainRequest>(parse_request(folder_ / (name + kRequest))))
@@ -101,35 +101,35 @@ void ControlFolder::refuse_drains(const std::string& why, bool is_taker_gone) {
 
 void ControlFolder::close(const std::string& why) {
   for (const std::string& name : waiting()) answer(name, {false, why});
-  refuse_taken(why);
+  refuse_claimed(why);
 }
 
-OrderedJson plan_wish(const std::optional<Plan>& plan, const std::string& why) {
+OrderedJson plan_request_json(const std::optional<Plan>& plan, const std::string& why) {
   return {{"plan", plan ? to_json(*plan) : OrderedJson("auto")}, {"why", why}};
 }
-OrderedJson drain_wish(int rank) { return {{"drain", rank}}; }
+OrderedJson drain_request_json(int rank) { return {{"drain", rank}}; }
 
-Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& wish, const Deadline& deadline) {
+Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& control_request, const Deadline& deadline) {
   RealFileSystem files;
   const Path folder = control_folder(run);
   if (Outcome<void> done = files.create_folders(folder); !done) return tl::unexpected(done.error());
   const std::string name = request_name();
   const Path request = folder / (name + kRequest), reply = folder / (name + kAnswer);
-  if (Outcome<void> done = write_atomically(files, request, wish.dump() + "\n"); !done)
+  if (Outcome<void> done = write_atomically(files, request, control_request.dump() + "\n"); !done)
     return tl::unexpected(done.error());
   std::error_code error;
   while (!std::filesystem::exists(reply, error)) {
     if (deadline.has_passed()) {
       remove_quietly(request);
       if (std::filesystem::exists(folder / (name + kTaken), error))
-        return failure("{} is doing it, but was not done within {}: optimus status shows how it is",
-                       run.string(), deadline.name());
-      return failure("{} did not answer within its deadline ({}): is it running?", run.string(),
+        return failure("{} is still processing the request after {}; check optimus status", run.string(),
+                       deadline.name());
+      return failure("{} did not answer before the deadline ({}); check that it is running", run.string(),
                      deadline.name());
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  const Outcome<std::string> text = read_file(reply, kMostBytes);
+  const Outcome<std::string> text = read_file(reply, kMaxAnswerBytes);
   if (!text) return tl::unexpected(text.error());
   remove_quietly(reply);
   const Json json = parse_json(*text, reply.string());

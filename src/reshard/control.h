@@ -1,12 +1,13 @@
-// How somebody outside asks a running training for something: a file in the run's folder, and a file with the answer. Whoever may
-// write there may ask; nothing listens on a network, and it works wherever the folder is seen.
+// Requests from outside to a running training: a request file in the run's folder, and a file with the
+// answer. Any process with write permission there may send requests. No network port is opened, and it works
+// on every host that mounts the folder.
 //
 //   RUN/control/1731766812-4711.request      {"plan": {…}}, or {"plan": "auto"}        optimus switch
 //                                            {"drain": 2}                              optimus drain
 //   RUN/control/1731766812-4711.taken        the request, while its rank is being drained
 //   RUN/control/1731766812-4711.answer       {"done": true, "text": "step 412: plan 7f3a → 91c2 …"}
 //
-// Both are written to another name and renamed, so nobody reads half of one.
+// Both are written under another name and renamed, so that no reader sees an incomplete file.
 #pragma once
 
 #include <optional>
@@ -23,13 +24,13 @@
 namespace optimus {
 
 struct PlanRequest {
-  std::string name;          // of its file
-  std::optional<Plan> plan;  // none: the best that the run finds
-  std::string why{};         // for people and records
+  std::string name;          // name of the request file
+  std::optional<Plan> plan;  // empty: the best plan that the planner finds
+  std::string why{};         // reason, for messages and records
 };
 struct DrainRequest {
   std::string name;
-  int rank = 0;  // that is to leave
+  int rank = 0;  // rank that is to leave
 };
 using ControlRequest = std::variant<PlanRequest, DrainRequest>;
 
@@ -38,22 +39,25 @@ struct ControlAnswer {
   std::string text;  // one line: what was done, or why not
 };
 
-// The side of the run, at one rank. One thread.
+// The run's side, on one rank. Not thread-safe.
 class ControlFolder {
  public:
   explicit ControlFolder(Path run);
-  // The oldest that has no answer. One that makes no sense is answered here. Looks at most every 50 ms.
+  // Returns the oldest request without an answer. Answers invalid requests itself. Reads the folder at most
+  // every 50 ms.
   std::optional<ControlRequest> next();
-  bool is_somebody_waiting() const { return !waiting().empty(); }
-  // That it could not be written is of no concern to the run.
+  bool has_waiting_requests() const { return !waiting().empty(); }
+  // Write errors are ignored: they must not affect the run.
   void answer(const std::string& name, const ControlAnswer& answer);
-  // What is asked there is being done, by this rank, which answers it; nobody else does while it lives. False: it was taken back.
+  // Claims the request for this rank, which then answers it; no other rank processes it while this rank
+  // lives. False: the requester has cancelled it.
   bool take(const std::string& name);
-  // When a run begins: what one before it had taken, nobody answers.
-  void refuse_taken(const std::string& why);
-  // When ranks have new numbers: whoever has named one by its old number is told. Also those whose request was taken by a rank that is gone.
-  void refuse_drains(const std::string& why, bool is_taker_gone);
-  // When the run ends: whoever still waits is told.
+  // Called when a run starts: refuses requests that an earlier run claimed and did not answer.
+  void refuse_claimed(const std::string& why);
+  // Called after ranks were renumbered: refuses drain requests, which name a rank by its old number. With
+  // is_claimer_lost, also those that a lost rank had claimed.
+  void refuse_drains(const std::string& why, bool is_claimer_lost);
+  // Called when the run ends: refuses all waiting requests.
   void close(const std::string& why);
 
  private:
@@ -61,13 +65,13 @@ class ControlFolder {
   std::vector<std::string> taken() const;
 
   const Path folder_;
-  std::optional<Deadline> pause_;
+  std::optional<Deadline> next_poll_;
 };
 
-// The side that asks. Fails when no training answers in time; what it has asked for is then taken back.
-Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& wish, const Deadline& deadline);
-// Its wishes: for a plan, or for the best one; that a rank leaves.
-OrderedJson plan_wish(const std::optional<Plan>& plan, const std::string& why = "asked for");
-OrderedJson drain_wish(int rank);
+// The requester's side. Fails if no training answers before the deadline; the request is then cancelled.
+Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& control_request, const Deadline& deadline);
+// Contents of a request: a plan, or the best one; the drain of a rank.
+OrderedJson plan_request_json(const std::optional<Plan>& plan, const std::string& why = "asked for");
+OrderedJson drain_request_json(int rank);
 
 }  // namespace optimus

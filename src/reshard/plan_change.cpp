@@ -17,8 +17,8 @@ namespace {
 
 constexpr Bytes kChunk{std::int64_t{16} << 20};
 
-// Both lists of tensors, one behind the other.
-Layout joined(Layout first, const Layout& second) {
+// Concatenates both lists of tensors.
+Layout concatenated(Layout first, const Layout& second) {
   const int num_grids = static_cast<int>(first.grids.size());
   first.grids.insert(first.grids.end(), second.grids.begin(), second.grids.end());
   first.tensors.insert(first.tensors.end(), second.tensors.begin(), second.tensors.end());
@@ -29,8 +29,8 @@ Layout joined(Layout first, const Layout& second) {
   return first;
 }
 
-// Devices 0 … n - 1, whatever numbers the file has: they are places, not ranks.
-Plan with_places(Plan plan) {
+// Renumbers devices to 0 … n - 1: the numbers in the file are positions, not ranks.
+Plan with_consecutive_devices(Plan plan) {
   std::vector<int> devices;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
@@ -43,24 +43,24 @@ Plan with_places(Plan plan) {
   return plan;
 }
 
-// What is learned would be another thing.
-void refuse_other_training(const Plan& from, const Plan& to, bool is_phase) {
+// Refuses changes that would alter what the model learns.
+void check_same_training(const Plan& from, const Plan& to, bool is_phase) {
   const auto refuse = [](const char* what, const auto& now, const auto& then) {
-    throw UserError("the run has {} {}, the plan {}: a change of plan must not change what is learned", what,
-                    now, then);
+    throw UserError("the run has {} {}, the plan {}: a plan change must not alter what the model learns",
+                    what, now, then);
   };
   if (from.batch != to.batch && !is_phase) refuse("batch", from.batch, to.batch);
   if (from.sequence_length != to.sequence_length && !is_phase)
     refuse("sequence length", from.sequence_length, to.sequence_length);
   if (from.precision != to.precision) refuse("precision", text(from.precision), text(to.precision));
-  if (fp8_text(from) != fp8_text(to)) refuse("products in fp8:", fp8_text(from), fp8_text(to));
+  if (fp8_text(from) != fp8_text(to)) refuse("fp8 GEMMs:", fp8_text(from), fp8_text(to));
 }
 
-DiffOptions options_of_move(const PlanChange& change) { return {.dead = change.dead, .chunk = kChunk}; }
+DiffOptions diff_options(const PlanChange& change) { return {.dead = change.dead, .chunk = kChunk}; }
 
-// What a device of each stage holds beside masters and moments, at least: between steps nothing of it is needed, so it is room for
-// what moves.
-Bytes least_room(const Plan& plan, const ModelSpec& model) {
+// The minimum memory of a stage's devices apart from master weights and moments. It is unused between steps
+// and available for moved data.
+Bytes min_spare_memory(const Plan& plan, const ModelSpec& model) {
   Bytes least(std::numeric_limits<std::int64_t>::max());
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages) {
@@ -73,20 +73,21 @@ Bytes least_room(const Plan& plan, const ModelSpec& model) {
   return least;
 }
 
-// The last places may hold nothing (custom blocks without parameters): layouts do not name them. They go to ranks that are left.
-void add_places_without_state(std::vector<int>& device_of, int num_places, int num_ranks) {
+// The last positions may have no state (custom blocks without parameters), so layouts do not contain them.
+// They are assigned to the remaining ranks.
+void add_stateless_positions(std::vector<int>& device_of, int num_places, int num_ranks) {
   for (int rank = 0; rank < num_ranks && std::ssize(device_of) < num_places; ++rank)
     if (std::find(device_of.begin(), device_of.end(), rank) == device_of.end()) device_of.push_back(rank);
 }
 
-// So that no rank needs more than either plan does; in the order of the model where that cannot be.
+// An order in which no rank needs more memory than under either plan; if there is none, the order of the
+// model.
 WaveOrder order_of_moves(const PlanChange& change) {
-  DiffOptions options = options_of_move(change);
+  DiffOptions options = diff_options(change);
   options.reserve = change.room;
   if (DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, options)))
     return std::move(*order);
-  DiffOutcome<WaveOrder> order =
-      order_waves(LayoutChange(change.before, change.after, options_of_move(change)));
+  DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, diff_options(change)));
   if (!order && !order.error().lost.empty()) throw UserError("{}", order.error().why);
   ensure(order.has_value(), "no order of moves: {}", order ? "" : order.error().why);
   return std::move(*order);
@@ -95,11 +96,11 @@ WaveOrder order_of_moves(const PlanChange& change) {
 }  // namespace
 
 Layout state_layout(const Plan& plan, const ModelSpec& model, MasterCopies copies) {
-  Layout moments = layout_with_buddies(plan, model, StateKind::optimizer);
+  Layout moments = layout_with_copies(plan, model, StateKind::optimizer);
   if (bytes_of(plan.precision) < 4) return moments;
-  Layout masters = layout_with_buddies(plan, model, StateKind::weights);
+  Layout masters = layout_with_copies(plan, model, StateKind::weights);
   if (copies == MasterCopies::owned) masters.grids = moments.grids, masters.placements = moments.placements;
-  return joined(std::move(masters), moments);
+  return concatenated(std::move(masters), moments);
 }
 
 Plan with_devices(Plan plan, const std::vector<int>& device_of) {
@@ -109,28 +110,29 @@ Plan with_devices(Plan plan, const std::vector<int>& device_of) {
   return plan;
 }
 
-PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, const RanksThere& there) {
+PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
+                       const AvailableRanks& there) {
   validate(to, model, "the plan");
-  refuse_other_training(from, to, there.is_phase);
+  check_same_training(from, to, there.is_phase);
   if (num_devices(to) > there.num_staying)
     throw UserError("the plan needs {} devices, the run has {}", num_devices(to), there.num_staying);
   PlanChange change;
   change.from = from, change.copies = there.copies;
   change.before = state_layout(from, model, there.copies);
-  const Plan places = with_places(to);
+  const Plan places = with_consecutive_devices(to);
   for (int rank = there.num_ranks; rank < num_ranks(change.before); ++rank) change.dead.push_back(Rank{rank});
   std::vector<Rank> staying;
   for (int rank = 0; rank < there.num_staying; ++rank) staying.push_back(Rank{rank});
   const Assignment assigned = assign(change.before, state_layout(places, model), staying);
   std::vector<int> device_of;
   for (const Rank rank : assigned.device_of) device_of.push_back(rank.value);
-  add_places_without_state(device_of, num_devices(places), there.num_staying);
+  add_stateless_positions(device_of, num_devices(places), there.num_staying);
   change.to = there.is_placed ? to : with_devices(places, device_of);
   change.after = state_layout(change.to, model);
-  change.room = std::min(least_room(change.from, model), least_room(change.to, model));
+  change.room = std::min(min_spare_memory(change.from, model), min_spare_memory(change.to, model));
   change.order = order_of_moves(change);
   change.moved = change.order.lower_bound;
-  change.minimum = assigned.needed - assigned.kept_bound;
+  change.minimum = assigned.needed - assigned.in_place_bound;
   return change;
 }
 
@@ -138,11 +140,11 @@ RankShare share_of(const PlanChange& change, int rank) {
   if (!has_device(change.from, rank) && !has_device(change.to, rank)) return {Rank{rank}, {}};
   if (rank >= std::max(num_ranks(change.before), num_ranks(change.after)))
     return {Rank{rank}, {}};  // its blocks have no parameters
-  const LayoutChange layouts(change.before, change.after, options_of_move(change));
+  const LayoutChange layouts(change.before, change.after, diff_options(change));
   DiffOutcome<RankShare> share = diff_for(layouts, change.order, Rank{rank});
   ensure(share.has_value(), "no share of rank {}: {}", rank, share ? "" : share.error().why);
   const Outcome<void> verified = verify_share(change.before, layouts.from_index, change.after,
-                                              layouts.to_index, *share, options_of_move(change));
+                                              layouts.to_index, *share, diff_options(change));
   ensure(verified.has_value(), "the share of rank {} is wrong: {}", rank,
          verified ? "" : verified.error().why);
   return std::move(*share);

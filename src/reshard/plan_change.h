@@ -1,15 +1,18 @@
-// PlanChange: a running training goes from one plan to another. Who takes which place, what of its state moves and in which order.
-// Worked out beforehand, by every rank alike, from the two plans alone; nothing is touched. How it is done: switching/move.h.
+// PlanChange: the transition of a running training from one plan to another: which rank takes which position,
+// and which state moves in which order. Every rank computes the same result in advance from the two plans;
+// nothing is modified. switching/move.h executes it.
 //
-// State is what cannot be rebuilt: masters and moments. Weights of a lower precision are rounded from masters, gradients begin
-// with the next step. Where masters are the weights (fp32, fp64) they lie as weights do, else as moments do:
+// State is what cannot be rebuilt: master weights and moments. Weights of lower precision are rounded from
+// master weights, and gradients start with the next step. If the weights serve as master weights (fp32,
+// fp64), these are distributed like weights, otherwise like moments:
 //
 //              bf16                                 fp32
 //   zero 0     masters + moments everywhere         masters, moments everywhere
 //   zero 1, 2  masters + moments by shard           masters everywhere, moments by shard
 //   zero 3     masters + moments by shard           masters, moments by shard
 //
-// Where a plan has buddies (Plan::buddy), whatever lies by shard lies on two devices: both can give it away, both need it.
+// With redundant shard copies (Plan::buddy), sharded state is on two devices: both can send it, and both need
+// it.
 #pragma once
 
 #include <vector>
@@ -20,49 +23,52 @@
 
 namespace optimus {
 
-// Which copies of masters count. all: as above. owned: only where moments lie, as after a step whose updates nobody has gathered.
+// Which copies of master weights are valid. all: as in the table above. owned: only those on the owners of
+// moments, as after a step whose updated weights have not been gathered.
 enum class MasterCopies { all, owned };
 
-// What is moved, for each of the model's tensors: first all masters, then all moments, where these lie differently; else both
-// together under one number.
+// The state to move, for each of the model's tensors: first all master weights, then all moments, if they are
+// distributed differently; otherwise both together under one index.
 Layout state_layout(const Plan& plan, const ModelSpec& model, MasterCopies copies = MasterCopies::all);
 
-// Whether state is sent early, before training stands still (switching/precopy.h). automatic: where that shortens the pause by more than it
-// costs.
-enum class WhenEarly { automatic, always, never };
+// Whether state is sent in advance, before training pauses (switching/precopy.h). automatic: if it shortens
+// the pause by more than it costs.
+enum class PrecopyMode { automatic, always, never };
 
 struct PlanChange {
-  Plan from, to;                            // of `to` the devices are those of the run: ranks
-  MasterCopies copies = MasterCopies::all;  // that count, of `before`
+  Plan from, to;                            // the devices of `to` are ranks of the run
+  MasterCopies copies = MasterCopies::all;  // valid copies in `before`
   Layout before, after;
-  std::vector<Rank> dead;  // devices of `from` that are gone, with what they held
+  std::vector<Rank> dead;  // devices of `from` that are lost, with their state
   WaveOrder order;
-  Bytes room;     // that every rank has for what moves, beside the larger of its old and its new state
+  Bytes room;     // memory that every rank has for moved data, beyond the larger of its old and new state
   Bytes moved;    // by all ranks together
-  Bytes minimum;  // no choice of places moves less
+  Bytes minimum;  // lower bound over all assignments of positions
 };
 
 // The same plan on other devices: device d becomes device_of[d].
 Plan with_devices(Plan plan, const std::vector<int>& device_of);
 
-// Who is there. `from` is on some of these ranks, and on some behind them, which are gone. The first `num_staying` may be used by `to`.
-struct RanksThere {
+// The available ranks. The devices of `from` are these ranks, and possibly higher numbers, which are lost.
+// `to` may use the first `num_staying`.
+struct AvailableRanks {
   int num_ranks = 0, num_staying = 0;
   MasterCopies copies = MasterCopies::all;
-  // The devices of `to` are ranks already, as somebody worked out for all. Else they are dealt so that least moves; of equally good ways
-  // which one it is depends on how `to` numbers its devices, so dealing twice need not give the same.
+  // True if the devices of `to` are ranks already. Otherwise positions are assigned such that the least data
+  // moves. The choice among equally good assignments depends on the device numbers of `to`, so repeating the
+  // assignment may give another result.
   bool is_placed = false;
-  bool is_phase = false;  // another phase of the training begins: batch and length may be others
+  bool is_phase = false;  // another phase of the training starts: batch and sequence length may differ
 };
 
-// Throws UserError, in one sentence, when there cannot be such a change: another model, batch, sequence length or precision, too few
-// ranks, or state that only those had who are gone.
-PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, const RanksThere& there);
+// Throws a UserError with one sentence if the change is impossible: a different model, batch, sequence length
+// or precision, too few ranks, or state that only lost ranks had.
+PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, const AvailableRanks& there);
 inline PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, int num_ranks) {
   return change_plan(from, to, model, {.num_ranks = num_ranks, .num_staying = num_ranks});
 }
 
-// One rank's part, verified (layout/verify.h).
+// The part of one rank, verified (layout/verify.h).
 RankShare share_of(const PlanChange& change, int rank);
 
 }  // namespace optimus

@@ -30,19 +30,19 @@ std::vector<ScriptLine> parse_script(const std::string& script) {
     const auto [rest, problem] = std::from_chars(entry.data(), end, line.step);
     if (colon == std::string::npos || problem != std::errc() || rest != end || line.step < 1 ||
         colon + 1 == entry.size())
-      throw UsageError("--switch-at: {} is not STEP:PLAN, as in 200:plan.json", entry);
+      throw UsageError("--switch-at: {} is not of the form STEP:PLAN, such as 200:plan.json", entry);
     line.plan = entry.substr(colon + 1);
   }
   std::stable_sort(lines.begin(), lines.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   for (std::size_t i = 1; i < lines.size(); ++i)
     if (lines[i].step == lines[i - 1].step)
-      throw UsageError("--switch-at: step {} comes twice, a run has one plan at a time", lines[i].step);
+      throw UsageError("--switch-at: step {} is listed twice; a run has one plan at a time", lines[i].step);
   return lines;
 }
 
 }  // namespace
 
-std::string with_whole_paths(const std::string& script) {
+std::string with_absolute_paths(const std::string& script) {
   std::vector<std::string> entries;
   for (const ScriptLine& line : parse_script(script))
     entries.push_back(fmt::format("{}:{}", line.step, std::filesystem::absolute(line.plan).string()));
@@ -58,11 +58,11 @@ std::vector<ScriptedSwitch> read_switch_script(const std::string& script, const 
     const Phase then =
         phases.empty() ? Phase{0, first.batch, first.sequence_length} : phase_at(phases, line.step);
     if (plan.batch != then.batch || plan.sequence_length != then.sequence_length)
-      throw UserError("--switch-at: {} is for batch {} of {} tokens, the run has {} of {} then",
+      throw UserError("--switch-at: {} is for batch {} of {} tokens, but the run has {} of {} at that step",
                       line.plan.string(), plan.batch, plan.sequence_length, then.batch, then.sequence_length);
     if (plan.precision != first.precision)
-      throw UserError("--switch-at: {} is for {}, the run has {}", line.plan.string(), text(plan.precision),
-                      text(first.precision));
+      throw UserError("--switch-at: {} is for {}, but the run has {}", line.plan.string(),
+                      text(plan.precision), text(first.precision));
     result.push_back({line.step, std::move(plan)});
   }
   return result;

@@ -1,4 +1,4 @@
-// --switch-at STEP:PLAN,…: plans that a run goes on with, each from behind a step.
+// --switch-at STEP:PLAN,…: plans to which a run switches after given steps.
 #pragma once
 
 #include <string>
@@ -11,16 +11,17 @@
 namespace optimus {
 
 struct ScriptedSwitch {
-  std::int64_t step = 0;  // after which it comes
+  std::int64_t step = 0;  // the switch comes after this step
   Plan plan;
-  // A phase of the training begins with it (plan/phase.h): it must come, with this plan or another. Its step may be kNotYet.
+  // A phase of the training starts with this switch (plan/phase.h). It is mandatory, with this plan or
+  // another one. Its step may be kUndecidedStep.
   bool is_phase = false;
 };
 
-// The same with paths that mean the same file everywhere. Throws UsageError when it is no such list.
-std::string with_whole_paths(const std::string& script);
-// By step. Throws UsageError and UserError: what cannot be gone on with is refused before the run begins.
-// phases: of the training, where it has several; plans are of the phase that they come in.
+// The same script with absolute paths. Throws UsageError if the script is invalid.
+std::string with_absolute_paths(const std::string& script);
+// Sorted by step. Throws UsageError and UserError: a plan that the run cannot switch to is refused before the
+// run starts. phases: those of the training, if it has several; each plan belongs to the phase of its step.
 std::vector<ScriptedSwitch> read_switch_script(const std::string& script, const Plan& first,
                                                const ModelSpec& model, const std::vector<Phase>& phases = {});
 

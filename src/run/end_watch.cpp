@@ -1,4 +1,4 @@
-// See end_watch.h.
+// Implements end_watch.h.
 #include "run/end_watch.h"
 
 #include <map>
@@ -10,39 +10,46 @@
 namespace optimus {
 namespace {
 
-// Beyond the patience: a machine that starts many processes is slow.
+// Added to the timeout, because a machine that starts many processes is slow.
 constexpr Seconds kStartMargin{5};
-constexpr int kMostStoreFailures = 3;  // in a row, of a store of ours; etcd may be started anew
+// consecutive failures of a store hosted by the run; etcd may be restarted
+constexpr int kMaxStoreFailures = 3;
 
-std::string report_key(const Gathered& run, int rank) { return fmt::format("{}report/{}", run.prefix, rank); }
-// Of a rank that could not write one: it is missing, and has seen nothing.
-WorkerReport report_of_gone(int rank) { return {WorkerReport::End::lost, "", {rank}, {}}; }
-std::string pulse_key(const Gathered& run, int rank) { return fmt::format("{}pulse/{}", run.prefix, rank); }
+std::string report_key(const RendezvousResult& run, int rank) {
+  return fmt::format("{}report/{}", run.prefix, rank);
+}
+// The report of a rank that could not write one: the rank itself is missing.
+WorkerReport report_of_lost(int rank) { return {WorkerReport::End::lost, "", {rank}, {}}; }
+std::string heartbeat_key(const RendezvousResult& run, int rank) {
+  return fmt::format("{}pulse/{}", run.prefix, rank);
+}
 
 }  // namespace
 
-// What a watch has not heard of, and until when it waits for that.
+// What a watch has not heard from, and the deadlines for it.
 struct EndWatch::Silence {
-  struct Pulse {
+  struct Heartbeat {
     std::string last;
     Deadline deadline;
   };
-  std::map<int, Pulse> ranks;  // rank 0's watch: of the others
+  std::map<int, Heartbeat> ranks;  // on rank 0: the other ranks
   std::optional<Deadline> store;
   int num_failures = 0;
 };
 
-EndWatch::EndWatch(const Gathered& run, Comm& comm, Seconds patience, std::function<bool()> is_interrupted)
+EndWatch::EndWatch(const RendezvousResult& run, Comm& comm, Seconds timeout,
+                   std::function<bool()> is_interrupted)
     : run_(run),
       comm_(comm),
-      patience_(patience.value + kStartMargin.value),
+      timeout_(timeout.value + kStartMargin.value),
       is_interrupted_(std::move(is_interrupted)) {
-  value_or_throw(run_.store->set_will(run_.prefix + kEndedKey, fmt::format("rank {} is gone", comm_.rank())));
+  value_or_throw(
+      run_.store->set_last_will(run_.prefix + kEndedKey, fmt::format("rank {} has ended", comm_.rank())));
   thread_ = std::thread([this] { watch(); });
 }
 
 EndWatch::~EndWatch() {
-  is_over_ = true;
+  is_stopping_ = true;
   thread_.join();
 }
 
@@ -56,17 +63,18 @@ Json EndWatch::guard(const std::function<Json()>& work) {
 }
 
 bool EndWatch::is_interrupted() {
-  // From now on the others notice its end by themselves; that nobody waits for its report is what a will is good for.
+  // From the first step on, the other ranks notice on their own that this rank has ended. The last-will
+  // report ensures that no rank waits for a report that will never be written.
   if (!has_stepped_.exchange(true))
-    (void)run_.store->set_will(report_key(run_, comm_.rank()), text(report_of_gone(comm_.rank())));
+    (void)run_.store->set_last_will(report_key(run_, comm_.rank()), text(report_of_lost(comm_.rank())));
   return is_interrupted_();
 }
 
 void EndWatch::watch() {
   Silence silence;
-  while (!is_over_) {
-    if (const std::string why = look(silence); !why.empty()) return comm_.abandon(why);
-    for (int i = 0; i < 10 && !is_over_; ++i) {
+  while (!is_stopping_) {
+    if (const std::string why = probe_store(silence); !why.empty()) return comm_.abandon(why);
+    for (int i = 0; i < 10 && !is_stopping_; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       if (!has_stepped_ && is_interrupted_()) {
         has_interrupted_ = true;
@@ -76,56 +84,57 @@ void EndWatch::watch() {
   }
 }
 
-std::string EndWatch::look(Silence& silence) {
+std::string EndWatch::probe_store(Silence& silence) {
   const Deadline at_once = Deadline::after(Seconds(0.5), "the store");
   const auto ended = run_.store->find(run_.prefix + kEndedKey);
   if (ended && *ended) return **ended;
-  if (ended && run_.store->count(pulse_key(run_, comm_.rank()))) {
+  if (ended && run_.store->count(heartbeat_key(run_, comm_.rank()))) {
     silence.num_failures = 0;
     silence.store.reset();
-    if (comm_.rank() == 0 && !has_stepped_) note_silent_ranks(silence);
+    if (comm_.rank() == 0 && !has_stepped_) report_silent_ranks(silence);
     return "";
   }
-  // One that is only silent may have been stopped: how long that is waited for is --patience's business.
+  // A store that is only silent may belong to a stopped process; --timeout limits how long the ranks wait
+  // for that.
   if (!at_once.has_passed()) ++silence.num_failures;
   if (run_.place.is_etcd) return "";
-  if (silence.num_failures == kMostStoreFailures) return "rank 0, which hosts the store, is gone";
-  if (!silence.store) silence.store = Deadline::after(patience_, "the store");
+  if (silence.num_failures == kMaxStoreFailures) return "rank 0, which hosts the store, has ended";
+  if (!silence.store) silence.store = Deadline::after(timeout_, "the store");
   return silence.store->has_passed() && !has_stepped_ ? "rank 0, which hosts the store, does not answer" : "";
 }
 
-void EndWatch::note_silent_ranks(Silence& silence) {
+void EndWatch::report_silent_ranks(Silence& silence) {
   for (int rank = 1; rank < comm_.size(); ++rank) {
-    const auto pulse = run_.store->find(pulse_key(run_, rank));
-    if (!pulse) return;
-    const std::string now = pulse->value_or("");
-    const auto [found, is_new] =
-        silence.ranks.try_emplace(rank, Silence::Pulse{now, Deadline::after(patience_, "a rank's start")});
+    const auto heartbeat = run_.store->find(heartbeat_key(run_, rank));
+    if (!heartbeat) return;
+    const std::string now = heartbeat->value_or("");
+    const auto [found, is_new] = silence.ranks.try_emplace(
+        rank, Silence::Heartbeat{now, Deadline::after(timeout_, "a rank to start")});
     if (!is_new && found->second.last != now)
-      found->second = {now, Deadline::after(patience_, "a rank's start")};
+      found->second = {now, Deadline::after(timeout_, "a rank to start")};
     if (!found->second.deadline.has_passed()) continue;
-    const PresentRank& who = run_.ranks[static_cast<std::size_t>(rank)];
-    (void)run_.store->set(
-        run_.prefix + kEndedKey,
-        fmt::format("rank {} (process {} on {}) does not answer while it starts", rank, who.pid, who.host));
+    const PresentRank& present = run_.ranks[static_cast<std::size_t>(rank)];
+    (void)run_.store->set(run_.prefix + kEndedKey,
+                          fmt::format("rank {} (process {} on {}) does not answer during its start", rank,
+                                      present.pid, present.host));
     return;
   }
 }
 
-bool tell_end(const Gathered& run, int rank, const WorkerReport& report) {
+bool publish_end(const RendezvousResult& run, int rank, const WorkerReport& report) {
   if (report.end == WorkerReport::End::failed || report.end == WorkerReport::End::lost)
     (void)run.store->set(run.prefix + kEndedKey, fmt::format("rank {} has failed", rank));
-  const bool is_told = run.store->set(report_key(run, rank), text(report)).has_value();
-  (void)run.store->set_will("", "");
-  return is_told;
+  const bool is_published = run.store->set(report_key(run, rank), text(report)).has_value();
+  (void)run.store->set_last_will("", "");
+  return is_published;
 }
 
-std::optional<WorkerReport> told_end(const Gathered& run, int rank) {
+std::optional<WorkerReport> published_end(const RendezvousResult& run, int rank) {
   const auto said = run.store->find(report_key(run, rank));
   if (!said || !*said) return std::nullopt;
   try {
     return parse_worker_report(**said);
-  } catch (const UserError&) {  // it is no report: then it said nothing
+  } catch (const UserError&) {  // not a valid report: treated as if there were none
     return std::nullopt;
   }
 }

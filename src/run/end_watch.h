@@ -1,6 +1,8 @@
-// What ranks of a launcher know of each other's end, through the run's store: whoever fails says so, whoever dies leaves a will that does,
-// and each rank's watch ends that rank's waits, wherever they are. Before the first step a rank that is stopped is noticed, too: watches
-// count in the store, and rank 0's looks whether they do. From then on the ranks wait for each other, with --patience. Any thread.
+// Lets the ranks of a launcher notice each other's end through the run's store. A rank that fails records it
+// in the store; if a rank dies, the store sets the last-will key of its connection. The watch thread of every
+// other rank then aborts that rank's waits. Before the first step, stopped ranks are noticed too: each watch
+// increments a counter in the store, and rank 0 checks that the counters advance. From the first step on, the
+// ranks wait for each other with --timeout. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -9,41 +11,45 @@
 
 #include "base/units.h"
 #include "comm/comm.h"
-#include "launch/gathering.h"
+#include "launch/rendezvous.h"
 #include "rundir/worker_protocol.h"
 
 namespace optimus {
 
 class EndWatch {
  public:
-  // patience: for ranks that are silent while they start. is_interrupted: whether the user wants the end.
-  EndWatch(const Gathered& run, Comm& comm, Seconds patience, std::function<bool()> is_interrupted);
+  // `timeout` is the timeout for ranks that are silent during their start. `is_interrupted` returns whether
+  // the user has asked the run to end.
+  EndWatch(const RendezvousResult& run, Comm& comm, Seconds timeout, std::function<bool()> is_interrupted);
   ~EndWatch();
   EndWatch(const EndWatch&) = delete;
 
-  // Work whose waits are ended. Throws Interrupted where that was because the user wanted the end before the first step.
+  // Runs `work`, whose waits the watch can abort. Throws Interrupted if it aborted them because the user
+  // interrupted the run before the first step.
   Json guard(const std::function<Json()>& work);
-  // For the agreement (StepAgreement), which is told after every step and from then on ends the ranks itself.
+  // For the step agreement (StepAgreement), which calls this after every step and from then on ends the ranks
+  // itself.
   bool is_interrupted();
 
  private:
   struct Silence;
   void watch();
-  // Why the rank is to end, if it is.
-  std::string look(Silence& silence);
-  void note_silent_ranks(Silence& silence);
+  // The reason why this rank has to end; empty if there is none.
+  std::string probe_store(Silence& silence);
+  void report_silent_ranks(Silence& silence);
 
-  const Gathered run_;
+  const RendezvousResult run_;
   Comm& comm_;
-  const Seconds patience_;
+  const Seconds timeout_;
   const std::function<bool()> is_interrupted_;
-  std::atomic<bool> is_over_ = false, has_stepped_ = false, has_interrupted_ = false;
+  std::atomic<bool> is_stopping_ = false, has_stepped_ = false, has_interrupted_ = false;
   std::thread thread_;
 };
 
-// How a rank has ended, for all to know: the first failure ends the others. False: nobody heard it.
-bool tell_end(const Gathered& run, int rank, const WorkerReport& report);
-// What a rank has told. Nothing when it has not, or when it is no report.
-std::optional<WorkerReport> told_end(const Gathered& run, int rank);
+// Publishes how a rank has ended; the first failure ends the other ranks. Returns false if the store cannot
+// be reached.
+bool publish_end(const RendezvousResult& run, int rank, const WorkerReport& report);
+// The report of a rank. Returns nothing if there is none or if it is malformed.
+std::optional<WorkerReport> published_end(const RendezvousResult& run, int rank);
 
 }  // namespace optimus

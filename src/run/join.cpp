@@ -1,4 +1,4 @@
-// See join.h.
+// Implements join.h.
 #include "run/join.h"
 
 #include <unistd.h>
@@ -11,13 +11,13 @@
 #include "base/event.h"
 #include "base/time_stamp.h"
 #include "comm/c10d_comm.h"
-#include "elastic/notice.h"
-#include "elastic/pulse.h"
-#include "elastic/regrouping.h"
+#include "elastic/heartbeat.h"
+#include "elastic/membership_coordinator.h"
+#include "elastic/preemption_notice.h"
 #include "engine/device.h"
 #include "launch/launched_memory.h"
 #include "launch/store_file.h"
-#include "run/launched_seat.h"
+#include "run/elastic_rank.h"
 #include "run/train_workers.h"
 #include "run/training.h"
 #include "run/worker.h"
@@ -28,199 +28,208 @@
 
 namespace optimus {
 
-std::vector<WorkerEntry> workers_by_seat(const Path& run, const Membership& membership) {
+std::vector<WorkerEntry> workers_by_id(const Path& run, const Membership& membership) {
   std::vector<WorkerEntry> result;
   for (const WorkerEntry& entry : listed_workers(run)) {
-    if (entry.rank >= std::ssize(membership.seats)) continue;
-    const auto seat = static_cast<std::size_t>(membership.seats[static_cast<std::size_t>(entry.rank)]);
-    if (seat >= result.size()) result.resize(seat + 1);
-    result[seat] = entry;
+    if (entry.rank >= std::ssize(membership.worker_ids)) continue;
+    const auto worker_id =
+        static_cast<std::size_t>(membership.worker_ids[static_cast<std::size_t>(entry.rank)]);
+    if (worker_id >= result.size()) result.resize(worker_id + 1);
+    result[worker_id] = entry;
   }
   return result;
 }
 
 namespace {
 
-constexpr Seconds kStorePatience{30}, kTryPatience{1};
-constexpr Seconds kNextHostPatience{20};  // for another to host the run, when whoever did was killed
+constexpr Seconds kStoreTimeout{30}, kConnectTimeout{1};
+constexpr Seconds kNextHostTimeout{20};  // for another process to host the run after its host was killed
 
-struct Welcome {
-  int seat = 0;
-  RegroupOrder order;
+struct JoinReply {
+  int worker_id = 0;
+  MembershipChange order;
 };
 
-Welcome parse_welcome(const std::string& text) {
-  Welcome welcome;
-  const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), welcome.seat);
+JoinReply parse_join_reply(const std::string& text) {
+  JoinReply join_reply;
+  const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), join_reply.worker_id);
   const auto size = static_cast<std::size_t>(rest - text.data());
-  if (problem != std::errc() || size >= text.size()) throw UserError("the run's welcome makes no sense");
-  welcome.order = parse_regroup_order(text.substr(size + 1));
-  return welcome;
+  if (problem != std::errc() || size >= text.size()) throw UserError("the run's join reply is malformed");
+  join_reply.order = parse_membership_change(text.substr(size + 1));
+  return join_reply;
 }
 
-// The store was lost before the run had let this process in: another hosts the run, or will.
+// The store was lost before the run accepted this process. Another process hosts the run now, or soon will.
 struct StoreLost {};
 
 // Throws StoreLost.
-Welcome ask_to_join(KeyStore& store, const std::string& prefix, const Comer& self, const JoinOptions& join,
-                    const WorkerSignals& signals) {
+JoinReply request_to_join(KeyStore& store, const std::string& prefix, const WorkerJoinRequest& self,
+                          const JoinOptions& join, const WorkerSignals& signals) {
   const auto number = store.count(prefix + JoinKeys::counter());
   if (!number) throw StoreLost{};
   const JoinKeys keys{*number};
-  if (!store.set(prefix + keys.comer(), text(self))) throw StoreLost{};
-  const auto welcome =
-      wait_for_key(store, prefix + keys.welcome(), Deadline::after(join.patience, "the run's welcome"), [&] {
-        if (signals.is_interrupted() || signals.is_told_to_leave()) throw Interrupted{};
-      });
-  if (!welcome && !store.find(prefix + keys.comer())) throw StoreLost{};
-  if (!welcome) throw UserError("{} did not let this worker in: {}", join.run.string(), welcome.error().why);
-  return parse_welcome(*welcome);
+  if (!store.set(prefix + keys.request(), text(self))) throw StoreLost{};
+  const auto join_reply = wait_for_key(store, prefix + keys.join_reply(),
+                                       Deadline::after(join.timeout, "the run's join reply"), [&] {
+                                         if (signals.is_interrupted() || signals.is_leave_requested())
+                                           throw Interrupted{};
+                                       });
+  if (!join_reply && !store.find(prefix + keys.request())) throw StoreLost{};
+  if (!join_reply)
+    throw UserError("{} did not accept this worker: {}", join.run.string(), join_reply.error().why);
+  return parse_join_reply(*join_reply);
 }
 
 struct OpenStore {
-  RunStorePlace where;
+  RunStoreAddress where;
   std::shared_ptr<KeyStore> store;
 };
 
-// Of the run as its folder says; it may be another's by the time that it is reached. Nothing: the run has ended meanwhile.
+// Finds the store of the run from its folder; the host may have changed by the time it is reached. Returns
+// nothing if the run has ended.
 std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& signals) {
-  if (!join.was_in) (void)read_store_file(join.run);  // a run that nobody can join is told so at once
-  // Several hosts may be lost one after the other; one that is only stopped is given up after some 16 s.
-  constexpr Seconds kHostPatience{90};
-  const Seconds patience = join.was_in ? join.patience : kHostPatience;
-  const Deadline deadline = Deadline::after(patience, "the run's store");
+  if (!join.was_member) (void)read_store_file(join.run);  // fails at once for a run that cannot be joined
+  // Several hosts may be lost one after the other; a host that is only stopped is given up after about 16 s.
+  constexpr Seconds kHostTimeout{90};
+  const Seconds timeout = join.was_member ? join.timeout : kHostTimeout;
+  const Deadline deadline = Deadline::after(timeout, "the run's store");
   std::optional<Deadline> next_host;
   while (!deadline.has_passed()) {
-    if (signals.is_interrupted() || signals.is_told_to_leave()) throw Interrupted{};
+    if (signals.is_interrupted() || signals.is_leave_requested()) throw Interrupted{};
     try {
-      const RunStorePlace where = read_store_file(join.run);
-      if (auto store = open_store(where.place, Deadline::after(kTryPatience, "the run's store")))
+      const RunStoreAddress where = read_store_file(join.run);
+      if (auto store = open_store(where.place, Deadline::after(kConnectTimeout, "the run's store")))
         return OpenStore{where, std::move(*store)};
-    } catch (const UserError&) {  // nobody hosts it at the moment
+    } catch (const UserError&) {  // no process hosts the run at the moment
     }
-    // At the end the file goes, then the lock. A host that is lost leaves the file, one that was stopped keeps the lock.
+    // At the end of a run the store file is removed first, then the lock. A host that is lost leaves the
+    // file; one that is stopped keeps the lock.
     const bool has_file = has_store_file(join.run), is_taken = FolderLock::is_taken(join.run);
     if (!has_file && !is_taken) return std::nullopt;
     if (has_file && is_taken)
       next_host.reset();
     else if (!next_host)
-      next_host = Deadline::after(kNextHostPatience, "another host");
+      next_host = Deadline::after(kNextHostTimeout, "another host of the run");
     if (next_host && next_host->has_passed()) return std::nullopt;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
-  throw UserError("{}: its store was not reached within {}", join.run.string(), text(patience));
+  throw UserError("{}: could not reach its store within {}", join.run.string(), text(timeout));
 }
 
-// All must outlive what is made of it.
-LaunchedSeatFacts seat_facts_of_comer(const OpenStore& store, const JoinOptions& join, const PreparedRun& run,
-                                      const TrainOptions& options, const WorkerSignals& signals,
-                                      const Welcome& welcome) {
-  const std::vector<int>& seats = welcome.order.membership.seats;
-  return {
-      .where = store.where,
-      .store = store.store,
-      .address = store.store->own_address(),
-      .seat = welcome.seat,
-      .seats = {seats.begin(), seats.begin() + welcome.order.num_staying},
-      .order = welcome.order,
-      .folder = join.run,
-      .signals = signals,
-      .host_facts =
-          [&join, &run, &options, device = facts_of_own(options)](const std::optional<RegroupOrder>& last) {
-            RunHostFacts facts = host_facts_of(run, options, join.run, device);
-            facts.workers = workers_by_seat(join.run, last->membership);
-            return facts;
-          },
-      .is_one_host = is_loopback(store.where.place.host)};
+// All arguments must outlive the result.
+LaunchedRankFacts facts_of_joining_worker(const OpenStore& store, const JoinOptions& join,
+                                          const PreparedRun& run, const TrainOptions& options,
+                                          const WorkerSignals& signals, const JoinReply& join_reply) {
+  const std::vector<int>& worker_ids = join_reply.order.membership.worker_ids;
+  return {.where = store.where,
+          .store = store.store,
+          .address = store.store->own_address(),
+          .worker_id = join_reply.worker_id,
+          .worker_ids = {worker_ids.begin(), worker_ids.begin() + join_reply.order.num_staying},
+          .order = join_reply.order,
+          .folder = join.run,
+          .signals = signals,
+          .host_facts =
+              [&join, &run, &options,
+               device = named_device_facts(options)](const std::optional<MembershipChange>& last) {
+                RunHostOptions facts = host_facts_of(run, options, join.run, device);
+                facts.workers = workers_by_id(join.run, last->membership);
+                return facts;
+              },
+          .is_one_host = is_loopback(store.where.place.host)};
 }
 
 }  // namespace
 
-ElasticSeat::ElasticSeat(const RunStorePlace& where, Comm& comm, int seat, const WorkerSignals& signals,
-                         StatusLine& line, std::optional<RegroupOrder> order)
-    : watch_(value_or_throw(open_store(where.place, Deadline::after(kStorePatience, "the run's store"))),
-             where.prefix, comm, seat, order ? order->membership.generation : 0),
-      elastic_{.seat = seat,
-               .leaves = signals.is_told_to_leave,
-               .wants_to_meet =
-                   [this, leaves = signals.is_told_to_leave] { return watch_.wants_to_meet() || leaves(); },
-               .regrouped = [this](const RegroupOrder& next) { watch_.regrouped(next.membership); },
-               .speak_to_people = [&line] { line.speak_to_people(); },
-               .beacon = watch_.beacon(),
+ElasticRank::ElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id,
+                         const WorkerSignals& signals, StatusLine& line,
+                         std::optional<MembershipChange> order)
+    : watch_(value_or_throw(open_store(where.place, Deadline::after(kStoreTimeout, "the run's store"))),
+             where.prefix, comm, worker_id, order ? order->membership.generation : 0),
+      elastic_{.worker_id = worker_id,
+               .leaves = signals.is_leave_requested,
+               .wants_membership_change =
+                   [this, leaves = signals.is_leave_requested] {
+                     return watch_.wants_membership_change() || leaves();
+                   },
+               .regrouped = [this](const MembershipChange& next) { watch_.regrouped(next.membership); },
+               .switch_to_console = [&line] { line.switch_to_console(); },
+               .step_heartbeat = watch_.step_heartbeat(),
                .order = std::move(order)} {}
 
 namespace {
 
-// Throws LeftBehind and StoreLost.
-int train_until_left(const JoinOptions& join, TrainOptions& options, OptionTable& table,
-                     const WorkerSignals& signals, StatusLine& line) {
+// Throws ExcludedFromRun and StoreLost.
+int train_until_end(const JoinOptions& join, TrainOptions& options, OptionTable& table,
+                    const WorkerSignals& signals, StatusLine& line) {
   const std::optional<OpenStore> found = find_run(join, signals);
-  if (!found && !join.was_in) throw UserError("{}: no training is running there", join.run.string());
+  if (!found && !join.was_member) throw UserError("{}: no training is running", join.run.string());
   if (!found) {
-    line.print("the run has ended without this worker");
+    line.print("the run ended without this worker");
     return 0;
   }
-  const RunStorePlace& where = found->where;
+  const RunStoreAddress& where = found->where;
   const std::shared_ptr<KeyStore>& store = found->store;
-  const Path path = hand_over_path(join.run);
+  const Path path = run_settings_path(join.run);
   const Json document = read_json(path);
   const std::string device = join.device.empty() ? choose_device("").str() : join.device;
-  // What takes long comes first: the run waits for nobody who is not ready.
-  const PreparedRun run = take_run_over(join.run, JsonView(document, path.string()),
-                                        parse_device(device).is_cuda(), options, table);
-  const WorkerSignals told = with_notice(signals, options.notice, process_environment());
+  // Slow preparations come first, because the run does not wait for a worker that is not ready.
+  const PreparedRun run = read_run_settings(join.run, JsonView(document, path.string()),
+                                            parse_device(device).is_cuda(), options, table);
+  const WorkerSignals told = with_preemption_notice(signals, options.notice, process_environment());
   set_num_threads(join.threads);
-  make_memory_of_comer(options, join.run);
-  Welcome welcome = ask_to_join(*store, where.prefix, {::getpid(), host_name(), device}, join, told);
-  line.print(fmt::format("joined {} as worker {}", join.run.string(), welcome.seat));
-  (void)store->set_will(where.prefix + gone_key(welcome.seat), kEnded);
-  std::optional<LaunchedSeat> moving;
-  if (where.may_move) moving.emplace(seat_facts_of_comer(*found, join, run, options, told, welcome));
+  make_memory_of_joining_worker(options, join.run);
+  JoinReply join_reply = request_to_join(*store, where.prefix, {::getpid(), host_name(), device}, join, told);
+  line.print(fmt::format("joined {} as worker {}", join.run.string(), join_reply.worker_id));
+  (void)store->set_last_will(where.prefix + lost_key(join_reply.worker_id), kEnded);
+  std::optional<LaunchedElasticRank> moving;
+  if (where.may_move) moving.emplace(facts_of_joining_worker(*found, join, run, options, told, join_reply));
   const std::shared_ptr<KeyStore> own = moving ? moving->store() : store;
   const auto join_run = [&] {
     return value_or_throw(
-        make_process_comm({.rank = welcome.seat,
-                           .size = welcome.seat + 1,
+        make_process_comm({.rank = join_reply.worker_id,
+                           .size = join_reply.worker_id + 1,
                            .store = {.address = store->own_address(), .prefix = where.prefix, .store = own},
                            .device = parse_device(device)},
-                          Deadline::after(kStorePatience, "joining the run")));
+                          Deadline::after(kStoreTimeout, "joining the run")));
   };
   const WorkerReport report = report_of_work(join_run, stderr, line, [&](Comm& comm, StatusLine& said) {
     if (moving) {
       const RankElastic* const elastic = moving->begin(comm, said);
-      const std::shared_ptr<void> ended(nullptr, [&](void*) { moving->end(); });  // before the Comm does
+      // reset before the Comm is destroyed
+      const std::shared_ptr<void> ended(nullptr, [&](void*) { moving->end(); });
       const auto board = [&] { return moving->open_board(); };
-      return removing_memory(join.run, [&] {
+      return run_and_remove_memory(join.run, [&] {
         return train_part(run, options, {device, join.threads, told.is_interrupted, board, elastic}, comm,
                           said);
       });
     }
-    const ElasticSeat elastic(where, comm, welcome.seat, told, said, std::move(welcome.order));
+    const ElasticRank elastic(where, comm, join_reply.worker_id, told, said, std::move(join_reply.order));
     const auto board = [&] { return std::make_unique<StoreBoard>(store, where.prefix); };
-    const auto ends = [&] { return told.is_interrupted() || elastic.is_told_to_end(); };
+    const auto ends = [&] { return told.is_interrupted() || elastic.is_end_requested(); };
     return train_part(run, options, {device, join.threads, ends, board, elastic.get()}, comm, said);
   });
   if (!report.why.empty()) line.print(report.why);
-  (void)own->set(where.prefix + end_key(welcome.seat), text(report));
-  if (moving) moving->stay_for_others(told.is_interrupted);
+  (void)own->set(where.prefix + worker_report_key(join_reply.worker_id), text(report));
+  if (moving) moving->wait_for_others_to_end(told.is_interrupted);
   return exit_code(report.end);
 }
 
 }  // namespace
 
-int train_as_comer(const JoinOptions& join, TrainOptions& options, OptionTable& table,
-                   const WorkerSignals& signals, StatusLine& line) {
+int train_as_joining_worker(const JoinOptions& join, TrainOptions& options, OptionTable& table,
+                            const WorkerSignals& signals, StatusLine& line) {
   std::signal(SIGPIPE, SIG_IGN);
-  JoinOptions again = join;
+  JoinOptions retry = join;
   while (true) {
     try {
-      return train_until_left(again, options, table, signals, line);
-    } catch (const LeftBehind&) {
-      line.print("the others have gone on without this worker: it joins again");
-      again.was_in = true;
+      return train_until_end(retry, options, table, signals, line);
+    } catch (const ExcludedFromRun&) {
+      line.print("the other workers continued without this one; rejoining");
+      retry.was_member = true;
     } catch (const StoreLost&) {
-      line.print("the run's store was lost before it let this worker in: it asks again");
-      again.was_in = true;
+      line.print("the run's store was lost before it accepted this worker; asking again");
+      retry.was_member = true;
     }
   }
 }

@@ -1,6 +1,6 @@
-// A process that takes part in a run that is under way: one that somebody starts with `optimus join`, or a worker that the others have
-// gone on without. It says that it is there, gets everything ready, and begins with the order of the generation that it comes to
-// (regroup.h).
+// A process that joins a running training: one that was started with `optimus join`, or a worker that the
+// others have continued without. It registers in the run's store, prepares everything, and starts with the
+// order of the generation that it joins (regroup.h).
 #pragma once
 
 #include <functional>
@@ -19,33 +19,36 @@
 
 namespace optimus {
 
-// What a rank that goes on without others is made of: its watch, and what it is told.
-class ElasticSeat {
+// The elastic side of a rank whose run is hosted by its starting process: the watch and the callbacks of the
+// rank.
+class ElasticRank {
  public:
-  // All must outlive this.
-  ElasticSeat(const RunStorePlace& where, Comm& comm, int seat, const WorkerSignals& signals,
-              StatusLine& line, std::optional<RegroupOrder> order = {});
+  // All arguments must outlive this.
+  ElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id, const WorkerSignals& signals,
+              StatusLine& line, std::optional<MembershipChange> order = {});
   const RankElastic* get() const { return &elastic_; }
-  bool is_told_to_end() const { return watch_.is_told_to_end(); }
+  bool is_end_requested() const { return watch_.is_end_requested(); }
 
  private:
   RankWatch watch_;
   RankElastic elastic_;
 };
 
-// Workers by seat, as the run's folder has those that are in it.
-std::vector<WorkerEntry> workers_by_seat(const Path& run, const Membership& membership);
+// The workers in the run's folder, indexed by worker id.
+std::vector<WorkerEntry> workers_by_id(const Path& run, const Membership& membership);
 
 struct JoinOptions {
   Path run;
-  std::string device{};  // empty: as the run's
+  std::string device{};  // empty: the run's device type
   int threads = 1;
-  Seconds patience{600};  // for the run to let it in
-  bool was_in = false;    // it was a worker of the run: whose store is not reached may be cut off for a while
+  Seconds timeout{600};  // timeout for the run to accept this worker
+  // it was a worker of this run: if the store cannot be reached, the network may be cut off for a while
+  bool was_member = false;
 };
 
-// Until the run ends, or this worker leaves. Returns the exit code. Throws UserError when it is not let in.
-int train_as_comer(const JoinOptions& join, TrainOptions& options, OptionTable& table,
-                   const WorkerSignals& signals, StatusLine& line);
+// Trains until the run ends or this worker leaves. Returns the exit code. Throws UserError if the run does
+// not accept the worker.
+int train_as_joining_worker(const JoinOptions& join, TrainOptions& options, OptionTable& table,
+                            const WorkerSignals& signals, StatusLine& line);
 
 }  // namespace optimus

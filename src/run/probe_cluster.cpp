@@ -1,4 +1,4 @@
-// See probe_cluster.h.
+// Implements probe_cluster.h.
 #include "run/probe_cluster.h"
 
 #include <algorithm>
@@ -7,40 +7,40 @@
 #include "cluster/open.h"
 #include "cluster/standard.h"
 #include "engine/probe_links.h"
-#include "run/launched_gathering.h"
+#include "run/launched_rendezvous.h"
 #include "run/probe_machine.h"
 #include "rundir/worker_protocol.h"
 
 namespace optimus {
 namespace {
 
-constexpr double kAllPairsSeconds = 4;  // of all rounds together
-constexpr Seconds kLongestPair{1.9};
-constexpr Seconds kPartnerPatience{15};
+constexpr double kAllPairsSeconds = 4;  // for all rounds together
+constexpr Seconds kMaxPairSeconds{1.9};
+constexpr Seconds kPartnerTimeout{15};
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-GatheringOptions meeting_options(const ClusterProbe& probe) {
-  return gathering_options({.launch = probe.launch,
-                            .token_file = probe.options.token_file,
-                            .store = probe.options.store,
-                            .is_interrupted = probe.is_interrupted,
-                            .patience = Seconds(120)});
+RendezvousOptions link_rendezvous_options(const ClusterProbe& probe) {
+  return rendezvous_options({.launch = probe.launch,
+                             .token_file = probe.options.token_file,
+                             .store = probe.options.store,
+                             .is_interrupted = probe.is_interrupted,
+                             .timeout = Seconds(120)});
 }
 
-struct HostOfRanks {
+struct RankHost {
   ProbedHost host;
-  int leader = 0;  // rank
+  int leader = 0;  // its first rank
   std::string address;
 };
 
-// In the order of their first ranks.
-std::vector<HostOfRanks> hosts_of(const std::vector<PresentRank>& ranks) {
-  std::vector<HostOfRanks> hosts;
+// The hosts in the order of their first ranks.
+std::vector<RankHost> hosts_of(const std::vector<PresentRank>& ranks) {
+  std::vector<RankHost> hosts;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto found = std::find_if(hosts.begin(), hosts.end(), [&](const HostOfRanks& one) {
+    const auto found = std::find_if(hosts.begin(), hosts.end(), [&](const RankHost& one) {
       return one.host.name == ranks[rank].host && one.address == ranks[rank].address;
     });
     if (found != hosts.end())
@@ -51,7 +51,7 @@ std::vector<HostOfRanks> hosts_of(const std::vector<PresentRank>& ranks) {
   return hosts;
 }
 
-LinkMeeting meeting_of(const Gathered& run, const std::vector<HostOfRanks>& hosts, int host) {
+LinkMeasurement rendezvous_of(const RendezvousResult& run, const std::vector<RankHost>& hosts, int host) {
   const int rounds = std::max(1, num_link_rounds(static_cast<int>(hosts.size())));
   return {.store = *run.store,
           .prefix = run.prefix,
@@ -59,20 +59,21 @@ LinkMeeting meeting_of(const Gathered& run, const std::vector<HostOfRanks>& host
           .host = host,
           .num_hosts = static_cast<int>(hosts.size()),
           .address = hosts[static_cast<std::size_t>(host)].address,
-          .for_a_pair = Seconds(std::min(kLongestPair.value, kAllPairsSeconds / rounds)),
-          .for_a_partner = kPartnerPatience};
+          .pair_budget = Seconds(std::min(kMaxPairSeconds.value, kAllPairsSeconds / rounds)),
+          .partner_timeout = kPartnerTimeout};
 }
 
-// One host's devices and inner links: measured now, measured before, or the shipped type with this machine's loopback interface.
+// The devices and internal links of one host: measured now, measured earlier, or the shipped device type with
+// this machine's loopback interface.
 HardwareProfile profile_of_node(const ProbeOptions& options, EventSink& events) {
-  if (options.is_wanted) return probe_machine(options, events).hardware;
+  if (options.measures_devices) return probe_machine(options, events).hardware;
   std::error_code error;
   if (std::filesystem::exists(measured_cluster_path(), error)) return open_cluster("here").profile();
   const bool is_cuda = options.device.empty() ? has_cuda() : parse_device(options.device).is_cuda();
   const std::string maker = is_cuda ? device_name(parse_device("cuda")) : "cpu";
-  const std::optional<DeviceType> type = is_cuda ? find_type_in(maker) : find_device_type("cpu");
+  const std::optional<DeviceType> type = is_cuda ? find_type_by_vendor_name(maker) : find_device_type("cpu");
   if (!type)
-    throw UserError("nothing is known of {}: optimus profile --hardware --links measures it, too", maker);
+    throw UserError("no data for device {}: run optimus profile --hardware --links to measure it too", maker);
   HardwareProfile node;
   node.name = "node", node.types = {*type}, node.groups = {standard_group(type->name, 0, 1)};
   if (!is_cuda) {
@@ -83,44 +84,45 @@ HardwareProfile profile_of_node(const ProbeOptions& options, EventSink& events) 
 }
 
 std::optional<ClusterProfile> lead_probe(const ClusterProbe& probe) {
-  Gathering gathering(meeting_options(probe));
+  Rendezvous rendezvous(link_rendezvous_options(probe));
   HardwareProfile node;
-  std::vector<HostOfRanks> hosts;
+  std::vector<RankHost> hosts;
   double seconds = 0;
   try {
     const double began = now_seconds();
     node = profile_of_node(probe.options, probe.events);
-    if (!probe.options.is_wanted) seconds = now_seconds() - began;
-    hosts = hosts_of(gathering.wait_for_others([](const std::string&) {}));
+    if (!probe.options.measures_devices) seconds = now_seconds() - began;
+    hosts = hosts_of(rendezvous.wait_for_others([](const std::string&) {}));
     if (hosts.size() < 2)
       throw UserError(
-          "--links measures what joins hosts, but all {} ranks are on {}: --hardware measures a host",
+          "--links measures the network between hosts, but all {} ranks are on {}; use --hardware to measure "
+          "one host",
           probe.launch.world_size, hosts.front().host.name);
   } catch (const UserError& error) {
-    gathering.refuse(error.what());
+    rendezvous.refuse(error.what());
     throw;
   }
-  const Gathered run = gathering.welcome(Json{{"secret", make_token()}});
-  const LinkMeeting meeting = meeting_of(run, hosts, 0);
+  const RendezvousResult run = rendezvous.send_join_replies(Json{{"secret", generate_token()}});
+  const LinkMeasurement measurement = rendezvous_of(run, hosts, 0);
   const double began = now_seconds();
   probe.events.report(Progress{"measuring links", 0, std::ssize(hosts), "hosts"});
-  measure_own_links(meeting);
+  measure_own_links(measurement);
   const double longest =
-      num_link_rounds(meeting.num_hosts) * (kPartnerPatience.value + meeting.for_a_pair.value + 10);
+      num_link_rounds(measurement.num_hosts) * (kPartnerTimeout.value + measurement.pair_budget.value + 10);
   ClusterProfile profile;
-  profile.pairs = collect_pairs(meeting, Deadline::after(Seconds(longest), "measured links"));
+  profile.pairs = collect_pairs(measurement, Deadline::after(Seconds(longest), "measured links"));
   profile.seconds = seconds + now_seconds() - began;
-  for (const HostOfRanks& one : hosts) profile.hosts.push_back(one.host);
+  for (const RankHost& one : hosts) profile.hosts.push_back(one.host);
   profile.hardware = cluster_from_pairs(node, profile.hosts, profile.pairs);
   return profile;
 }
 
 void follow_probe(const ClusterProbe& probe) {
-  const Gathered run = join_gathering(meeting_options(probe));
-  const std::vector<HostOfRanks> hosts = hosts_of(run.ranks);
+  const RendezvousResult run = join_rendezvous(link_rendezvous_options(probe));
+  const std::vector<RankHost> hosts = hosts_of(run.ranks);
   for (std::size_t host = 0; host < hosts.size(); ++host)
     if (hosts[host].leader == probe.launch.rank)
-      measure_own_links(meeting_of(run, hosts, static_cast<int>(host)));
+      measure_own_links(rendezvous_of(run, hosts, static_cast<int>(host)));
 }
 
 }  // namespace
@@ -128,8 +130,8 @@ void follow_probe(const ClusterProbe& probe) {
 std::optional<ClusterProfile> probe_cluster(const ClusterProbe& probe) {
   if (probe.launch.world_size < 2)
     throw UserError(
-        "--links measures what joins hosts: start it with a launcher, a rank or more on each "
-        "(docs/clusters.md)");
+        "--links measures the network between hosts: start it with a launcher, with at least one rank on "
+        "each host (docs/clusters.md)");
   if (probe.launch.rank == 0) return lead_probe(probe);
   follow_probe(probe);
   return std::nullopt;

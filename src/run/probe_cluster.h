@@ -1,5 +1,6 @@
-// `optimus profile --links`: the hosts of a launcher's ranks as a HardwareProfile. This process is one of the ranks; rank 0 collects
-// what pairs of hosts have measured (measure_links.h) and knows the devices: as this machine was measured before, or as it is shipped.
+// `optimus profile --links`: the hosts of a launcher's ranks as a HardwareProfile. This process is one of the
+// ranks. Rank 0 collects the measurements of all pairs of hosts (measure_links.h) and adds the devices, as
+// measured earlier on this machine or from the shipped types.
 #pragma once
 
 #include <functional>
@@ -15,8 +16,8 @@ namespace optimus {
 struct ClusterProfile {
   HardwareProfile hardware;
   std::vector<ProbedHost> hosts;
-  std::vector<PairTimes> pairs;  // failed ones, too
-  double seconds = 0;            // that measuring took
+  std::vector<PairTimes> pairs;  // including failed ones
+  double seconds = 0;            // duration of the measurement
 };
 
 struct ClusterProbe {
@@ -26,8 +27,9 @@ struct ClusterProbe {
   std::function<bool()> is_interrupted;
 };
 
-// On rank 0; nothing on the others. Throws UserError: no launcher, all ranks on one host, a host that nobody reaches; and RankRefused
-// (gathering.h) on the others when rank 0 has said why.
+// Returns the profile on rank 0, and nothing on the others. Throws UserError if there is no launcher, if all
+// ranks are on one host, or if a host cannot be reached. Throws RankRefused (gathering.h) on the other ranks
+// if rank 0 has reported the reason.
 std::optional<ClusterProfile> probe_cluster(const ClusterProbe& probe);
 
 }  // namespace optimus

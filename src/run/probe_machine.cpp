@@ -1,4 +1,4 @@
-// See probe_machine.h.
+// Implements probe_machine.h.
 #include "run/probe_machine.h"
 
 #include <unistd.h>
@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-// "model name" of /proc/cpuinfo where the processor says it.
+// The "model name" of /proc/cpuinfo, if the processor reports one.
 std::string processor_name() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);)
@@ -35,8 +35,8 @@ void set_peak(PeakFlops& peak, NumberFormat format, double value) {
   if (format == NumberFormat::fp16) peak.fp16 = value;
 }
 
-// What is reached of the highest rate over cubes, for software whose kernels nobody has measured.
-Curve cubes_of(const KernelTimes& times, double peak) {
+// The fraction of the highest rate that cubic GEMMs reach, for trainers whose kernels were not measured.
+Curve cubic_gemm_efficiency(const KernelTimes& times, double peak) {
   const RateTable& table = times.tables.at("product");
   Curve curve;
   double before = 0;
@@ -50,7 +50,7 @@ Curve cubes_of(const KernelTimes& times, double peak) {
 
 DeviceType measured_type(const ProbeOptions& options, at::Device device, EventSink& events) {
   const std::string maker = device.is_cuda() ? device_name(device) : processor_name();
-  const std::optional<DeviceType> shipped = device.is_cuda() ? find_type_in(maker) : std::nullopt;
+  const std::optional<DeviceType> shipped = device.is_cuda() ? find_type_by_vendor_name(maker) : std::nullopt;
   DeviceType type = shipped.value_or(DeviceType{.name = device.is_cuda() ? maker : "cpu"});
   std::vector<Precision> precisions = {Precision::fp32, Precision::bf16};
   if (!options.precision.empty()) precisions = {parse_precision(options.precision, "--precision")};
@@ -62,7 +62,7 @@ DeviceType measured_type(const ProbeOptions& options, at::Device device, EventSi
   for (const KernelTimes& times : type.kernels) set_peak(type.peak, times.format, highest_rate(times));
   type.peak.fp32 = std::max(type.peak.fp32, type.peak.fp64);
   if (type.peak.fp32 == 0) type.peak.fp32 = highest_rate(type.kernels.front());
-  type.product_efficiency = cubes_of(type.kernels.front(), highest_rate(type.kernels.front()));
+  type.gemm_efficiency = cubic_gemm_efficiency(type.kernels.front(), highest_rate(type.kernels.front()));
   return type;
 }
 
@@ -94,7 +94,7 @@ MachineProfile probe_machine(const ProbeOptions& options, EventSink& events) {
       group.domain_link = group.node_link =
           probe_copies(at::Device(at::kCUDA, 0), at::Device(at::kCUDA, 1), events);
   } else {
-    // Workers that share a processor compute with the cores that carry their messages.
+    // Workers that share a processor compute on the same cores that carry their messages.
     machine.idle_link = loopback;
     group.domain_link = group.node_link = probe_workers(events);
     machine.collectives = probe_all_reduce(events);

@@ -1,5 +1,5 @@
-// This machine as a HardwareProfile: its devices, how fast the engine's kernels are on them, its memory and links.
-// `optimus profile --hardware` measures it, `--cluster here` names it.
+// Measures this machine as a HardwareProfile: its devices, the speed of the engine's kernels on them, its
+// memory and links. `optimus profile --hardware` runs it; `--cluster here` uses the result.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ namespace optimus {
 struct MachineProfile {
   HardwareProfile hardware;
   std::vector<CollectiveTime> collectives;  // on processors, over `idle_link`
-  LinkSpec idle_link;                       // the loopback interface, while nobody computes
+  LinkSpec idle_link;                       // the loopback interface, while no worker computes
   int threads = 0;
 };
 

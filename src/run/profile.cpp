@@ -1,4 +1,4 @@
-// See profile.h.
+// Implements profile.h.
 #include "run/profile.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 namespace optimus {
 namespace {
 
-// The first steps search for kernels, connect and touch memory for the first time.
-constexpr std::int64_t kPassedOver = 3, kLookedAt = 3;
+// The first steps select kernels, open connections and touch memory for the first time, so they are skipped.
+constexpr std::int64_t kSkippedSteps = 3, kProfiledSteps = 3;
 
 Path rank_file(const Path& run, int rank) { return run / "profile" / fmt::format("rank-{}.json", rank); }
 
@@ -37,7 +37,7 @@ StageMemory memory_of(const Engine& engine, const Parameters& parameters) {
 }
 
 // VmHWM of /proc/self/status.
-Bytes most_resident() {
+Bytes peak_resident_memory() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
     if (starts_with(line, "VmHWM:")) return Bytes(std::atoll(line.c_str() + 6) * 1024);
@@ -57,8 +57,8 @@ Profiler::Profiler(ProfileOptions options, const Plan& plan, const ModelSpec& mo
       events_(events),
       line_(line),
       first_(options_.done + 1 +
-             std::clamp<std::int64_t>(options_.steps - options_.done - kLookedAt, 0, kPassedOver)),
-      last_(std::min(first_ + kLookedAt - 1, options_.steps)),
+             std::clamp<std::int64_t>(options_.steps - options_.done - kProfiledSteps, 0, kSkippedSteps)),
+      last_(std::min(first_ + kProfiledSteps - 1, options_.steps)),
       log_(engine.device()) {}
 
 void Profiler::before(std::int64_t step) {
@@ -68,18 +68,18 @@ void Profiler::before(std::int64_t step) {
   profile_.steps.push_back({step, log_.elapsed(), 0});
 }
 
-// All ranks leave the same meeting, so their clocks begin together.
+// All ranks leave the same collective, so their clocks start together.
 void Profiler::begin() {
-  const Seat& seat = engine_.program().seat;
-  profile_.rank = ranks_.place(), profile_.host = host_name(), profile_.device = engine_.device().str();
-  profile_.pipeline = seat.pipeline, profile_.stage = seat.stage;
-  ranks_.any(false, "the begin of a profile");
+  const PlanLocation& location = engine_.program().location;
+  profile_.rank = ranks_.rank_index(), profile_.host = host_name(), profile_.device = engine_.device().str();
+  profile_.pipeline = location.pipeline, profile_.stage = location.stage;
+  ranks_.any(false, "start of the profile");
   log_.begin_times();
 }
 
 void Profiler::after(std::int64_t step) {
   if (step < first_ || step > last_) return;
-  engine_.instruction_log = nullptr;  // what comes between steps is no part of them
+  engine_.instruction_log = nullptr;  // what happens between steps is not part of them
   profile_.steps.back().end = log_.elapsed();
   for (const InstructionTime& time : log_.take()) {
     const Instruction& at = engine_.program().instructions[static_cast<std::size_t>(time.instruction)];
@@ -92,21 +92,22 @@ void Profiler::after(std::int64_t step) {
 }
 
 void Profiler::finish() {
-  profile_.memory = memory_of(engine_, parameters_), profile_.resident = most_resident();
+  profile_.memory = memory_of(engine_, parameters_), profile_.resident = peak_resident_memory();
   RealFileSystem files;
   Outcome<void> written = files.create_folders(options_.run / "profile");
   if (written)
-    written = write_atomically(files, rank_file(options_.run, ranks_.place()), profile_json(profile_).dump());
+    written =
+        write_atomically(files, rank_file(options_.run, ranks_.rank_index()), profile_json(profile_).dump());
   if (!written) events_.report(Warning{fmt::format("--profile: {}", written.error().why)});
-  if (ranks_.any(!written, "profiles written") || ranks_.place() != 0) return;
+  if (ranks_.any(!written, "profiles written") || ranks_.rank_index() != 0) return;
   try {
-    put_together();
+    merge_ranks();
   } catch (const UserError& error) {
     events_.report(Warning{fmt::format("--profile: {}", error.what())});
   }
 }
 
-void Profiler::put_together() {
+void Profiler::merge_ranks() {
   std::vector<RankProfile> ranks;
   for (int rank = 0; rank < ranks_.size(); ++rank) {
     const Path path = rank_file(options_.run, rank);
@@ -120,7 +121,7 @@ void Profiler::put_together() {
       write_atomically(files, options_.file, profile_trace(ranks, comparison_json(ranks, plan_, expected))));
   for (const std::string& row : split(comparison_text(ranks, plan_, expected), '\n'))
     if (!row.empty()) line_.print(row);
-  line_.print(fmt::format("steps {} to {} of every rank are in {}, which opens in ui.perfetto.dev", first_,
+  line_.print(fmt::format("wrote steps {} to {} of every rank to {}; open it in ui.perfetto.dev", first_,
                           last_, options_.file.string()));
 }
 

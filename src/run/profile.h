@@ -1,8 +1,8 @@
-// --profile: looks at a few steps of a run closely. Each rank notes when its instructions began and ended and what memory it holds
-// (RUN/profile/rank-N.json); rank 0 puts all ranks on one clock into a file for Perfetto and prints them beside the prediction.
-// What the figures look like is report/profile_report.h.
+// --profile: records a few steps of a run in detail. Each rank records the start and end of its instructions
+// and its memory use (RUN/profile/rank-N.json); rank 0 merges all ranks into one Perfetto trace and prints
+// them next to the prediction. report/profile_report.h defines the format of the figures.
 //
-// Every rank of the plan calls at the same steps. That nothing could be written is a warning: training goes on.
+// Every rank of the plan calls at the same steps. A failed write is a warning: training continues.
 #pragma once
 
 #include "base/event.h"
@@ -10,13 +10,13 @@
 #include "engine/engine.h"
 #include "observe/status_line.h"
 #include "report/profile_report.h"
-#include "run/agree.h"
+#include "run/rank_agreement.h"
 
 namespace optimus {
 
 struct ProfileOptions {
   Path file, run;
-  std::int64_t done = 0, steps = 0;  // of the run: done already, to be done
+  std::int64_t done = 0, steps = 0;  // of the run: completed steps, and the total
 };
 
 class Profiler {
@@ -25,14 +25,14 @@ class Profiler {
   Profiler(ProfileOptions options, const Plan& plan, const ModelSpec& model, Engine& engine,
            const Parameters& parameters, Agreement ranks, EventSink& events, StatusLine& line);
 
-  // Around every step; steps count from 1.
+  // Called before and after every step; steps count from 1.
   void before(std::int64_t step);
   void after(std::int64_t step);
 
  private:
   void begin();
   void finish();
-  void put_together();
+  void merge_ranks();
 
   const ProfileOptions options_;
   const Plan& plan_;
@@ -42,7 +42,7 @@ class Profiler {
   const Agreement ranks_;
   EventSink& events_;
   StatusLine& line_;
-  std::int64_t first_, last_;  // steps that are looked at
+  std::int64_t first_, last_;  // the recorded steps
   InstructionLog log_;
   RankProfile profile_;
 };

@@ -1,5 +1,6 @@
-// RankRun: one rank of a run of text, from its first part to the end. Inside of this folder (train_rank.h is what others see). Its steps
-// and parts are in rank_run.cpp, what it does when others are lost, come or leave in rank_regroup.cpp.
+// RankRun: one rank of a run that trains a text model, from its first part of a plan to its end. Internal to
+// this folder; train_rank.h is the interface. rank_run.cpp has its steps and parts, rank_membership.cpp its
+// reaction to ranks that are lost, join or leave.
 #pragma once
 
 #include <chrono>
@@ -9,18 +10,18 @@
 #include <variant>
 #include <vector>
 
-#include "elastic/regroup.h"
+#include "elastic/membership_change.h"
 #include "reshard/control.h"
+#include "run/rank_monitor.h"
 #include "run/saver.h"
 #include "run/survivor.h"
 #include "run/train_rank.h"
 #include "run/training.h"
-#include "run/watching.h"
-#include "switching/plan_switches.h"
+#include "switching/plan_switch_controller.h"
 
 namespace optimus {
 
-// The clock that deciding has.
+// The clock that the adaptation decisions use.
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -38,83 +39,88 @@ class RankRun {
   TrainResult train();
 
  private:
-  // How the steps have come to an end: all are done, or how to go on.
-  using End = std::variant<TrainResult, RegroupOrder>;
+  // How a sequence of steps ends: all are done, or an order tells how to continue.
+  using End = std::variant<TrainResult, MembershipChange>;
 
   EngineOptions engine_options() const;
-  // As the run began, or from a checkpoint.
+  // Sets the initial parameters: from the checkpoint, from given weights, or random.
   void fill(Parameters& parameters, const std::optional<Path>& checkpoint) const;
-  // The rank's part in a plan, from there, where the training then stands; its groups are connected.
-  void take_part(const Plan& plan, const std::optional<Path>& checkpoint, const TrainingState& state,
-                 std::int64_t epoch, Training& training);
-  PartKeepers keepers(const PlanPart& part);
+  // Builds this rank's part of a plan from a checkpoint, sets the training to `state`, and connects the
+  // part's groups.
+  void build_part(const Plan& plan, const std::optional<Path>& checkpoint, const TrainingState& state,
+                  std::int64_t epoch, Training& training);
+  PartServices make_services(const PlanPart& part);
   Agreement ranks_of(const PlanPart& part) const;
-  Course course();
-  Plan best_plan(const Plan& now) const;  // for all ranks that there are, and the batch of this one
+  TrainingHooks hooks();
+  Plan best_plan(const Plan& now) const;  // for all present ranks, with the batch of `now`
   std::vector<std::string> hosts_of_ranks() const;
-  DeviceFacts device_facts() const;  // as a plan to come would have it
-  Bytes held_by_plan() const;
-  // What takes how long says little of devices that take turns on one core.
+  DeviceFacts device_facts() const;  // as seen by a future plan
+  Bytes memory_of_plan() const;
+  // Step times say little about devices that share a core.
   bool shares_cores(const std::vector<std::string>& hosts) const;
-  void remember() const;  // in the history of runs, where there is one
-  // Rank 0 of a run that decides by itself; else nothing.
+  void add_to_history() const;  // in the history of runs, if there is one
+  // Returns the adaptation controller on rank 0 of a run that adapts automatically; null otherwise.
   std::unique_ptr<AdaptationController> make_controller();
-  // Seconds of a device between two losses, by what was expected and what was seen.
-  double life_so_far(int num_devices) const;
+  // Mean seconds between two losses of a device, from the expected rate and the losses observed so far.
+  double observed_device_mtbf(int num_devices) const;
   bool is_watched() const { return !options_.is_static && rank_.comm.size() > 1; }
 
-  // The first part; how to go on when others are lost meanwhile.
-  std::optional<RegroupOrder> begin(Training& training);
+  // Starts the first part. Returns an order if other ranks were lost meanwhile.
+  std::optional<MembershipChange> begin(Training& training);
   End train_on(Training& training);
-  // What the others decide when some are lost, come or leave; nothing: the run ends.
-  std::optional<RegroupOrder> meet(Training& training, const SurvivorWords& words,
-                                   const std::function<void()>& let_go);
-  std::optional<RegroupOrder> meet_at(Board& board, Training& training, SurvivorWords words,
-                                      const std::function<void()>& let_go);
+  // Meets the other ranks after ranks were lost, joined or left. Returns the order that specifies how to
+  // continue; nothing if the run ends.
+  std::optional<MembershipChange> join_membership_change(Training& training, const SurvivorReport& words,
+                                                         const std::function<void()>& release);
+  std::optional<MembershipChange> join_membership_change_at(Board& board, Training& training,
+                                                            SurvivorReport words,
+                                                            const std::function<void()>& release);
   void write_plan_if_missing(std::int64_t epoch);
-  // Another order when that fails, too.
-  std::optional<RegroupOrder> go_on(const RegroupOrder& order, Training& training);
-  void take_up(const RegroupOrder& order, Training& training);
-  void note_membership_change(const RegroupOrder& order);
-  SwitchReport move_state(const RegroupOrder& order, Training& training);
-  void answer_drains(const RegroupOrder& order, const std::string& line);
-  void open_records_after(const RegroupOrder& order, const Training& training);
-  std::string line_of(const RegroupOrder& order, const Plan& before, const SwitchReport& report,
+  // Carries out an order. Returns another order if ranks are lost meanwhile.
+  std::optional<MembershipChange> carry_out(const MembershipChange& order, Training& training);
+  void apply_order(const MembershipChange& order, Training& training);
+  void note_membership_change(const MembershipChange& order);
+  SwitchReport move_state(const MembershipChange& order, Training& training);
+  void answer_drains(const MembershipChange& order, const std::string& line);
+  void open_records_after(const MembershipChange& order, const Training& training);
+  std::string line_of(const MembershipChange& order, const Plan& before, const SwitchReport& report,
                       const Training& training) const;
-  void tell(const RegroupOrder& order, const Plan& before, const SwitchReport& report,
-            const Training& training, const std::string& line);
+  void record_order(const MembershipChange& order, const Plan& before, const SwitchReport& report,
+                    const Training& training, const std::string& line);
   Seconds since_failure() const {
-    return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - failed_).count());
+    return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - failure_time_).count());
   }
-  bool is_leaving(const RegroupOrder& order) const { return number() >= order.num_staying; }
+  bool is_leaving(const MembershipChange& order) const { return number() >= order.num_staying; }
   void show_result(TrainResult& result);
   int number() const { return rank_.comm.rank(); }
-  int seat_of(int rank) const { return seats_.empty() ? rank : seats_.at(static_cast<std::size_t>(rank)); }
+  int worker_id_of(int rank) const {
+    return seats_.empty() ? rank : seats_.at(static_cast<std::size_t>(rank));
+  }
 
   const PreparedRun& run_;
   const TrainSettings& settings_;
   const TrainOptions& options_;
   const RankPart& rank_;
   RealFileSystem files_;
-  std::vector<SmallFile> small_files_;  // some are in a checkpoint that will be gone
+  std::vector<SmallFile> small_files_;  // copies: some are read from a checkpoint that will be removed
   PlanPart part_;
-  PlanPart earlier_;  // as the part was before a move that some may not have seen the end of
+  PlanPart earlier_;  // the part before a move that some ranks may not have completed
   ControlFolder requests_;
-  Calibration calibration_;           // at rank 0
-  MembershipHistory membership_;      // as far as this rank has seen them
-  std::optional<RunFolder> records_;  // at rank 0
-  // At rank 0: who leaves with the next order because somebody asked for it.
-  struct Draining {
+  Calibration calibration_;           // on rank 0
+  MembershipHistory membership_;      // as far as this rank has observed it
+  std::optional<RunFolder> records_;  // on rank 0
+  // On rank 0: the worker that leaves with the next order because a user requested it.
+  struct PendingDrain {
     std::string request;
-    int seat = 0;
+    int worker_id = 0;
   };
-  std::optional<Draining> draining_;
-  bool is_taker_gone_ = false;  // a rank 0 before this order, which may have taken a request
+  std::optional<PendingDrain> pending_drain_;
+  bool is_request_owner_lost_ = false;  // an earlier rank 0, which may have taken a request, is lost
   int generation_ = 0;
-  std::int64_t num_steps_lost_ = 0;  // that nobody was told of yet
-  std::vector<int> seats_;           // of its ranks; none listed: as the run began
+  std::int64_t num_steps_lost_ = 0;  // not reported yet
+  std::vector<int> seats_;           // worker ids by rank; empty: as at the start of the run
   bool has_profiled_ = false, has_left_ = false;
-  std::chrono::steady_clock::time_point failed_;
+  std::chrono::steady_clock::time_point failure_time_;
 };
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See rank_watch.h.
+// Implements rank_watch.h.
 #include "run/rank_watch.h"
 
 #include <algorithm>
@@ -6,98 +6,102 @@
 #include <cstdlib>
 
 #include "base/time_stamp.h"
-#include "elastic/regrouping.h"
-#include "elastic/salvage.h"
+#include "elastic/emergency_checkpoint.h"
+#include "elastic/membership_coordinator.h"
 
 namespace optimus {
 namespace {
 
-constexpr std::chrono::milliseconds kLookEvery{50};
-// Of the store; then it is gone, or this host is cut off. While the training gets on, nobody of it is cut off: all meet behind a step.
-constexpr std::chrono::seconds kLongestSilence{2};
+constexpr std::chrono::milliseconds kProbeInterval{50};
+// The longest silence of the store. After that it is lost, or this host is cut off. While steps still
+// complete no rank is cut off, so that all meet after a step.
+constexpr std::chrono::seconds kMaxSilence{2};
 
 }  // namespace
 
-RankWatch::RankWatch(std::shared_ptr<KeyStore> store, std::string prefix, Comm& comm, int seat,
+RankWatch::RankWatch(std::shared_ptr<KeyStore> store, std::string prefix, Comm& comm, int worker_id,
                      int generation)
     : store_(std::move(store)),
       prefix_(std::move(prefix)),
       comm_(comm),
-      seat_(seat),
+      worker_id_(worker_id),
       generation_(generation),
       thread_([this] { watch(); }) {}
 
 RankWatch::~RankWatch() {
-  is_over_ = true;
+  is_stopping_ = true;
   thread_.join();
 }
 
 void RankWatch::regrouped(const Membership& membership) {
   const std::lock_guard lock(mutex_);
-  generation_ = membership.generation, wants_to_meet_ = false;
+  generation_ = membership.generation, wants_membership_change_ = false;
 }
 
-Pulse RankWatch::pulse() {
-  const StepBeacon::Sight sight = beacon_.look();
-  Pulse pulse{.number = ++num_looks_, .step = sight.step};
-  if (sight.is_waiting)
-    pulse.waiting = sight.seconds;
-  else if (sight.seconds > sight.allowed)
-    pulse.hangs = fmt::format("{} of block {} has taken {}, {} are usual", text(sight.op), sight.block,
-                              text(Seconds(sight.seconds)), text(Seconds(sight.usual)));
-  return pulse;
+Heartbeat RankWatch::heartbeat() {
+  const StepHeartbeat::Snapshot snapshot = step_heartbeat_.look();
+  Heartbeat heartbeat{.number = ++num_probes_, .step = snapshot.step};
+  if (snapshot.is_waiting)
+    heartbeat.waiting = snapshot.seconds;
+  else if (snapshot.seconds > snapshot.allowed)
+    heartbeat.hang_description =
+        fmt::format("{} of block {} has taken {}, usually {}", text(snapshot.op), snapshot.block,
+                    text(Seconds(snapshot.seconds)), text(Seconds(snapshot.expected)));
+  return heartbeat;
 }
 
-// A thread cannot be ended, a process can. Should it wake before that, it joins again.
-void RankWatch::end_if_given_up(const Pulse& pulse) {
-  constexpr Seconds kLastChance{30};
-  if (pulse.hangs.empty()) return last_chance_.reset();
-  const auto gone = store_->find(prefix_ + gone_key(seat_));
+// A thread cannot be killed, but a process can. If the thread resumes before that, the worker rejoins the
+// run.
+void RankWatch::end_if_abandoned(const Heartbeat& heartbeat) {
+  constexpr Seconds kFinalTimeout{30};
+  if (heartbeat.hang_description.empty()) return final_deadline_.reset();
+  const auto gone = store_->find(prefix_ + lost_key(worker_id_));
   if (!gone || !*gone) return;
-  if (!last_chance_) last_chance_ = Deadline::after(kLastChance, "a thread that hangs");
-  if (!last_chance_->has_passed()) return;
-  fmt::print(stderr, "{}{}; the others have gone on, and this process ends\n", time_stamp(), pulse.hangs);
+  if (!final_deadline_) final_deadline_ = Deadline::after(kFinalTimeout, "a hung thread");
+  if (!final_deadline_->has_passed()) return;
+  fmt::print(stderr, "{}{}; the other workers continued without this one, and this process ends\n",
+             time_stamp(), heartbeat.hang_description);
   std::fflush(stderr);
   std::_Exit(1);
 }
 
-// Said again and again: what was abandoned is forgotten when the rank regroups.
+// Repeated on every probe, because a membership change resets an abandoned Comm.
 bool RankWatch::look() {
   int generation = 0;
   {
     const std::lock_guard lock(mutex_);
     generation = generation_;
   }
-  const Pulse now = pulse();
-  const auto found = store_->look(
-      {{{prefix_ + pulse_key(seat_), text(now)}},
-       {prefix_ + SalvageKeys{generation}.somebody(), prefix_ + meet_key(generation), prefix_ + kEndKey}});
+  const Heartbeat now = heartbeat();
+  const auto found = store_->look({{{prefix_ + heartbeat_key(worker_id_), text(now)}},
+                                   {prefix_ + RecoveryKeys{generation}.first_report(),
+                                    prefix_ + membership_change_key(generation), prefix_ + kStopKey}});
   if (!found) return false;
-  const bool is_somebody_lost = (*found)[0].has_value(), are_to_meet = (*found)[1].has_value();
-  if ((*found)[2]) is_told_to_end_ = true;
-  if (!has_said_begun_ && beacon_.has_worked())
-    has_said_begun_ = store_->set(prefix_ + kBegunKey, "").has_value();
-  end_if_given_up(now);
+  const bool is_any_lost = (*found)[0].has_value(), is_change_requested = (*found)[1].has_value();
+  if ((*found)[2]) is_end_requested_ = true;
+  if (!has_announced_start_ && step_heartbeat_.has_worked())
+    has_announced_start_ = store_->set(prefix_ + kStartedKey, "").has_value();
+  end_if_abandoned(now);
   const std::lock_guard lock(mutex_);
   if (generation != generation_) return true;
-  if (is_somebody_lost) comm_.abandon("others were lost");
-  if (are_to_meet) wants_to_meet_ = true;
+  if (is_any_lost) comm_.abandon("other ranks were lost");
+  if (is_change_requested) wants_membership_change_ = true;
   return true;
 }
 
 void RankWatch::watch() {
-  auto answered = std::chrono::steady_clock::now(), got_on = answered;
+  auto answered = std::chrono::steady_clock::now(), last_progress = answered;
   std::int64_t step = 0;
-  while (!is_over_) {
+  while (!is_stopping_) {
     const auto now = std::chrono::steady_clock::now();
     if (look()) answered = now;
-    const std::int64_t last = beacon_.look().step;
-    if (last != step) step = last, got_on = now;
-    if (now - std::max(answered, got_on) > kLongestSilence)
-      comm_.abandon("the run's store is gone");
-    else if (now - answered > kLongestSilence)
-      wants_to_meet_ = true;
-    std::this_thread::sleep_for(kLookEvery);
+    const std::int64_t last = step_heartbeat_.look().step;
+    if (last != step) step = last, last_progress = now;
+    if (now - std::max(answered, last_progress) > kMaxSilence)
+      comm_.abandon("the run's store is lost");
+    else if (now - answered > kMaxSilence)
+      wants_membership_change_ = true;
+    std::this_thread::sleep_for(kProbeInterval);
   }
 }
 

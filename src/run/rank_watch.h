@@ -1,6 +1,7 @@
-// What a rank looks for in the run's store while it trains, on a thread of its own: that somebody of its generation stands still because
-// others are lost, which ends this rank's waits too, and that all are to meet (regroup.h). Also shows that its process lives, and when
-// the thread that works hangs; whom the others have gone on without for that, and who still hangs then, ends.
+// Watches the run's store while a rank trains, on its own thread. It aborts this rank's waits when another
+// rank of its generation stands still because ranks were lost, and it reports requests for a membership
+// change (regroup.h). It also publishes this process's heartbeat, including whether the working thread hangs.
+// If the others have continued without this rank and it still hangs, the process ends.
 #pragma once
 
 #include <atomic>
@@ -9,8 +10,8 @@
 #include <thread>
 
 #include "comm/comm.h"
-#include "elastic/pulse.h"
-#include "engine/step_beacon.h"
+#include "elastic/heartbeat.h"
+#include "engine/step_heartbeat.h"
 #include "store/key_store.h"
 
 namespace optimus {
@@ -18,36 +19,37 @@ namespace optimus {
 class RankWatch {
  public:
   // comm must outlive this.
-  RankWatch(std::shared_ptr<KeyStore> store, std::string prefix, Comm& comm, int seat, int generation = 0);
+  RankWatch(std::shared_ptr<KeyStore> store, std::string prefix, Comm& comm, int worker_id,
+            int generation = 0);
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
 
-  // Before the Comm regroups.
+  // Called before the Comm changes its membership.
   void regrouped(const Membership& membership);
-  // That all are to meet. Any thread.
-  bool wants_to_meet() const { return wants_to_meet_; }
-  // That the run is to end. Any thread.
-  bool is_told_to_end() const { return is_told_to_end_; }
+  // Whether all ranks are to meet for a membership change. Callable from any thread.
+  bool wants_membership_change() const { return wants_membership_change_; }
+  // Whether the run is to end. Callable from any thread.
+  bool is_end_requested() const { return is_end_requested_; }
   // For the rank's engine.
-  StepBeacon* beacon() { return &beacon_; }
+  StepHeartbeat* step_heartbeat() { return &step_heartbeat_; }
 
  private:
   void watch();
-  bool look();  // false: the store is not reached
-  Pulse pulse();
-  void end_if_given_up(const Pulse& pulse);
+  bool look();  // false: the store cannot be reached
+  Heartbeat heartbeat();
+  void end_if_abandoned(const Heartbeat& heartbeat);
 
   const std::shared_ptr<KeyStore> store_;
   const std::string prefix_;
   Comm& comm_;
-  const int seat_;
+  const int worker_id_;
   std::mutex mutex_;
   int generation_;
-  std::int64_t num_looks_ = 0;
-  bool has_said_begun_ = false;
-  StepBeacon beacon_;
-  std::optional<Deadline> last_chance_;
-  std::atomic<bool> wants_to_meet_ = false, is_told_to_end_ = false, is_over_ = false;
+  std::int64_t num_probes_ = 0;
+  bool has_announced_start_ = false;
+  StepHeartbeat step_heartbeat_;
+  std::optional<Deadline> final_deadline_;
+  std::atomic<bool> wants_membership_change_ = false, is_end_requested_ = false, is_stopping_ = false;
   std::thread thread_;
 };
 

@@ -1,4 +1,4 @@
-// See saver.h.
+// Implements saver.h.
 #include "run/saver.h"
 
 #include <ATen/ops/empty.h>
@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "plan/layouts.h"
-#include "run/neighbour_copies.h"
+#include "run/neighbor_copies.h"
 
 namespace optimus {
 namespace {
@@ -30,17 +30,17 @@ at::Tensor BlockState::*member_of(StateField field) {
   return nullptr;
 }
 
-// What a rank stores or reads: no box twice.
-std::vector<HeldBox> own_boxes(const Layout& layout, int rank) {
-  if (rank >= num_ranks(layout)) return {};  // a stage of custom blocks without parameters
-  return boxes_to_store(layout).at(static_cast<std::size_t>(rank));
+// The boxes that a rank stores or reads; no box occurs twice.
+std::vector<TensorBox> own_boxes(const Layout& layout, int rank) {
+  if (rank >= num_ranks(layout)) return {};  // a stage of modules without parameters
+  return boxes_to_save(layout).at(static_cast<std::size_t>(rank));
 }
 
-// A box of what a rank holds of a tensor.
-at::Tensor values_of(const Parameters& parameters, const HeldBox& held, StateField field) {
+// The values of one box of a tensor that this rank owns.
+at::Tensor values_of(const Parameters& parameters, const TensorBox& held, StateField field) {
   const std::string& name = parameters.tensors()[static_cast<std::size_t>(held.tensor)].name;
   const Parameters* const holder = parameters.holder(name, member_of(field), held.box);
-  ensure(holder != nullptr, "{} of {} is not held here", text(held.box), name);
+  ensure(holder != nullptr, "{} of {} is not on this rank", text(held.box), name);
   at::Tensor values = holder->view(name, member_of(field));
   const Box own = holder->box(name, member_of(field));
   for (int d = 0; d < own.num_dims; ++d)
@@ -53,17 +53,17 @@ at::Tensor values_of(const Parameters& parameters, const HeldBox& held, StateFie
 Saver::Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters,
              Agreement ranks, int rank)
     : target_(std::move(target)),
-      layout_(layout_with_buddies(plan, model, StateKind::optimizer)),
+      layout_(layout_with_copies(plan, model, StateKind::optimizer)),
       parameters_(parameters),
       rank_(rank),
       ranks_(ranks) {}
 
 Saver::~Saver() {
-  if (under_way_ && under_way_->written.valid()) under_way_->written.wait();
+  if (in_progress_ && in_progress_->written.valid()) in_progress_->written.wait();
 }
 
-// Its copy has memory and no values yet.
-Saver::Piece Saver::piece_of(const HeldBox& held, StateField field) const {
+// Allocates the copy without filling it.
+Saver::Piece Saver::piece_of(const TensorBox& held, StateField field) const {
   const LogicalTensor& tensor = parameters_.tensors()[static_cast<std::size_t>(held.tensor)];
   Piece piece;
   piece.source = values_of(parameters_, held, field);
@@ -78,25 +78,25 @@ Saver::Piece Saver::piece_of(const HeldBox& held, StateField field) const {
 }
 
 void Saver::make_pieces() {
-  const std::vector<HeldBox> boxes = own_boxes(layout_, rank_);
+  const std::vector<TensorBox> boxes = own_boxes(layout_, rank_);
   for (const StateField field : kStateFields)
-    for (const HeldBox& held : boxes) {
+    for (const TensorBox& held : boxes) {
       pieces_.push_back(piece_of(held, field));
       stored_.push_back(pieces_.back().stored);
     }
 }
 
 void Saver::end_writing() {
-  if (under_way_ && under_way_->written.valid()) under_way_->written.wait();
-  under_way_.reset();
-  pieces_.clear(), stored_.clear();  // their memory is needed again
+  if (in_progress_ && in_progress_->written.valid()) in_progress_->written.wait();
+  in_progress_.reset();
+  pieces_.clear(), stored_.clear();  // frees the memory of the copies
 }
 
-Outcome<Bytes> Saver::write_part(const std::vector<HeldBox>& boxes, const Path& folder, Rank writer) const {
+Outcome<Bytes> Saver::write_part(const std::vector<TensorBox>& boxes, const Path& folder, Rank writer) const {
   std::vector<Piece> pieces;
   std::vector<StatePiece> stored;
   for (const StateField field : kStateFields)
-    for (const HeldBox& held : boxes) {
+    for (const TensorBox& held : boxes) {
       pieces.push_back(piece_of(held, field));
       pieces.back().copy.copy_(pieces.back().source);
       stored.push_back(pieces.back().stored);
@@ -104,16 +104,17 @@ Outcome<Bytes> Saver::write_part(const std::vector<HeldBox>& boxes, const Path& 
   return write_shards(target_.files, folder, writer, stored);
 }
 
-// Each its own part, and its neighbours'. Steps before this one go when all have it.
-void Saver::keep_on_hosts(const TrainingState& state) {
+// Each rank stores its own part and copies of its neighbors' parts. Older steps are removed once all ranks
+// have stored this one.
+void Saver::save_to_hosts(const TrainingState& state) {
   const SteadyClock::time_point began = SteadyClock::now();
   const HostMemory& memory = *target_.hosts;
-  const int writer = ranks_.place();
+  const int writer = ranks_.rank_index();
   const Path folder = memory.step_folder(writer, state.step);
   const bool is_first = memory.is_first_of_host(writer);
   Outcome<void> kept;
   try {
-    make_memory_folder(memory);  // who left last on this host has taken it away
+    make_memory_folder(memory);  // the last rank that left this host may have removed it
     kept = target_.files.create_folders(folder);
   } catch (const UserError& error) {
     kept = failure("{}", error.what());
@@ -128,75 +129,77 @@ void Saver::keep_on_hosts(const TrainingState& state) {
   }
   if (!ranks_.is_alone()) {
     const Outcome<void> copied = exchange_copies(*ranks_.comm(), {memory, writer, folder, bytes.has_value()},
-                                                 target_.files, ranks_.patience());
+                                                 target_.files, ranks_.timeout());
     if (kept) kept = copied;
   }
-  ended_.emplace(SaveResult{{.step = state.step}, SavedCheckpoint{folder, bytes.value_or(Bytes(0))}});
+  ended_result_.emplace(SaveResult{{.step = state.step}, SavedCheckpoint{folder, bytes.value_or(Bytes(0))}});
   if (ranks_.any(!kept, "copies in memory"))
-    ended_->saved = failure("{}", kept ? "another rank could not keep its part" : kept.error().why);
+    ended_result_->saved = failure("{}", kept ? "another rank could not store its part" : kept.error().why);
   else if (is_first)
     remove_steps_before(folder);
-  ended_->metrics.pause = since(began);
+  ended_result_->metrics.pause = since(began);
 }
 
 void Saver::begin(const TrainingState& state) {
-  if (target_.hosts) return keep_on_hosts(state);
-  if (under_way_) ended_ = finish();
+  if (target_.hosts) return save_to_hosts(state);
+  if (in_progress_) ended_result_ = finish();
   const SteadyClock::time_point began = SteadyClock::now();
   if (pieces_.empty()) make_pieces();
   for (Piece& piece : pieces_) piece.copy.copy_(piece.source);
-  UnderWay& save = under_way_.emplace();
+  SaveInProgress& save = in_progress_.emplace();
   save.state = state, save.pause = since(began);
   std::string folder;
-  if (ranks_.place() == 0) {
+  if (ranks_.rank_index() == 0) {
     const Outcome<Path> made = begin_checkpoint(target_.files, target_.run, state.step);
     folder = made ? made->string() : "";
     if (!made) save.why = made.error().why;
   }
-  save.folder = ranks_.from_first(folder, "the checkpoint's folder");
+  save.folder = ranks_.value_of_first_rank(folder, "the checkpoint's folder");
   if (save.folder.empty()) return;
   save.written = std::async(std::launch::async, [this, state, to = save.folder] {
     const SteadyClock::time_point start = SteadyClock::now();
-    UnderWay::Written written{write_shards(target_.files, to, Rank{ranks_.place()}, stored_), {}, {}};
-    if (ranks_.is_alone() && written.bytes) written.put_together = put_together(state, to);
+    SaveInProgress::Written written{
+        write_shards(target_.files, to, Rank{ranks_.rank_index()}, stored_), {}, {}};
+    if (ranks_.is_alone() && written.bytes) written.assemble_checkpoint = assemble_checkpoint(state, to);
     written.seconds = since(start);
     return written;
   });
 }
 
-// All ranks have written, or one could not.
+// Called when every rank has written its shards or failed to.
 SaveResult Saver::finish() {
-  UnderWay save = std::move(*under_way_);
-  under_way_.reset();
+  SaveInProgress save = std::move(*in_progress_);
+  in_progress_.reset();
   SaveResult result{{.step = save.state.step, .pause = save.pause}, failure("{}", save.why)};
   if (save.folder.empty()) return result;
-  const UnderWay::Written own = save.written.get();
+  const SaveInProgress::Written own = save.written.get();
   result.metrics.write = own.seconds;
   result.saved = commit(save, own);
   if (result.saved) result.metrics.bytes = result.saved->bytes;
   return result;
 }
 
-Outcome<SavedCheckpoint> Saver::commit(const UnderWay& save, const UnderWay::Written& own) {
+Outcome<SavedCheckpoint> Saver::commit(const SaveInProgress& save, const SaveInProgress::Written& own) {
   if (ranks_.any(!own.bytes, "shards written")) {
-    if (ranks_.place() == 0) abandon_checkpoint(target_.files, save.folder);
+    if (ranks_.rank_index() == 0) abandon_checkpoint(target_.files, save.folder);
     return own.bytes ? failure("another rank could not write its part")
                      : failure("{}", own.bytes.error().why);
   }
   const double bytes = ranks_.sum(static_cast<double>(own.bytes->value), "bytes written");
-  std::string folder, why = "the first rank could not put it together";
-  if (ranks_.place() == 0) {
-    const Outcome<Path> done = own.put_together ? *own.put_together : put_together(save.state, save.folder);
+  std::string folder, why = "rank 0 could not assemble the checkpoint";
+  if (ranks_.rank_index() == 0) {
+    const Outcome<Path> done =
+        own.assemble_checkpoint ? *own.assemble_checkpoint : assemble_checkpoint(save.state, save.folder);
     folder = done ? done->string() : "";
     if (!done) why = done.error().why;
   }
-  folder = ranks_.from_first(folder, "the checkpoint");
+  folder = ranks_.value_of_first_rank(folder, "the checkpoint");
   if (folder.empty()) return failure("{}", why);
   return SavedCheckpoint{folder, Bytes(static_cast<std::int64_t>(bytes))};
 }
 
-// From what all have written; old checkpoints go. By one rank.
-Outcome<Path> Saver::put_together(const TrainingState& state, const Path& folder) {
+// Assembles the checkpoint from all shards and removes old checkpoints. Called on one rank.
+Outcome<Path> Saver::assemble_checkpoint(const TrainingState& state, const Path& folder) {
   CommitOptions options{.num_writers = ranks_.size(), .files = target_.small_files};
   options.files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
   Outcome<Path> done = commit_checkpoint(target_.files, folder, options);
@@ -205,33 +208,33 @@ Outcome<Path> Saver::put_together(const TrainingState& state, const Path& folder
     return done;
   }
   Retention retention = target_.retention;
-  retention.newest = state.step;  // later ones are what this run has passed over as damaged
-  // Those that cannot be removed take room and do no harm; the next save tries again.
+  retention.newest = state.step;  // later ones were skipped as damaged when this run was resumed
+  // Checkpoints that cannot be removed occupy space but do no harm; the next save tries again.
   apply_retention(target_.files, target_.run, retention);
   return done;
 }
 
-std::optional<SaveResult> Saver::take_ended(bool wait) {
-  if (ended_ && !wait) return std::exchange(ended_, std::nullopt);
-  if (under_way_) {
-    const bool is_open = under_way_->written.valid() &&
-                         under_way_->written.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-    if (wait || !ranks_.any(is_open, "a save under way")) ended_ = finish();
+std::optional<SaveResult> Saver::take_result(bool wait) {
+  if (ended_result_ && !wait) return std::exchange(ended_result_, std::nullopt);
+  if (in_progress_) {
+    const bool is_open = in_progress_->written.valid() &&
+                         in_progress_->written.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+    if (wait || !ranks_.any(is_open, "a save in progress")) ended_result_ = finish();
   }
-  return std::exchange(ended_, std::nullopt);
+  return std::exchange(ended_result_, std::nullopt);
 }
 
 void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what, Parameters& parameters) {
   ensure_same_model(checkpoint, model);
   if (Parameters* const copies = parameters.copies()) restore(checkpoint, model, what, *copies);
   for (const LogicalTensor& tensor : parameters.tensors()) {
-    if (parameters.find(tensor.name) == nullptr) continue;  // of another stage
+    if (parameters.find(tensor.name) == nullptr) continue;  // belongs to another stage
     const auto read = [&](StateField field, at::Tensor BlockState::*member) {
       at::Tensor target = parameters.view(tensor.name, member);
-      if (!target.defined()) return;  // copies have not all
+      if (!target.defined()) return;  // redundant copies have only some of the fields
       const Box box = parameters.box(tensor.name, member);
       if (box.is_empty()) return;
-      // Weights are rounded from masters, as an update rounds them.
+      // Weights are rounded from masters in the same way as in an update.
       const at::ScalarType type = target.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
       at::Tensor values = at::empty(target.sizes(), at::TensorOptions(type));
       const auto count = static_cast<std::size_t>(values.numel());

@@ -1,7 +1,8 @@
-// Saves a running training: copies its state, which is all that the training waits for, and writes the copy on a thread while
-// training goes on. A save that fails is reported and does not end the run. Of several ranks each writes its own boxes, no box
-// twice, and the first puts the checkpoint together when all have written; every rank calls everything at the same place.
-// Read next: checkpoint/save.h.
+// Saves checkpoints of a running training: copies the state, which is the only part that training waits for,
+// and writes the copy on a separate thread while training continues. A failed save is reported and does not
+// end the run. With several ranks, each writes its own boxes, no box is written twice, and the first rank
+// assembles the checkpoint when all have written. Every rank makes all calls at the same point of its
+// program. Read next: checkpoint/save.h.
 #pragma once
 
 #include <future>
@@ -15,7 +16,7 @@
 #include "elastic/host_memory.h"
 #include "engine/parameters.h"
 #include "observe/metrics.h"
-#include "run/agree.h"
+#include "run/rank_agreement.h"
 
 namespace optimus {
 
@@ -24,59 +25,63 @@ struct SaveResult {
   Outcome<SavedCheckpoint> saved;
 };
 
-// One thread calls.
+// Not thread-safe.
 class Saver {
  public:
   struct Target {
     FileSystem& files;
     Path run;
     Retention retention;
-    std::vector<SmallFile> small_files;  // beside state.json
+    std::vector<SmallFile> small_files;  // besides state.json
     std::optional<HostMemory>
-        hosts{};  // of the plan's ranks: into their memory, not into files; training waits for it
+        // if set: saves to the host memory of the plan's ranks instead of files, while training waits
+        hosts{};
   };
-  // ranks: all of the plan; rank: this one. parameters must outlive the saver. Memory for the copy is taken at the first save.
+  // `ranks` are all ranks of the plan, `rank` is this one. parameters must outlive the saver. The memory for
+  // the copy is allocated at the first save.
   Saver(Target target, const Plan& plan, const ModelSpec& model, const Parameters& parameters,
         Agreement ranks = {nullptr, {}, Seconds(0)}, int rank = 0);
-  ~Saver();  // waits for a save under way
+  ~Saver();  // waits for a save in progress
 
   bool is_alone() const { return ranks_.is_alone(); }
-  // What the first thinks: clocks differ.
+  // Returns the first rank's answer, because clocks differ.
   bool agree(bool is_due) const { return ranks_.any(is_due && ranks_.place() == 0, "whether to save"); }
 
-  // Waits for a save under way (its result can be taken afterwards), copies the state and begins to write it.
+  // Waits for a save in progress (its result can be taken afterwards), copies the state and starts to write
+  // it.
   void begin(const TrainingState& state);
-  // The result of a save that has ended, once; with wait, of one under way.
-  std::optional<SaveResult> take_ended(bool wait);
+  // The result of a completed save, once. With `wait`, also waits for a save in progress.
+  std::optional<SaveResult> take_result(bool wait);
 
-  // When the run has failed, without the other ranks: ends this rank's writing, which comes to nothing;
+  // Called when the run has failed, without the other ranks: ends this rank's writing and discards the save.
   void end_writing();
-  // and writes boxes that it holds as one of the writers of a checkpoint that somebody else begins and commits.
-  Outcome<Bytes> write_part(const std::vector<HeldBox>& boxes, const Path& folder, Rank writer) const;
+  // Writes the given boxes that this rank owns, as one of the writers of an emergency checkpoint that another
+  // process starts and commits.
+  Outcome<Bytes> write_part(const std::vector<TensorBox>& boxes, const Path& folder, Rank writer) const;
 
  private:
   struct Piece {
     StatePiece stored;
     at::Tensor source, copy;
   };
-  Piece piece_of(const HeldBox& held, StateField field) const;
-  struct UnderWay {
+  Piece piece_of(const TensorBox& held, StateField field) const;
+  struct SaveInProgress {
     TrainingState state;
     Seconds pause;
-    Path folder;  // empty: it could not be made
+    Path folder;  // empty: it could not be created
     std::string why;
     struct Written {
       Outcome<Bytes> bytes;
       Seconds seconds;
-      std::optional<Outcome<Path>> put_together;  // by a rank that is alone
+      std::optional<Outcome<Path>> assemble_checkpoint;  // if this rank is alone
     };
     std::future<Written> written;
   };
-  void keep_on_hosts(const TrainingState& state);
+  void save_to_hosts(const TrainingState& state);
   void make_pieces();
   SaveResult finish();
-  Outcome<SavedCheckpoint> commit(const UnderWay& save, const UnderWay::Written& own);
-  Outcome<Path> put_together(const TrainingState& state, const Path& folder);
+  Outcome<SavedCheckpoint> commit(const SaveInProgress& save, const SaveInProgress::Written& own);
+  Outcome<Path> assemble_checkpoint(const TrainingState& state, const Path& folder);
 
   const Target target_;
   const Layout layout_;
@@ -85,13 +90,13 @@ class Saver {
   std::vector<StatePiece> stored_;
   const int rank_;
   const Agreement ranks_;
-  std::optional<UnderWay> under_way_;
-  std::optional<SaveResult> ended_;
+  std::optional<SaveInProgress> in_progress_;
+  std::optional<SaveResult> ended_result_;
 };
 
-// Fills masters and, unless only weights are wanted, moments from a checkpoint of the same model, whatever plan saved it; copies for
-// other devices, too.
-// Throws UserError when it is of another model.
+// Fills master weights and, unless only weights are requested, moments from a checkpoint of the same model,
+// whatever plan saved it; redundant copies for other devices too. Throws UserError if the checkpoint is of
+// another model.
 enum class Restored { everything, weights };
 void restore(const Checkpoint& checkpoint, const ModelSpec& model, Restored what, Parameters& parameters);
 

@@ -1,4 +1,4 @@
-// See survivor.h.
+// Implements survivor.h.
 #include "run/survivor.h"
 
 #include <algorithm>
@@ -7,52 +7,56 @@
 
 #include "base/error.h"
 #include "base/time_stamp.h"
-#include "elastic/salvage.h"
+#include "elastic/emergency_checkpoint.h"
 
 namespace optimus {
 namespace {
 
-constexpr std::chrono::milliseconds kLookForOrder{10};
-constexpr Seconds kLeftMoment{5};  // between a claim and the order that follows it: files are written there
+constexpr std::chrono::milliseconds kOrderPollInterval{10};
+constexpr Seconds kOrderGracePeriod{
+    5};  // between a claim and the order that follows it, while files are written
 
-// What is to be stored, or how to go on.
-std::variant<SalvageOrder, RegroupOrder> wait_for_order(const Survivor& self, Board& board) {
-  const SalvageKeys keys{self.generation};
-  Deadline deadline = Deadline::after(self.patience, "what to do");
+// Waits until the host orders this rank to store its part, or how to continue.
+std::variant<EmergencyCheckpointOrder, MembershipChange> wait_for_order(const Survivor& self, Board& board) {
+  const RecoveryKeys keys{self.generation};
+  Deadline deadline = Deadline::after(self.timeout, "an order");
   std::optional<Deadline> left;
   bool has_brought = false;
   while (true) {
-    if (!has_brought && value_or_throw(board.find(keys.bring()))) {
+    if (!has_brought && value_or_throw(board.find(keys.export_request()))) {
       self.bring_memory();
-      value_or_throw(board.set(keys.brought(self.rank), ""));
+      value_or_throw(board.set(keys.exported(self.rank), ""));
       has_brought = true;
-      deadline = Deadline::after(kBringPatience, "what to do");  // others may have more to bring
+      deadline = Deadline::after(kExportTimeout, "an order");  // other hosts may have more to contribute
     }
-    if (const auto said = value_or_throw(board.find(keys.regroup()))) return parse_regroup_order(*said);
-    if (const auto said = value_or_throw(board.find(keys.order()))) return parse_salvage_order(*said);
-    if (!left && self.is_left_behind()) left = Deadline::after(kLeftMoment, "an order");
-    if (left && left->has_passed()) throw LeftBehind{};
-    if (deadline.has_passed()) throw UserError("nobody said what to do within {}", text(self.patience));
-    std::this_thread::sleep_for(kLookForOrder);
+    if (const auto reply = value_or_throw(board.find(keys.change_membership())))
+      return parse_membership_change(*reply);
+    if (const auto reply = value_or_throw(board.find(keys.order())))
+      return parse_emergency_checkpoint_order(*reply);
+    if (!left && self.is_left_behind()) left = Deadline::after(kOrderGracePeriod, "an order");
+    if (left && left->has_passed()) throw ExcludedFromRun{};
+    if (deadline.has_passed()) throw UserError("no order arrived within {}", text(self.timeout));
+    std::this_thread::sleep_for(kOrderPollInterval);
   }
 }
 
-std::vector<HeldBox> own_part(const Layout& layout, const SalvageOrder& order, int rank) {
-  std::vector<bool> is_there(static_cast<std::size_t>(num_ranks(layout)));
-  for (const int other : order.ranks) is_there.at(static_cast<std::size_t>(other)) = true;
-  return boxes_to_store(layout, is_there).boxes.at(static_cast<std::size_t>(rank));
+std::vector<TensorBox> own_part(const Layout& layout, const EmergencyCheckpointOrder& order, int rank) {
+  std::vector<bool> is_present(static_cast<std::size_t>(num_ranks(layout)));
+  for (const int other : order.ranks) is_present.at(static_cast<std::size_t>(other)) = true;
+  return boxes_to_save(layout, is_present).boxes.at(static_cast<std::size_t>(rank));
 }
 
-// The rank's part of the step that was ordered.
-SalvagePart store(const Survivor& self, const SalvageOrder& order, int number) {
+// Stores the rank's part of the step that the order names.
+EmergencyCheckpointPart store(const Survivor& self, const EmergencyCheckpointOrder& order, int number) {
   if (self.training.done().step + 1 == order.step) self.training.follow(order.gate);
-  SalvagePart part{.why = "", .state = self.training.done(), .metrics = self.training.last_line()};
+  EmergencyCheckpointPart part{
+      .why = "", .state = self.training.done(), .metrics = self.training.last_line()};
   if (part.state.step != order.step) {
-    part.why = fmt::format("it stands at step {}", part.state.step);
+    part.why = fmt::format("it is at step {}", part.state.step);
     return part;
   }
   if (self.saver == nullptr) {
-    part.why = "it was changing its plan";
+    part.why = "it was changing plans";
     return part;
   }
   const Outcome<Bytes> written =
@@ -61,33 +65,35 @@ SalvagePart store(const Survivor& self, const SalvageOrder& order, int number) {
   return part;
 }
 
-void store_part(const Survivor& self, Board& board, const SalvageOrder& order) {
+void store_part(const Survivor& self, Board& board, const EmergencyCheckpointOrder& order) {
   const auto place = std::find(order.ranks.begin(), order.ranks.end(), self.rank);
   if (place == order.ranks.end()) return;
-  const SalvagePart part = store(self, order, static_cast<int>(place - order.ranks.begin()));
-  value_or_throw(board.set(SalvageKeys{self.generation}.part(self.rank), text(part)));
+  const EmergencyCheckpointPart part = store(self, order, static_cast<int>(place - order.ranks.begin()));
+  value_or_throw(board.set(RecoveryKeys{self.generation}.part(self.rank), text(part)));
 }
 
 }  // namespace
 
-std::optional<RegroupOrder> survive(const Survivor& self, Board& board, const SurvivorWords& words,
-                                    const std::function<void()>& let_go) {
-  const SalvageKeys keys{self.generation};
+std::optional<MembershipChange> take_orders_as_survivor(const Survivor& self, Board& board,
+                                                        const SurvivorReport& report,
+                                                        const std::function<void()>& release) {
+  const RecoveryKeys keys{self.generation};
   try {
-    Standing standing = self.training.stand();
-    standing.rank = self.rank, standing.missing = words.missing;
-    standing.leaves = words.leaves, standing.why_failed = words.why_failed;
-    standing.earlier_epoch = words.earlier_epoch;
-    value_or_throw(board.set(keys.standing(self.rank), text(standing)));
-    value_or_throw(board.set(keys.somebody(), ""));
-    let_go();
+    SurvivorState survivor_state = self.training.survivor_state();
+    survivor_state.rank = self.rank, survivor_state.missing = report.missing;
+    survivor_state.leaves = report.leaves, survivor_state.failure_reason = report.failure_reason;
+    survivor_state.earlier_epoch = report.earlier_epoch;
+    value_or_throw(board.set(keys.survivor_state(self.rank), text(survivor_state)));
+    value_or_throw(board.set(keys.first_report(), ""));
+    release();
     if (self.saver != nullptr) self.saver->end_writing();
     const auto order = wait_for_order(self, board);
-    if (const auto* const regroup = std::get_if<RegroupOrder>(&order)) return *regroup;
-    store_part(self, board, std::get<SalvageOrder>(order));
+    if (const auto* const change_membership = std::get_if<MembershipChange>(&order))
+      return *change_membership;
+    store_part(self, board, std::get<EmergencyCheckpointOrder>(order));
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}no part in what is left: {}\n", time_stamp(), error.what());
-    if (!board.find(keys.somebody())) throw BoardGone{};
+    fmt::print(stderr, "{}cannot contribute to the emergency checkpoint: {}\n", time_stamp(), error.what());
+    if (!board.find(keys.first_report())) throw BoardLost{};
   }
   return std::nullopt;
 }

@@ -1,10 +1,11 @@
-// A rank's side of a salvage (salvage.h): when others are lost it says where it stands, waits to be told what to do, and stores its part.
-// Never makes a failure worse: what goes wrong here is said in the rank's log, and the run fails as it did.
+// A rank's side of an emergency checkpoint (salvage.h): when other ranks are lost it publishes its survivor
+// state, waits for an order, and stores its part. It never makes a failure worse: its own errors go to the
+// rank's log, and the run fails with the original error.
 #pragma once
 
 #include <functional>
 
-#include "elastic/regroup.h"
+#include "elastic/membership_change.h"
 #include "run/saver.h"
 #include "run/training.h"
 #include "rundir/board.h"
@@ -16,28 +17,31 @@ struct Survivor {
   const Layout& layout;  // of masters and moments
   Training& training;
   Saver* saver = nullptr;  // null: the rank has no part in the plan
-  Seconds patience{60};    // for an answer; writing has none, the host has
-  // Copies what this host has in its memory to where all see it.
+  Seconds timeout{60};     // timeout for an order; writing has none, the host has one
+  // Copies what this host has stored in memory to the shared folder.
   std::function<void()> bring_memory = [] {};
-  // Whether others have gone on without this rank; one that is about to be told how to go on sees that a moment before.
+  // Whether others have continued without this rank. A rank that is about to receive an order sees true for a
+  // moment before it.
   std::function<bool()> is_left_behind = [] { return false; };
 };
 
-// What a rank says beside where it stands.
-struct SurvivorWords {
+// What a rank publishes besides its training state.
+struct SurvivorReport {
   std::vector<int> missing{};  // ranks that did not answer
   bool leaves = false;
-  std::string why_failed{};
-  std::int64_t earlier_epoch = -1;  // as Standing has it
+  std::string failure_reason{};
+  std::int64_t earlier_epoch = -1;  // as in Standing
 };
 
-// Thrown when whoever decides cannot be reached any more: it was lost, too.
-struct BoardGone {};
+// Thrown when the host that decides cannot be reached: it was lost too.
+struct BoardLost {};
 
-// let_go: closes this rank's connections, so that all who wait for it fail too; called when the rank has said where it stands, so that
-// whoever misses it because of that finds what it said. Throws LeftBehind. Returns how to go on, where that is what was decided; else the rank's part is
-// stored, as far as it can be.
-std::optional<RegroupOrder> survive(const Survivor& self, Board& board, const SurvivorWords& words,
-                                    const std::function<void()>& let_go);
+// Publishes the survivor state and waits for the order. `release` closes this rank's connections, so that all
+// ranks that wait for it fail too; it is called after the state is published, so that they find that state.
+// Returns the order if the run continues; otherwise stores the rank's part as far as possible. Throws
+// ExcludedFromRun.
+std::optional<MembershipChange> take_orders_as_survivor(const Survivor& self, Board& board,
+                                                        const SurvivorReport& report,
+                                                        const std::function<void()>& release);
 
 }  // namespace optimus

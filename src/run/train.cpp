@@ -1,4 +1,4 @@
-// See train.h.
+// Implements train.h: prepares a run and starts its ranks.
 #include "run/train.h"
 
 #include "adapt/decide.h"
@@ -6,15 +6,15 @@
 #include "adapt/time_line.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/convert.h"
 #include "checkpoint/hf_folder.h"
 #include "cluster/open.h"
 #include "cluster/standard.h"
 #include "data/text_stream.h"
+#include "elastic/membership_coordinator.h"
 #include "elastic/memory_level.h"
-#include "elastic/regrouping.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
-#include "inference/convert.h"
 #include "inference/evaluate.h"
 #include "inference/weights.h"
 #include "plan/layouts.h"
@@ -34,47 +34,47 @@
 #include "settings/resume.h"
 #include "settings/settings.h"
 #include "switching/memory.h"
-#include "switching/plan_switches.h"
+#include "switching/plan_switch_controller.h"
 
 namespace optimus {
 namespace {
 
-// So that the run can be resumed from another folder. Weights of a blend stay.
+// Allows the run to be resumed from another working directory. The weights of a blend are left unchanged.
 void make_absolute(std::vector<std::string>& data) {
   for (std::size_t i = data.size() > 1 ? 1 : 0; i < data.size(); i += 2)
     data[i] = std::filesystem::absolute(data[i]).string();
 }
 
-// Workers and this process are to mean the same file, and it is better to know now that there is no place for it.
-void place_profile(TrainOptions& options) {
+// Makes the path mean the same file in workers and in this process, and fails early if its folder does not
+// exist.
+void make_profile_path_absolute(TrainOptions& options) {
   if (options.profile.empty()) return;
   options.profile = std::filesystem::absolute(options.profile);
   std::error_code error;
   if (!std::filesystem::is_directory(options.profile.parent_path(), error))
-    throw UserError("--profile {}: the folder {} is not there", options.profile.string(),
+    throw UserError("--profile {}: folder {} does not exist", options.profile.string(),
                     options.profile.parent_path().string());
 }
 
 void refuse_finished(const TrainSettings& settings, const TrainingState& state) {
   if (state.step >= settings.steps)
-    throw UserError("{} has done its {} steps; say --steps with a larger number to go on",
+    throw UserError("{} has completed its {} steps; to continue, pass a larger --steps",
                     settings.run.string(), state.step);
 }
 
-// Samples are counted, and those of another length hold other tokens.
+// The position in the data is a number of samples; samples of another length contain other tokens.
 void warn_of_other_length(const ResumedRun& resumed, const TrainSettings& settings, EventSink& events) {
   if (!resumed.checkpoint) return;
   const std::int64_t before = read_plan(*resumed.checkpoint / "plan.json").sequence_length;
   if (before != settings.plan.sequence_length)
     events.report(
-        Warning{fmt::format("sequences of {} where the run had {}: it goes on with sample {} of the new "
-                            "length, so some text comes "
-                            "twice or not at all",
+        Warning{fmt::format("sequence length {} instead of {}: training resumes at sample {} of the new "
+                            "length, so some text is repeated or skipped",
                             settings.plan.sequence_length, before, resumed.state.num_samples)});
 }
 
-// All GPUs, unless one was named; else a worker for each core, or for as many cores as it was given threads.
-int num_usual_devices(at::Device device, const TrainOptions& options) {
+// All GPUs unless one was named; else one worker per core, or per --threads cores.
+int default_device_count(at::Device device, const TrainOptions& options) {
   if (device.is_cuda()) return options.device.find(':') == std::string::npos ? num_cuda_devices() : 1;
   return std::max(1, num_cores() / static_cast<int>(std::max<std::int64_t>(1, options.threads)));
 }
@@ -83,27 +83,28 @@ int num_usual_devices(at::Device device, const TrainOptions& options) {
 
 DeviceFacts facts_of(at::Device device) {
   DeviceFacts facts{.is_gpu = device.is_cuda()};
-  if (const std::optional<DeviceType> type = find_type_in(device_name(device))) facts.type = type->name;
+  if (const std::optional<DeviceType> type = find_type_by_vendor_name(device_name(device)))
+    facts.type = type->name;
   facts.memory = free_memory(device);
   return facts;
 }
 
-DeviceFacts facts_of_all(at::Device device, const TrainOptions& options) {
+DeviceFacts all_device_facts(at::Device device, const TrainOptions& options) {
   DeviceFacts facts = facts_of(device);
-  facts.count = num_usual_devices(device, options);
+  facts.count = default_device_count(device, options);
   return facts;
 }
 
-DeviceFacts facts_of_own(const TrainOptions& options) {
-  return facts_of_all(choose_device(options.device), options);
+DeviceFacts named_device_facts(const TrainOptions& options) {
+  return all_device_facts(choose_device(options.device), options);
 }
 
 HfDescription description_of(const TrainSettings& settings, ElementType type) {
   return {settings.model, type, settings.tokenizer_name, settings.origin};
 }
 
-// What a checkpoint needs beside tensors to be opened alone: its model and tokenizer as a Hugging Face folder has them, and how
-// it ran.
+// The files that make a checkpoint self-contained besides its tensors: the model and tokenizer in Hugging
+// Face format, and the run's settings and plan.
 std::vector<SmallFile> small_files(const TrainSettings& settings) {
   std::vector<SmallFile> files = hf_description(description_of(settings, ElementType::f32));
   const char* const name = "settings.toml";
@@ -119,7 +120,7 @@ void begin_memory_level(const TrainSettings& settings, const TrainOptions& optio
   const std::int64_t width = settings.plan.precision == Precision::fp64 ? 8 : 4;
   const Bytes state(std::ssize(kStateFields) * width * num_parameters(settings.model));
   const Path folder = make_memory_level(files, settings.run, options.memory_folder, {state});
-  line.print(fmt::format("memory {}: the state of every {} steps, {} and as much again while it is written",
+  line.print(fmt::format("in-memory checkpoints in {} every {} steps: {}, and the same again during a write",
                          folder.string(), options.memory_every, text(state)));
 }
 
@@ -127,18 +128,19 @@ void begin_memory_level(const TrainSettings& settings, const TrainOptions& optio
 
 namespace {
 
-void refuse_wrong_policy(const TrainOptions& options) {
+void check_policy_options(const TrainOptions& options) {
   const bool is_oracle =
       !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::oracle;
   if (is_oracle && options.foretold.empty())
-    throw UserError("--policy oracle: it must be told what comes; give --foretold FILE, or another policy");
+    throw UserError(
+        "--policy oracle needs scripted conditions: pass --conditions FILE, or choose another policy");
   if (!is_oracle && !options.foretold.empty())
-    throw UserError("--foretold: only --policy oracle knows what comes; add that, or leave this out");
+    throw UserError("--conditions is only used by --policy oracle: add that, or remove --conditions");
   if (is_oracle) (void)read_time_line(options.foretold);
   const bool is_learned =
       !options.policy.empty() && parse_policy(options.policy, "--policy").kind == PolicyKind::learned;
   if (!is_learned && !options.learned.empty())
-    throw UserError("--learned: only --policy learned decides by it; add that, or leave this out");
+    throw UserError("--learned is only used by --policy learned: add that, or remove --learned");
   if (!options.learned.empty()) (void)read_learned_policy(options.learned);
 }
 
@@ -149,15 +151,15 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   PreparedRun run;
   if (!options.resume.empty()) run.resumed = resume(options, *table, files, events);
   const at::Device device = choose_device(options.device);
-  const DeviceFacts facts = has_workers ? facts_of_all(device, options) : facts_of(device);
+  const DeviceFacts facts = has_workers ? all_device_facts(device, options) : facts_of(device);
   run.settings = resolve(options, facts, table, events, run.resumed.checkpoint, run.resumed.state);
   ensure_engine_supports(run.settings.plan, run.settings.model);
   refuse_finished(run.settings, run.resumed.state);
   warn_of_other_length(run.resumed, run.settings, events);
-  refuse_too_large(run.settings.plan, run.settings.model, device);
-  options.switch_at = with_whole_paths(options.switch_at);
-  refuse_wrong_policy(options);
-  // Plans to come must be such that have them, too.
+  check_fits(run.settings.plan, run.settings.model, device);
+  options.switch_at = with_absolute_paths(options.switch_at);
+  check_policy_options(options);
+  // Later plans must support current scaling as well.
   if (run.settings.plan.fp8.scaling == Fp8Scaling::current)
     options.layout.tp = options.layout.cp = Range{1, 1};
   for (Path* const file : {&options.foretold, &options.learned})
@@ -166,7 +168,7 @@ PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& f
   run.script = script_of(options, run.settings);
   for (const ScriptedSwitch& scripted : run.script) ensure_engine_supports(scripted.plan, run.settings.model);
   make_absolute(options.data);
-  place_profile(options);
+  make_profile_path_absolute(options);
   if (!run.resumed.lock.is_held()) run.resumed.lock = FolderLock::take(run.settings.run);
   return run;
 }
@@ -179,20 +181,20 @@ int num_ranks(const TrainOptions& options, const PreparedRun& run) {
 
 namespace {
 
-// What a user may not expect of so many workers; a line each.
-std::vector<std::string> worker_notes(const TrainOptions& options, bool is_asked, const PreparedRun& run,
-                                      int size) {
+// Notes about the number of workers that a user may not expect; one line each.
+std::vector<std::string> worker_notes(const TrainOptions& options, bool is_count_requested,
+                                      const PreparedRun& run, int size) {
   std::vector<std::string> notes;
   const int used = num_devices(run.settings.plan), asked = static_cast<int>(*options.devices);
   const int cores = num_cores();
-  if (size > asked && is_asked)
+  if (size > asked && is_count_requested)
     notes.push_back(
-        fmt::format("{} workers are started, not {}: a later plan has {} devices", size, asked, size));
+        fmt::format("starting {} workers instead of {}: a later plan has {} devices", size, asked, size));
   if (used < size)
     notes.push_back(fmt::format("{} of {} workers are idle: the plan has {} device{}", size - used, size,
                                 used, used == 1 ? "" : "s"));
   if (choose_device(options.device).is_cpu() && cores > 0 && used > cores)
-    notes.push_back(fmt::format("{} workers share {} cores and take turns", used, cores));
+    notes.push_back(fmt::format("{} workers share {} cores and slow each other down", used, cores));
   return notes;
 }
 
@@ -201,21 +203,21 @@ std::vector<std::string> worker_notes(const TrainOptions& options, bool is_asked
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers) {
   RealFileSystem files;
-  const bool is_asked = options.devices.has_value();
+  const bool is_count_requested = options.devices.has_value();
   const PreparedRun run = prepare_run(options, table, files, events, workers != nullptr);
   const int size = num_ranks(options, run);
   begin_run_folder(run.settings, options, table, files);
   clear_claims(run.settings.run);
   if (!run.settings.devices_note.empty()) line.print(run.settings.devices_note);
   if (!run.settings.plan_note.empty()) line.print(run.settings.plan_note);
-  for (const std::string& note : worker_notes(options, is_asked, run, size)) line.print(note);
+  for (const std::string& note : worker_notes(options, is_count_requested, run, size)) line.print(note);
   if (options.memory_every > 0) begin_memory_level(run.settings, options, files, line);
   const auto work = [&] {
     if (size > 1 && workers != nullptr) return train_with_workers(run, options, *table, size, *workers);
     return train_with_threads(run.settings.run, options, size, events, line,
                               [&](const RankPart& part) { return train_rank(run, options, part); });
   };
-  // Once it has a checkpoint of its last step in files.
+  // Called once the run has a checkpoint of its last step on disk.
   const auto end_memory_level = [&] {
     if (const Outcome<void> done = remove_memory_level(files, run.settings.run); !done)
       line.print("warning: " + done.error().why);
@@ -235,7 +237,7 @@ TrainResult train(const std::string& model, const std::string& data, TrainOption
   options.data = {data};
   OptionTable table;
   declare(table, options);
-  mark_given(table);
+  mark_explicit_options(table);
   NullSink events;
   StatusLine line(stderr);
   return train(options, &table, events, line);

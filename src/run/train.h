@@ -1,25 +1,30 @@
-// A training run, from settings to a finished run folder. include/optimus/train.h is the same for programs that do not watch.
+// A training run, from settings to a finished run folder. Programs outside the tree use include/optimus/train.h.
 #pragma once
 
 #include <functional>
 
 #include "base/event.h"
 #include "observe/status_line.h"
-#include "optimus/train.h"
+#include "run/train_result.h"
+#include "settings/options.h"
 
 namespace optimus {
 
-// How this program starts itself as a worker, and whether the user wants it to end.
+// The command line that starts this program as a worker, and whether the user has interrupted the run.
 struct WorkerCommand {
   Path program;
   std::vector<std::string> words;
   std::function<bool()> is_interrupted;
 };
 
-// table: where the options were declared, so that settings.toml tells the origin of each; may be null. Progress and warnings
-// go to events and line; events may throw Interrupted, after which the run folder is whole up to the last step.
-// A run on several devices has its workers as processes where there is a command for them, else as threads.
+// `table` is where the options were declared, so that settings.toml records the origin of each; it may be
+// null. Progress and warnings go to `events` and `line`; `events` may throw Interrupted, after which the run
+// folder is complete up to the last step. The ranks of a run on several devices are processes if `workers` is
+// given, else threads.
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers = nullptr);
+
+// The same with defaults: ranks are threads of this process, nothing is reported but the result.
+TrainResult train(const std::string& model, const std::string& data, TrainOptions options = {});
 
 }  // namespace optimus

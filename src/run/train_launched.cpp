@@ -1,4 +1,4 @@
-// See train_launched.h.
+// Implements train_launched.h.
 #include "run/train_launched.h"
 
 #include <fcntl.h>
@@ -10,19 +10,19 @@
 #include <numeric>
 
 #include "comm/c10d_comm.h"
+#include "elastic/emergency_checkpoint_watch.h"
+#include "elastic/heartbeat.h"
 #include "elastic/host_memory.h"
-#include "elastic/notice.h"
-#include "elastic/pulse.h"
-#include "elastic/salvage_watch.h"
+#include "elastic/preemption_notice.h"
 #include "engine/device.h"
-#include "launch/gathering.h"
 #include "launch/launched_memory.h"
 #include "launch/listed_ranks.h"
+#include "launch/rendezvous.h"
 #include "plan/layouts.h"
+#include "run/elastic_rank.h"
 #include "run/end_watch.h"
 #include "run/join.h"
-#include "run/launched_gathering.h"
-#include "run/launched_seat.h"
+#include "run/launched_rendezvous.h"
 #include "run/train_workers.h"
 #include "run/training.h"
 #include "run/worker.h"
@@ -35,32 +35,32 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kLeastPatience{2};
-constexpr Seconds kReportPatience{10};  // for the others' reports, after a failure
-constexpr Seconds kLastPatience{120};   // for the others, after the last step
+constexpr Seconds kMinTimeout{2};
+constexpr Seconds kReportTimeout{10};  // for the reports of the others after a failure
+constexpr Seconds kFinalTimeout{120};  // for the others to end after the last step
 
-GatheringOptions meeting_of(const LaunchedTraining& training) {
-  return gathering_options({.launch = training.launch,
-                            .token_file = training.options.token_file,
-                            .store = training.options.store,
-                            .is_interrupted = training.is_interrupted,
-                            .patience = training.options.start_patience});
+RendezvousOptions rendezvous_of(const LaunchedTraining& training) {
+  return rendezvous_options({.launch = training.launch,
+                             .token_file = training.options.token_file,
+                             .store = training.options.store,
+                             .is_interrupted = training.is_interrupted,
+                             .timeout = training.options.start_timeout});
 }
 
-// Where the launcher gives a rank no card of its own, ranks of a host take one after the other.
+// If the launcher does not assign a GPU to each rank, the ranks of a host take the GPUs in order.
 std::string device_of(const std::string& kind, int local_rank) {
   return kind == "cuda" ? fmt::format("cuda:{}", local_rank % std::max(1, num_cuda_devices())) : kind;
 }
 
-int threads_of(const TrainOptions& options, const Gathered& gathered, int rank) {
+int threads_of(const TrainOptions& options, const RendezvousResult& gathered, int rank) {
   if (options.threads > 0) return static_cast<int>(options.threads);
   const std::string& host = gathered.ranks[static_cast<std::size_t>(rank)].host;
-  const auto neighbours = std::count_if(gathered.ranks.begin(), gathered.ranks.end(),
-                                        [&](const PresentRank& other) { return other.host == host; });
-  return std::max(1, num_cores() / static_cast<int>(neighbours));
+  const auto ranks_on_host = std::count_if(gathered.ranks.begin(), gathered.ranks.end(),
+                                           [&](const PresentRank& other) { return other.host == host; });
+  return std::max(1, num_cores() / static_cast<int>(ranks_on_host));
 }
 
-std::unique_ptr<Comm> join_comm(const Gathered& run, int rank, const std::string& device,
+std::unique_ptr<Comm> join_comm(const RendezvousResult& run, int rank, const std::string& device,
                                 std::shared_ptr<KeyStore> store = nullptr) {
   const PresentRank& self = run.ranks[static_cast<std::size_t>(rank)];
   return value_or_throw(make_process_comm({.rank = rank,
@@ -73,15 +73,15 @@ std::unique_ptr<Comm> join_comm(const Gathered& run, int rank, const std::string
                                                      .prefix = run.prefix,
                                                      .store = std::move(store)},
                                            .device = parse_device(device)},
-                                          Deadline::after(kStartPatience, "joining the run")));
+                                          Deadline::after(kStartTimeout, "joining the run")));
 }
 
-// The launcher has decided how many there are. A run that is resumed keeps its plan when it had as many.
-void take_world(const LaunchedTraining& training) {
+// The launcher determines the number of ranks. A resumed run keeps its plan if it had the same number.
+void check_num_ranks(const LaunchedTraining& training) {
   const int size = training.launch.world_size;
   TrainOptions& options = training.options;
   if (options.devices && *options.devices != size)
-    throw UserError("--devices {}, but {} has started {} ranks: leave --devices away, or start {}",
+    throw UserError("--devices {}, but {} has started {} ranks: remove --devices, or start {}",
                     *options.devices, training.launch.launcher, size, *options.devices);
   if (!options.resume.empty()) {
     TrainOptions before;
@@ -99,18 +99,18 @@ void take_world(const LaunchedTraining& training) {
 
 struct Prepared {
   PreparedRun run;
-  Path folder;       // absolute
-  std::string kind;  // of device: cpu, cuda, or one that was named
+  Path folder;       // absolute path
+  std::string kind;  // device kind: cpu, cuda, or a named device
 };
 
 Prepared prepare(const LaunchedTraining& training) {
   RealFileSystem files;
   TrainOptions& options = training.options;
-  take_world(training);
+  check_num_ranks(training);
   Prepared prepared{prepare_run(options, &training.table, files, training.events, true), {}, options.device};
   const TrainSettings& settings = prepared.run.settings;
   if (num_devices(settings.plan) > training.launch.world_size)
-    throw UserError("the plan has {} devices, but {} has started {} ranks", num_devices(settings.plan),
+    throw UserError("the plan needs {} devices, but {} has started {} ranks", num_devices(settings.plan),
                     training.launch.launcher, training.launch.world_size);
   begin_run_folder(settings, options, &training.table, files);
   for (const std::string& note : {settings.devices_note, settings.plan_note})
@@ -120,21 +120,22 @@ Prepared prepare(const LaunchedTraining& training) {
   return prepared;
 }
 
-// Sharded state has its second copy on another host, where there is one. A plan that was given is left as it is.
-void part_copies(const LaunchedTraining& training, const std::vector<PresentRank>& ranks,
-                 Prepared& prepared) {
+// Places the redundant copy of sharded state on another host, if there is one. A plan given by the user is
+// not changed.
+void place_copies_apart(const LaunchedTraining& training, const std::vector<PresentRank>& ranks,
+                        Prepared& prepared) {
   Plan& plan = prepared.run.settings.plan;
   const bool is_given = training.table.find("plan")->origin > Origin::run;
-  if (plan.buddy == 0 || is_given) return;
-  const int before = plan.buddy;
-  plan = with_copies_apart(std::move(plan), host_numbers(ranks));
+  if (plan.copy_distance == 0 || is_given) return;
+  const int before = plan.copy_distance;
+  plan = with_copies_in_other_domains(std::move(plan), host_numbers(ranks));
   RealFileSystem files;
-  if (plan.buddy != before)
-    keep_plan(files, prepared.folder, plan, newest_epoch(prepared.folder).value_or(0));
+  if (plan.copy_distance != before)
+    save_plan(files, prepared.folder, plan, newest_epoch(prepared.folder).value_or(0));
 }
 
-std::vector<EndOfRank> ends_of(const Gathered& run, const Path& folder) {
-  std::vector<EndOfRank> ends;
+std::vector<RankOutcome> ends_of(const RendezvousResult& run, const Path& folder) {
+  std::vector<RankOutcome> ends;
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank)
     ends.push_back(
         {fmt::format("rank {} (process {} on {})", rank, run.ranks[rank].pid, run.ranks[rank].host),
@@ -143,44 +144,46 @@ std::vector<EndOfRank> ends_of(const Gathered& run, const Path& folder) {
   return ends;
 }
 
-void read_reports(const Gathered& run, std::vector<EndOfRank>& ends) {
+void read_reports(const RendezvousResult& run, std::vector<RankOutcome>& ends) {
   for (std::size_t rank = 1; rank < ends.size(); ++rank)
-    if (!ends[rank].report) ends[rank].report = told_end(run, static_cast<int>(rank));
+    if (!ends[rank].report) ends[rank].report = published_end(run, static_cast<int>(rank));
 }
 
-// Ranks whose processes others watch are known to have ended when they say so.
-std::vector<bool> who_has_reported(const Gathered& run) {
+// Ranks watched by other processes are known to have ended once they have reported.
+std::vector<bool> ranks_with_report(const RendezvousResult& run) {
   std::vector<bool> result;
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank)
-    result.push_back(told_end(run, static_cast<int>(rank)).has_value());
+    result.push_back(published_end(run, static_cast<int>(rank)).has_value());
   return result;
 }
 
-std::unique_ptr<Board> board_of(const Gathered& run) {
+std::unique_ptr<Board> board_of(const RendezvousResult& run) {
   return std::make_unique<StoreBoard>(run.store, run.prefix);
 }
 
-// Waits until the others have said how they ended. When the launcher wants the end there is no time for that.
-TrainResult conclude(const LaunchedTraining& training, const Gathered& run, const Path& folder,
-                     const WorkerReport& own, SalvageWatch& salvage, const Deadline& told) {
-  std::vector<EndOfRank> ends = ends_of(run, folder);
+// Waits until the others have reported how they ended, unless the launcher is ending the run, when there is
+// no time for that.
+TrainResult collect_ends(const LaunchedTraining& training, const RendezvousResult& run, const Path& folder,
+                         const WorkerReport& own, EmergencyCheckpointWatch& emergency_checkpoint,
+                         const Deadline& told) {
+  std::vector<RankOutcome> ends = ends_of(run, folder);
   ends[0].report = own;
-  // A salvage may have waited for them already; this rank's own end they have just heard.
-  const Deadline at_least = Deadline::after(kLeastPatience, "the other ranks");
+  // The emergency checkpoint may have waited for them already; they have just heard of this rank's own end.
+  const Deadline at_least = Deadline::after(kMinTimeout, "the other ranks");
   for (int look = 0; !told.has_passed() || !at_least.has_passed(); ++look) {
     read_reports(run, ends);
-    if (is_all_told(ends) || (look > 10 && training.is_interrupted())) break;
-    pause_before_look(look);
+    if (have_all_reported(ends) || (look > 10 && training.is_interrupted())) break;
+    pause_before_query(look);
   }
   const auto has = [&](WorkerReport::End how) {
     return std::any_of(ends.begin(), ends.end(),
-                       [&](const EndOfRank& end) { return end.report && end.report->end == how; });
+                       [&](const RankOutcome& end) { return end.report && end.report->end == how; });
   };
   if (has(WorkerReport::End::failed) || has(WorkerReport::End::lost)) {
     const std::string kept =
-        find_host_memory(folder) ? "; --resume takes what is newer in the hosts' memory" : "";
-    const std::string line = failure_line(ends) + salvage.finish() + kept;
-    note_failure(folder, line);
+        find_host_memory(folder) ? "; --resume uses newer checkpoints in the hosts' memory" : "";
+    const std::string line = failure_line(ends) + emergency_checkpoint.finish() + kept;
+    log_failure(folder, line);
     throw UserError("{}", line);
   }
   remove_host_memory(folder, true);
@@ -188,77 +191,79 @@ TrainResult conclude(const LaunchedTraining& training, const Gathered& run, cons
   return parse_result(own.result);
 }
 
-// --- runs that go on without those who are lost
+// --- runs that continue without lost ranks
 
-std::vector<WorkerEntry> entries_of(const Gathered& run, const std::string& kind) {
+std::vector<WorkerEntry> entries_of(const RendezvousResult& run, const std::string& kind) {
   std::vector<WorkerEntry> result;
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    const PresentRank& who = run.ranks[rank];
-    result.push_back({static_cast<int>(rank), who.pid, who.host, device_of(kind, who.local_rank),
+    const PresentRank& present = run.ranks[rank];
+    result.push_back({static_cast<int>(rank), present.pid, present.host, device_of(kind, present.local_rank),
                       log_path(static_cast<int>(rank))});
   }
   return result;
 }
 
-// Those that the run did not begin with.
-void add_comers(const std::vector<WorkerEntry>& by_seat, std::vector<WorkerEntry>& workers) {
+// Adds the workers that joined after the start of the run.
+void add_joined_workers(const std::vector<WorkerEntry>& by_seat, std::vector<WorkerEntry>& workers) {
   if (by_seat.size() > workers.size())
     workers.insert(workers.end(), by_seat.begin() + std::ssize(workers), by_seat.end());
 }
 
-LaunchedSeatFacts seat_facts(const LaunchedTraining& training, const Gathered& run,
-                             const PreparedRun& prepared, const Path& folder, const std::string& kind) {
-  std::vector<int> seats(run.ranks.size());
-  std::iota(seats.begin(), seats.end(), 0);
+LaunchedRankFacts launched_rank_facts(const LaunchedTraining& training, const RendezvousResult& run,
+                                      const PreparedRun& prepared, const Path& folder,
+                                      const std::string& kind) {
+  std::vector<int> worker_ids(run.ranks.size());
+  std::iota(worker_ids.begin(), worker_ids.end(), 0);
   return {.where = {run.place, run.prefix},
           .store = run.store,
           .address = run.ranks[static_cast<std::size_t>(training.launch.rank)].address,
-          .seat = training.launch.rank,
-          .seats = seats,
+          .worker_id = training.launch.rank,
+          .worker_ids = worker_ids,
           .folder = folder,
           .signals = training.signals,
           .host_facts =
               [&training, &prepared, run, folder, kind,
-               device = facts_of_own(training.options)](const std::optional<RegroupOrder>& last) {
-                RunHostFacts facts = host_facts_of(prepared, training.options, folder, device);
+               device = named_device_facts(training.options)](const std::optional<MembershipChange>& last) {
+                RunHostOptions facts = host_facts_of(prepared, training.options, folder, device);
                 facts.workers = entries_of(run, kind);
-                if (last) add_comers(workers_by_seat(folder, last->membership), facts.workers);
+                if (last) add_joined_workers(workers_by_id(folder, last->membership), facts.workers);
                 return facts;
               },
           .is_one_host = training.launch.is_one_host};
 }
 
-// The rank's work; what it is told by others, and what it hosts for them, lives as long.
+// Runs the rank's work. The watch and the hosted store live at least as long.
 WorkerReport elastic_work(const LaunchedTraining& training, const PreparedRun& prepared, const Path& folder,
-                          LaunchedSeat& seat, const Gathered& run, const std::string& device,
-                          std::FILE* log) {
+                          LaunchedElasticRank& worker_id, const RendezvousResult& run,
+                          const std::string& device, std::FILE* log) {
   const int rank = training.launch.rank, threads = threads_of(training.options, run, rank);
   set_num_threads(threads);
-  return report_of_work(
-      [&] { return join_comm(run, rank, device, seat.store()); }, log, training.line,
-      [&](Comm& comm, StatusLine& line) {
-        const RankElastic* const elastic = seat.begin(comm, line);
-        const std::shared_ptr<void> ended(nullptr, [&](void*) { seat.end(); });  // before the Comm does
-        if (rank == 0) seat.host();
-        const RankSeat place{device, threads, training.signals.is_interrupted,
-                             [&] { return seat.open_board(); }, elastic};
-        return with_memory(prepared.settings, training.options, folder, rank,
-                           [&] { return train_part(prepared, training.options, place, comm, line); });
-      });
+  return report_of_work([&] { return join_comm(run, rank, device, worker_id.store()); }, log, training.line,
+                        [&](Comm& comm, StatusLine& line) {
+                          const RankElastic* const elastic = worker_id.begin(comm, line);
+                          // reset before the Comm is destroyed
+                          const std::shared_ptr<void> ended(nullptr, [&](void*) { worker_id.end(); });
+                          if (rank == 0) worker_id.host();
+                          const RankPlacement place{device, threads, training.signals.is_interrupted,
+                                                    [&] { return worker_id.open_board(); }, elastic};
+                          return run_with_memory(prepared.settings, training.options, folder, rank, [&] {
+                            return train_part(prepared, training.options, place, comm, line);
+                          });
+                        });
 }
 
-// What rank 0 says where its launcher lets it stands in its log, too.
-class LogOfFirst {
+// Copies the console output of rank 0 to its log.
+class Rank0Log {
  public:
-  LogOfFirst(const Path& folder, StatusLine& line)
+  Rank0Log(const Path& folder, StatusLine& line)
       : file_(std::fopen((folder / log_path(0)).c_str(), "a")), line_(line) {
-    line_.log_into(file_);
+    line_.log_to(file_);
   }
-  ~LogOfFirst() {
-    line_.log_into(nullptr);
+  ~Rank0Log() {
+    line_.log_to(nullptr);
     if (file_ != nullptr) std::fclose(file_);
   }
-  LogOfFirst(const LogOfFirst&) = delete;
+  Rank0Log(const Rank0Log&) = delete;
   // Never null.
   std::FILE* file() const { return file_ != nullptr ? file_ : stderr; }
 
@@ -267,178 +272,183 @@ class LogOfFirst {
   StatusLine& line_;
 };
 
-WorkerReport work_of_first(const LaunchedTraining& training, const Prepared& prepared,
-                           const Gathered& gathered, const std::string& device) {
+WorkerReport rank_0_work(const LaunchedTraining& training, const Prepared& prepared,
+                         const RendezvousResult& gathered, const std::string& device) {
   const int threads = threads_of(training.options, gathered, 0);
   set_num_threads(threads);
-  const LogOfFirst log(prepared.folder, training.line);
+  const Rank0Log log(prepared.folder, training.line);
   fmt::print(log.file(), "{}rank 0 in process {} on {}\n", time_stamp(), ::getpid(), host_name());
   return report_of_work(
       [&] { return join_comm(gathered, 0, device); }, log.file(), training.line,
       [&](Comm& comm, StatusLine& line) {
-        EndWatch watch(gathered, comm, training.options.patience, training.is_interrupted);
-        const RankSeat seat{device, threads, [&] { return watch.is_interrupted(); },
-                            [&] { return board_of(gathered); }};
-        return with_memory(prepared.run.settings, training.options, prepared.folder, 0, [&] {
-          return watch.guard([&] { return train_part(prepared.run, training.options, seat, comm, line); });
+        EndWatch watch(gathered, comm, training.options.timeout, training.is_interrupted);
+        const RankPlacement worker_id{device, threads, [&] { return watch.is_interrupted(); },
+                                      [&] { return board_of(gathered); }};
+        return run_with_memory(prepared.run.settings, training.options, prepared.folder, 0, [&] {
+          return watch.guard(
+              [&] { return train_part(prepared.run, training.options, worker_id, comm, line); });
         });
       });
 }
 
-// Of a rank that the others have gone on without.
-int join_again(const LaunchedTraining& training, const Gathered& run, const Path& folder,
-               const std::string& device) {
-  training.line.print("the others have gone on without this rank: it joins again");
-  return train_as_comer({.run = folder,
-                         .device = device,
-                         .threads = threads_of(training.options, run, training.launch.rank),
-                         .was_in = true},
-                        training.options, training.table, training.signals, training.line);
+// Rejoins the run after the others have continued without this rank.
+int rejoin(const LaunchedTraining& training, const RendezvousResult& run, const Path& folder,
+           const std::string& device) {
+  training.line.print("the other ranks continued without this one; rejoining");
+  return train_as_joining_worker({.run = folder,
+                                  .device = device,
+                                  .threads = threads_of(training.options, run, training.launch.rank),
+                                  .was_member = true},
+                                 training.options, training.table, training.signals, training.line);
 }
 
-LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepared, const Gathered& gathered,
-                         const std::string& device) {
+LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepared,
+                         const RendezvousResult& gathered, const std::string& device) {
   clear_claims(prepared.folder);
   RealFileSystem files;
-  value_or_throw(write_atomically(files, hand_over_path(prepared.folder),
+  value_or_throw(write_atomically(files, run_settings_path(prepared.folder),
                                   run_settings(prepared.run, training.table).dump(2) + "\n"));
-  std::optional<LaunchedSeat> own(
-      std::in_place, seat_facts(training, gathered, prepared.run, prepared.folder, prepared.kind));
-  LaunchedSeat& seat = *own;
+  std::optional<LaunchedElasticRank> own(
+      std::in_place, launched_rank_facts(training, gathered, prepared.run, prepared.folder, prepared.kind));
+  LaunchedElasticRank& worker_id = *own;
   WorkerReport report;
   try {
-    const LogOfFirst log(prepared.folder, training.line);
-    report = elastic_work(training, prepared.run, prepared.folder, seat, gathered, device, stderr);
-  } catch (const LeftBehind&) {
-    own.reset();  // it hosts nothing any more
-    return {join_again(training, gathered, prepared.folder, device), {}};
+    const Rank0Log log(prepared.folder, training.line);
+    report = elastic_work(training, prepared.run, prepared.folder, worker_id, gathered, device, stderr);
+  } catch (const ExcludedFromRun&) {
+    own.reset();  // stops hosting the run
+    return {rejoin(training, gathered, prepared.folder, device), {}};
   }
-  (void)seat.store()->set(gathered.prefix + end_key(0), text(report));
-  seat.stay_for_others(training.is_interrupted);
+  (void)worker_id.store()->set(gathered.prefix + worker_report_key(0), text(report));
+  worker_id.wait_for_others_to_end(training.is_interrupted);
   if (report.end == WorkerReport::End::failed || report.end == WorkerReport::End::lost) {
-    const std::string line = fmt::format("rank 0 (process {} on {}): {}{}", ::getpid(), host_name(),
-                                         report.why, seat.hosted() != nullptr ? seat.hosted()->finish() : "");
-    note_failure(prepared.folder, line);
+    const std::string line =
+        fmt::format("rank 0 (process {} on {}): {}{}", ::getpid(), host_name(), report.why,
+                    worker_id.hosted() != nullptr ? worker_id.hosted()->finish() : "");
+    log_failure(prepared.folder, line);
     throw UserError("{}", line);
   }
   if (report.end == WorkerReport::End::interrupted) throw Interrupted{};
   TrainResult result = parse_result(report.result);
-  result.run = prepared.run.settings.run.string();  // as the user called it
+  result.run = prepared.run.settings.run.string();  // the path as the user gave it
   return {0, std::move(result)};
 }
 
 LaunchedEnd lead(const LaunchedTraining& training) {
-  Gathering gathering(meeting_of(training));
+  Rendezvous rendezvous(rendezvous_of(training));
   std::optional<Prepared> prepared;
   std::vector<PresentRank> ranks;
   try {
     const auto wait = [&] {
-      ranks = gathering.wait_for_others([&](const std::string& text) { training.line.print(text); });
+      ranks = rendezvous.wait_for_others([&](const std::string& text) { training.line.print(text); });
     };
-    // What hosts have in their memory they bring before they come.
+    // On a resume, hosts copy their in-memory checkpoints to the shared folder before their ranks join.
     const bool has_memory = !training.options.resume.empty() && find_host_memory(training.options.resume);
     if (has_memory) wait();
     prepared = prepare(training);
     if (!has_memory) wait();
-    part_copies(training, ranks, *prepared);
+    place_copies_apart(training, ranks, *prepared);
     announce_memory(training.options, prepared->folder, ranks);
   } catch (const UserError& error) {
-    gathering.refuse(error.what());
+    rendezvous.refuse(error.what());
     throw;
   } catch (const Interrupted&) {
-    gathering.refuse("interrupted");
+    rendezvous.refuse("interrupted");
     throw;
   }
   std::vector<std::string> devices;
   for (const PresentRank& rank : ranks) devices.push_back(device_of(prepared->kind, rank.local_rank));
-  const std::string mark_name = make_token();
+  const std::string mark_name = generate_token();
   const FolderMark mark(prepared->folder, mark_name);
   const ListedRanks listed(prepared->folder, ranks, devices);
   Json settings = run_settings(prepared->run, training.table);
   settings["run"] = prepared->folder.string(), settings["mark"] = mark_name;
   settings["device"] = prepared->kind, settings["static"] = training.options.is_static;
-  const Gathered gathered = gathering.welcome(settings);
+  const RendezvousResult gathered = rendezvous.send_join_replies(settings);
   if (!training.options.is_static) return lead_elastic(training, *prepared, gathered, devices[0]);
   RealFileSystem files;
   const std::unique_ptr<Board> board = board_of(gathered);
-  SalvageWatch salvage(
+  EmergencyCheckpointWatch emergency_checkpoint(
       *board, files, salvage_facts(prepared->run.settings, training.options, prepared->folder),
-      [&] { return who_has_reported(gathered); }, training.is_interrupted);
-  const WorkerReport report = work_of_first(training, *prepared, gathered, devices[0]);
+      [&] { return ranks_with_report(gathered); }, training.is_interrupted);
+  const WorkerReport report = rank_0_work(training, *prepared, gathered, devices[0]);
   const Deadline told = Deadline::after(
-      report.end == WorkerReport::End::done ? kLastPatience : kReportPatience, "the other ranks");
-  salvage.end();
-  tell_end(gathered, 0, report);
-  TrainResult result = conclude(training, gathered, prepared->folder, report, salvage, told);
-  result.run = prepared->run.settings.run.string();  // as the user called it
+      report.end == WorkerReport::End::done ? kFinalTimeout : kReportTimeout, "the other ranks");
+  emergency_checkpoint.end();
+  publish_end(gathered, 0, report);
+  TrainResult result = collect_ends(training, gathered, prepared->folder, report, emergency_checkpoint, told);
+  result.run = prepared->run.settings.run.string();  // the path as the user gave it
   return {0, std::move(result)};
 }
 
-// --- the others
+// --- the other ranks
 
-void speak_into(const Path& log) {
+void redirect_output(const Path& log) {
   const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) return;  // then where the launcher lets it
+  if (file < 0) return;  // keep the launcher's output then
   std::fflush(stdout), std::fflush(stderr);
   ::dup2(file, STDOUT_FILENO), ::dup2(file, STDERR_FILENO);
   ::close(file);
 }
 
-// The run's, which all ranks must see; what this one says goes into its log from here on.
-Path enter_folder(const LaunchedTraining& training, const Gathered& run, const JsonView& settings) {
+// Checks that this is the same folder as on rank 0, and redirects this rank's output to its log in that
+// folder.
+Path enter_folder(const LaunchedTraining& training, const RendezvousResult& run, const JsonView& settings) {
   const Path folder = settings.at("run").text();
   expect_same_folder(folder, settings.at("mark").text(), run.ranks[0].host, [&] {
     if (training.is_interrupted()) throw Interrupted{};
   });
-  speak_into(folder / log_path(training.launch.rank));
+  redirect_output(folder / log_path(training.launch.rank));
   return folder;
 }
 
-Json follow_body(const LaunchedTraining& training, const Gathered& run, const std::string& device,
+Json follow_body(const LaunchedTraining& training, const RendezvousResult& run, const std::string& device,
                  EndWatch& watch, Comm& comm, StatusLine& line) {
   const int rank = training.launch.rank;
   const JsonView settings(run.settings, "rank 0's settings");
   const Path folder = enter_folder(training, run, settings);
   const bool is_gpu = parse_device(device).is_cuda();
-  const PreparedRun prepared = take_run_over(folder, settings, is_gpu, training.options, training.table);
+  const PreparedRun prepared = read_run_settings(folder, settings, is_gpu, training.options, training.table);
   const int threads = threads_of(training.options, run, rank);
   set_num_threads(threads);
-  const RankSeat seat{device, threads, [&] { return watch.is_interrupted(); }, [&] { return board_of(run); }};
-  return with_memory(prepared.settings, training.options, folder, rank, [&] {
-    return watch.guard([&] { return train_part(prepared, training.options, seat, comm, line); });
+  const RankPlacement worker_id{device, threads, [&] { return watch.is_interrupted(); },
+                                [&] { return board_of(run); }};
+  return run_with_memory(prepared.settings, training.options, folder, rank, [&] {
+    return watch.guard([&] { return train_part(prepared, training.options, worker_id, comm, line); });
   });
 }
 
-// Rank 0 says what is wrong with a run that cannot be read.
+// Ignores errors: rank 0 reports what is wrong with a run that cannot be read.
 void bring_memory(const Path& run) {
   try {
-    if (!run.empty()) bring_host_memory(run);
+    if (!run.empty()) export_host_memory(run);
   } catch (const UserError&) {
   }
 }
 
-int follow_elastic(const LaunchedTraining& training, const Gathered& run, const std::string& device) {
+int follow_elastic(const LaunchedTraining& training, const RendezvousResult& run, const std::string& device) {
   const int rank = training.launch.rank;
   const JsonView settings(run.settings, "rank 0's settings");
   const Path folder = enter_folder(training, run, settings);
   const PreparedRun prepared =
-      take_run_over(folder, settings, parse_device(device).is_cuda(), training.options, training.table);
-  LaunchedSeat seat(seat_facts(training, run, prepared, folder, settings.at("device").text()));
-  const WorkerReport report = elastic_work(training, prepared, folder, seat, run, device, stderr);
+      read_run_settings(folder, settings, parse_device(device).is_cuda(), training.options, training.table);
+  LaunchedElasticRank worker_id(
+      launched_rank_facts(training, run, prepared, folder, settings.at("device").text()));
+  const WorkerReport report = elastic_work(training, prepared, folder, worker_id, run, device, stderr);
   if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
-  (void)seat.store()->set(run.prefix + end_key(rank), text(report));
-  seat.stay_for_others(training.is_interrupted);
+  (void)worker_id.store()->set(run.prefix + worker_report_key(rank), text(report));
+  worker_id.wait_for_others_to_end(training.is_interrupted);
   return exit_code(report.end);
 }
 
 int follow(const LaunchedTraining& training) {
   const int rank = training.launch.rank;
-  Gathered run;
+  RendezvousResult run;
   try {
     bring_memory(training.options.resume);
-    run = join_gathering(meeting_of(training));
+    run = join_rendezvous(rendezvous_of(training));
   } catch (const RankRefused&) {
-    return 1;  // rank 0 says why
+    return 1;  // rank 0 reports the reason
   }
   const int own_errors = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 64);
   const std::string device =
@@ -446,26 +456,25 @@ int follow(const LaunchedTraining& training) {
   if (!JsonView(run.settings, "rank 0's settings").at("static").boolean()) {
     try {
       return follow_elastic(training, run, device);
-    } catch (const LeftBehind&) {
-      return join_again(training, run, JsonView(run.settings, "rank 0's settings").at("run").text(), device);
-    } catch (const UserError& error) {  // it could not begin
-      tell_end(run, rank, {WorkerReport::End::failed, error.what(), {}, {}});
-      (void)run.store->set(run.prefix + gone_key(rank), "");
+    } catch (const ExcludedFromRun&) {
+      return rejoin(training, run, JsonView(run.settings, "rank 0's settings").at("run").text(), device);
+    } catch (const UserError& error) {  // it could not start
+      publish_end(run, rank, {WorkerReport::End::failed, error.what(), {}, {}});
+      (void)run.store->set(run.prefix + lost_key(rank), "");
       throw;
     }
   }
   const WorkerReport report =
       report_of_work([&] { return join_comm(run, rank, device); }, stderr, training.line,
                      [&](Comm& comm, StatusLine& line) {
-                       EndWatch watch(run, comm, training.options.patience, training.is_interrupted);
+                       EndWatch watch(run, comm, training.options.timeout, training.is_interrupted);
                        return follow_body(training, run, device, watch, comm, line);
                      });
   if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
-  // Whose report reaches nobody says it where people may see it.
-  const bool is_told = tell_end(run, rank, report);
+  // If the report cannot be delivered through the store, it is printed on the launcher's error output.
+  const bool is_told = publish_end(run, rank, report);
   if (!is_told && !report.why.empty() && own_errors >= 0) {
-    const char* const store =
-        run.place.is_etcd ? "" : "; rank 0, which hosts the run's store, is not reached";
+    const char* const store = run.place.is_etcd ? "" : "; cannot reach rank 0, which hosts the run's store";
     const std::string line =
         fmt::format("optimus: rank {} on {}: {}{}\n", rank, host_name(), report.why, store);
     (void)!::write(own_errors, line.data(), line.size());
@@ -480,12 +489,12 @@ LaunchedEnd train_launched(const LaunchedTraining& training) {
   if (const auto parent = process_environment()("OPTIMUS_LAUNCH_PARENT")) {
     int number = 0;
     option_value::parse(number, *parent, "OPTIMUS_LAUNCH_PARENT");
-    live_as_long_as(number);
+    end_with_parent(number);
   }
   LaunchedTraining told = training;
-  told.signals = with_notice(training.signals, training.options.notice, process_environment());
+  told.signals = with_preemption_notice(training.signals, training.options.notice, process_environment());
   told.is_interrupted = [&training, &told] {
-    return training.is_interrupted() || told.signals.is_told_to_leave();
+    return training.is_interrupted() || told.signals.is_leave_requested();
   };
   if (training.launch.rank == 0) return lead(told);
   return {follow(told), {}};

@@ -1,6 +1,7 @@
-// A training whose ranks somebody's launcher has started (torchrun, mpirun, srun, a Kubernetes job, `optimus launch`): this process is
-// one of them. Rank 0 resolves settings, hosts the store in which the others find it (gathering.h) and speaks to people; the others
-// take everything over from there. There is no process beside the ranks; when one fails, a note in the store ends the others.
+// A training whose ranks were started by an external launcher (torchrun, mpirun, srun, a Kubernetes job,
+// `optimus launch`); this process is one of them. Rank 0 resolves the settings, hosts the store for the
+// rendezvous (gathering.h) and writes to the console; the others take everything from there. There are no
+// other processes; if a rank fails, a key in the store ends the others.
 #pragma once
 
 #include <functional>
@@ -14,21 +15,21 @@ namespace optimus {
 
 struct LaunchedEnd {
   int code = 0;
-  std::optional<TrainResult> result;  // rank 0: of the run
+  std::optional<TrainResult> result;  // on rank 0: of the run
 };
 
 struct LaunchedTraining {
-  LaunchInfo launch;  // of more than one rank
+  LaunchInfo launch;  // more than one rank
   TrainOptions& options;
   OptionTable& table;
   EventSink& events;
   StatusLine& line;
   std::function<bool()> is_interrupted;
-  WorkerSignals signals{};  // the two kinds of it, for runs that go on without who leaves
+  WorkerSignals signals{};  // the two kinds of interrupt, for runs that continue when a rank leaves
 };
 
-// Rank 0 throws UserError with one line when the run fails, wherever that was, and Interrupted. The others do so only as long as
-// rank 0 cannot say it for them.
+// Rank 0 throws UserError with one line if the run fails on any rank, and Interrupted. The other ranks throw
+// only as long as rank 0 cannot report the error for them.
 LaunchedEnd train_launched(const LaunchedTraining& training);
 
 }  // namespace optimus

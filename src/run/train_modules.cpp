@@ -1,5 +1,5 @@
-// See include/optimus/module.h.
-#include "optimus/module.h"
+// Implements run/train_modules.h: trains a model of torch modules.
+#include "run/train_modules.h"
 
 #include "base/error.h"
 #include "engine/module_block.h"
@@ -11,7 +11,7 @@
 #include "rundir/plan_files.h"
 #include "settings/resume.h"
 #include "switching/memory.h"
-#include "switching/plan_switches.h"
+#include "switching/plan_switch_controller.h"
 
 namespace optimus {
 namespace {
@@ -19,11 +19,11 @@ namespace {
 struct ModuleRun {
   const ModuleData& data;
   const TrainOptions& options;
-  const ModuleFacts& facts;
+  const ModuleDescription& facts;
   const PreparedRun& prepared;
 };
 
-// One rank's part, with modules of its own.
+// One rank's part of the run, with its own modules.
 class ModuleRankRun {
  public:
   ModuleRankRun(const ModuleModel& model, const ModuleRun& run, const RankPart& rank)
@@ -41,7 +41,7 @@ class ModuleRankRun {
  private:
   EngineOptions engine_options() const;
   void take_first_part();
-  PartKeepers keepers(const PlanPart& part);
+  PartServices make_services(const PlanPart& part);
   int number() const { return rank_.comm.rank(); }
 
   const ModuleModel& model_;
@@ -49,7 +49,7 @@ class ModuleRankRun {
   const TrainSettings& settings_;
   const TrainOptions& options_;
   const RankPart& rank_;
-  ModuleFacts facts_;
+  ModuleDescription facts_;
   RealFileSystem files_;
   PlanPart part_;
   bool has_profiled_ = false;
@@ -58,7 +58,7 @@ class ModuleRankRun {
 EngineOptions ModuleRankRun::engine_options() const {
   EngineOptions options{.device = rank_.device, .seed = options_.seed};
   options.make_custom_block = module_blocks(model_, facts_);
-  options.rank = number(), options.patience = options_.patience;
+  options.rank = number(), options.timeout = options_.timeout;
   return options;
 }
 
@@ -75,19 +75,19 @@ void ModuleRankRun::take_first_part() {
   part_.engine = std::make_unique<Engine>(part_.plan, settings_.model, *part_.parameters, options);
   if (!is_alone)
     done_or_throw(
-        rank_.comm.connect(0, part_.engine->groups(), Deadline::after(options_.patience, "connecting")));
+        rank_.comm.connect(0, part_.engine->groups(), Deadline::after(options_.timeout, "connecting")));
 }
 
-PartKeepers ModuleRankRun::keepers(const PlanPart& part) {
-  PartKeepers made;
+PartServices ModuleRankRun::make_services(const PlanPart& part) {
+  PartServices made;
   if (part.is_empty()) return made;
-  made.modules = std::make_unique<LentModules>(model_, facts_, *part.parameters);
+  made.modules = std::make_unique<ModuleBinding>(model_, facts_, *part.parameters);
   const Agreement ranks(num_devices(part.plan) == 1 ? nullptr : &rank_.comm,
-                        world_of(part.plan, rank_.comm.size()), options_.patience);
+                        world_of(part.plan, rank_.comm.size()), options_.timeout);
   made.saver = std::make_unique<Saver>(
       Saver::Target{files_, settings_.run, {options_.keep_last, options_.keep_every}, {}}, part.plan,
       settings_.model, *part.parameters, ranks, number());
-  // Of the first plan only: its steps are the first of the run.
+  // Only for the first plan: the profiled steps are the first of the run.
   if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
     made.profiler = std::make_unique<Profiler>(
         ProfileOptions{options_.profile, settings_.run, run_.prepared.resumed.state.step, settings_.steps},
@@ -98,73 +98,74 @@ PartKeepers ModuleRankRun::keepers(const PlanPart& part) {
 TrainResult ModuleRankRun::train() {
   const bool keeps_records = number() == 0;
   take_first_part();
-  const Course course{
+  const TrainingHooks hooks{
       [&](const Plan& plan, std::int64_t step, std::int64_t first) {
         return read_batch(run_.data, facts_, plan, step, first, options_.seed, number());
       },
       [](const PlanPart&) { return std::nullopt; },
-      [&](const PlanPart& part) { return keepers(part); },
+      [&](const PlanPart& part) { return make_services(part); },
   };
   std::optional<RunFolder> records;
   if (keeps_records) records = open_records(settings_.run, files_, run_.prepared.resumed.state.step);
   ControlFolder requests(settings_.run);
-  std::optional<PlanSwitches::Outside> outside;
+  std::optional<PlanSwitchController::RequestSources> outside;
   if (keeps_records)
-    outside.emplace(PlanSwitches::Outside{
+    outside.emplace(PlanSwitchController::RequestSources{
         requests, [&](const Plan&) -> Plan {
-          throw UserError("no plan is searched for a model of modules; name one with --plan FILE");
+          throw UserError("the planner does not support models of modules; pass a plan with --plan FILE");
         }});
-  PlanSwitches switches({settings_.model,
-                         rank_.comm,
-                         engine_options(),
-                         {.patience = options_.patience, .early = WhenEarly::never}},
-                        part_, run_.prepared.script, outside, [&](const PlanSwitch& next) {
-                          refuse_too_large(next, settings_.model, number(), rank_.device);
-                        });
-  const Company company{rank_.comm, rank_.agreement, rank_.is_asked, &switches,
-                        newest_epoch(settings_.run).value_or(0)};
-  Training training(options_, settings_, course, part_, run_.prepared.resumed.state, company, rank_.events,
+  PlanSwitchController switches({settings_.model,
+                                 rank_.comm,
+                                 engine_options(),
+                                 {.timeout = options_.timeout, .early = PrecopyMode::never}},
+                                part_, run_.prepared.script, outside, [&](const PlanSwitch& next) {
+                                  check_fits(next, settings_.model, number(), rank_.device);
+                                });
+  const RankContext context{rank_.comm, rank_.agreement, rank_.is_end_requested, &switches,
+                            newest_epoch(settings_.run).value_or(0)};
+  Training training(options_, settings_, hooks, part_, run_.prepared.resumed.state, context, rank_.events,
                     rank_.line);
   try {
     const TrainResult result = training.run(records ? &*records : nullptr, &switches);
     if (keeps_records) requests.close("the run has ended");
     return result;
-  } catch (const std::exception&) {  // not Interrupted: that has saved
-    switches.let_go();
+  } catch (const std::exception&) {  // not Interrupted, which has saved already
+    switches.release();
     if (keeps_records) requests.close("the run has failed");
     throw;
   }
 }
 
-// With ZeRO 3 no rank has all weights; the checkpoint has.
+// Copies the trained weights into the caller's modules. They come from the checkpoint, because with ZeRO 3 no
+// rank has all of them.
 void take_weights(const ModuleModel& model, const ModuleRun& run, const Path& checkpoint) {
   const TrainSettings& settings = run.prepared.settings;
   const Plan one = uniform_plan(
       settings.model,
       {.batch = settings.plan.batch, .sequence_length = 1, .precision = settings.plan.precision});
-  Parameters whole(one, settings.model, 0, run.facts.device, Keeping::weights);
+  Parameters whole(one, settings.model, 0, run.facts.device, StorageMode::weights);
   restore(Checkpoint::open(checkpoint), settings.model, Restored::weights, whole);
-  const LentModules lent(model, run.facts, whole);
+  const ModuleBinding binding(model, run.facts, whole);
 }
 
-void say_what_runs(const ModuleModel& model, const ModuleRun& run, at::Device device, StatusLine& line) {
+void print_run_summary(const ModuleModel& model, const ModuleRun& run, at::Device device, StatusLine& line) {
   const TrainSettings& settings = run.prepared.settings;
   line.print(fmt::format("model {}: {} parameters in {} parts", model.name,
                          with_commas(num_parameters(run.facts.spec)), model.parts.size()));
-  line.print(fmt::format("data: {} samples an epoch", with_commas(run.data.num_samples)));
+  line.print(fmt::format("data: {} samples per epoch", with_commas(run.data.num_samples)));
   const auto threads = static_cast<int>(run.options.threads);
   const int share = std::max(1, num_cores() / num_ranks(run.options, run.prepared));
-  say_how_it_runs(settings, device, threads > 0 ? threads : share, line);
+  print_plan_summary(settings, device, threads > 0 ? threads : share, line);
 }
 
 void refuse(const ModuleModel& model, const TrainSettings& settings, Precision precision,
             std::int64_t steps_done) {
   if (settings.plan.precision != precision)
-    throw UserError("{}: the plan's precision is {}, the blocks were measured in {}; say --precision {}",
+    throw UserError("{}: the plan's precision is {}, but the modules were measured in {}; use --precision {}",
                     model.name, text(settings.plan.precision), text(precision),
                     text(settings.plan.precision));
   if (steps_done >= settings.steps)
-    throw UserError("{} has done its {} steps", settings.run.string(), steps_done);
+    throw UserError("{} has completed its {} steps", settings.run.string(), steps_done);
   ensure_engine_supports(settings.plan, settings.model);
 }
 
@@ -172,23 +173,23 @@ void refuse(const ModuleModel& model, const TrainSettings& settings, Precision p
 
 TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions options) {
   if (data.read == nullptr || data.num_samples < 1)
-    throw UserError("{}: the data needs at least one sample and a function that reads it", model.name);
+    throw UserError("{}: the data needs at least one sample and a read function", model.name);
   RealFileSystem files;
   NullSink events;
   PreparedRun prepared;
   ResumedRun& resumed = prepared.resumed;
   OptionTable table;
   declare(table, options);
-  mark_given(table);
+  mark_explicit_options(table);
   if (!options.resume.empty()) resumed = resume(options, table, files, events);
   const at::Device device = choose_device(options.device);
   const Precision precision = resolve_precision(options, {.is_gpu = device.is_cuda()}, nullptr);
-  const ModuleFacts facts = describe(model, data.read(0), precision, device);
+  const ModuleDescription facts = describe(model, data.read(0), precision, device);
   prepared.settings = resolve_custom(options, facts.spec, data.num_samples);
   const TrainSettings& settings = prepared.settings;
   refuse(model, settings, precision, resumed.state.step);
-  refuse_too_large(settings.plan, settings.model, device);
-  options.switch_at = with_whole_paths(options.switch_at);
+  check_fits(settings.plan, settings.model, device);
+  options.switch_at = with_absolute_paths(options.switch_at);
   prepared.script = read_switch_script(options.switch_at, settings.plan, settings.model);
   for (const ScriptedSwitch& scripted : prepared.script)
     ensure_engine_supports(scripted.plan, settings.model);
@@ -199,7 +200,7 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
   begin_run_folder(settings, options, &table, files);
   const ModuleRun run{data, options, facts, prepared};
   StatusLine line(stderr);
-  say_what_runs(model, run, device, line);
+  print_run_summary(model, run, device, line);
   const TrainResult result =
       train_with_threads(settings.run, options, size, events, line, [&](const RankPart& part) {
         const auto rank = static_cast<std::size_t>(part.comm.rank());

@@ -1,5 +1,5 @@
-// The part of a training that every rank does, in whatever process it is: its parameters, its engine, the steps. What is decided
-// once for all ranks comes before (prepare_run).
+// The part of a training that every rank runs, in whatever process it is: its parameters, its engine, its
+// steps. Decisions for all ranks are made before, in prepare_run.
 #pragma once
 
 #include <functional>
@@ -10,43 +10,47 @@
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/small_file.h"
 #include "comm/comm.h"
-#include "elastic/regroup.h"
-#include "engine/step_beacon.h"
+#include "elastic/membership_change.h"
+#include "engine/step_heartbeat.h"
 #include "observe/status_line.h"
-#include "optimus/train.h"
+#include "run/train_result.h"
 #include "rundir/board.h"
+#include "settings/options.h"
 #include "settings/resume.h"
 #include "settings/settings.h"
-#include "switching/plan_switches.h"
+#include "switching/plan_switch_controller.h"
 #include "switching/step_agreement.h"
 
 namespace optimus {
 
 DeviceFacts facts_of(at::Device device);
-// With as many as a run on this machine takes by itself.
-DeviceFacts facts_of_all(at::Device device, const TrainOptions& options);
-// The same of the device that the options name. What is free counts, so: before this run has anything on it.
-DeviceFacts facts_of_own(const TrainOptions& options);
+// The same, with the number of devices that a run on this machine uses by default.
+DeviceFacts all_device_facts(at::Device device, const TrainOptions& options);
+// The same for the device that the options name. Must be called before this run allocates on it, because free
+// memory counts.
+DeviceFacts named_device_facts(const TrainOptions& options);
 
 struct PreparedRun {
-  ResumedRun resumed;  // its lock is held by the process that prepares, for as long as the run lasts
+  ResumedRun resumed;  // its lock is held by the preparing process for the duration of the run
   TrainSettings settings;
   std::vector<ScriptedSwitch> script{};
 };
-// Resumes or begins, fills in what was left open, refuses what cannot work. Writes nothing but the folder itself. Where nobody said
-// how many devices: as many as there are when ranks are worker processes, else one.
+// Resumes or starts a run: fills in the options that were left open and rejects invalid ones. Writes nothing
+// except the folder itself. If no number of devices is given, it is the number of available devices with
+// `has_workers`, else one.
 PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events,
                         bool has_workers);
 
-// How a rank goes on when others are lost, come or leave (regroup.h).
+// The elastic side of a rank: how it continues when others are lost, join or leave (regroup.h).
 struct RankElastic {
-  int seat = 0;
-  std::function<bool()> leaves;                        // whether this rank was told to go
-  std::function<bool()> wants_to_meet;                 // because somebody comes, or this rank leaves
-  std::function<void(const RegroupOrder&)> regrouped;  // before it does
-  std::function<void()> speak_to_people;               // it keeps the records from here on
-  StepBeacon* beacon = nullptr;                        // where its engine shows how far it is
-  std::optional<RegroupOrder> order{};                 // it comes to a run: the order that it begins with
+  int worker_id = 0;
+  std::function<bool()> leaves;  // whether this rank was asked to leave
+  // whether a membership change is requested: a worker joins, or this rank leaves
+  std::function<bool()> wants_membership_change;
+  std::function<void(const MembershipChange&)> regrouped;  // called before the membership changes
+  std::function<void()> switch_to_console;                 // called when this rank becomes the reporting rank
+  StepHeartbeat* step_heartbeat = nullptr;                 // where its engine reports its progress
+  std::optional<MembershipChange> order{};  // the first order of a worker that joins a running training
 };
 
 struct RankPart {
@@ -56,20 +60,23 @@ struct RankPart {
   EventSink& events;
   StatusLine& line;
   StepAgreement& agreement;
-  std::function<bool()> is_asked;  // whether this rank is asked to end, together with the others
-  // When the training has failed: where ranks meet beside their groups. None: nothing is saved then.
+  std::function<bool()> is_end_requested;  // whether this rank is asked to end, together with the others
+  // Opens the key-value board on which ranks meet outside their groups after a failure. Null: nothing is
+  // saved then.
   std::function<std::unique_ptr<Board>()> open_board{};
-  const RankElastic* elastic = nullptr;  // none: it fails with the others
+  const RankElastic* elastic = nullptr;  // null: it fails with the others
 };
-// Of the folder that Hugging Face's programs open.
+// The description of the model for a Hugging Face folder.
 HfDescription description_of(const TrainSettings& settings, ElementType type);
-// What a checkpoint holds beside tensors and state.json: the model, its tokenizer, how the run ran.
+// What a checkpoint contains besides tensors and state.json: the model, its tokenizer, and the run's
+// settings.
 inline constexpr const char* kPlanFile = "plan.json";
 std::vector<SmallFile> small_files(const TrainSettings& settings);
-// How many ranks the run needs: for its devices, its plan, and those that it will go on with.
+// The number of ranks that the run needs: for its devices, its plan, and the plans that it will switch to.
 int num_ranks(const TrainOptions& options, const PreparedRun& run);
 
-// The run's folder has its settings and plan. Rank 0 keeps the records; its result is the run's. Throws LeftBehind.
+// The run's folder must contain its settings and plan. Rank 0 keeps the records, and its result is the result
+// of the run. Throws ExcludedFromRun.
 TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, const RankPart& part);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See train_threads.h.
+// Implements train_threads.h.
 #include "run/train_threads.h"
 
 #include <atomic>
@@ -15,18 +15,18 @@
 namespace optimus {
 namespace {
 
-// The user's wish to end is kept for the agreement of all ranks.
-class AskedSink final : public EventSink {
+// Remembers the user's interrupt until the agreement of all ranks.
+class InterruptSink final : public EventSink {
  public:
-  explicit AskedSink(EventSink& events) : events_(events) {}
+  explicit InterruptSink(EventSink& events) : events_(events) {}
   void report(const Event& event) override {
     try {
       events_.report(event);
     } catch (const Interrupted&) {
-      is_asked = true;
+      is_end_requested = true;
     }
   }
-  std::atomic<bool> is_asked = false;
+  std::atomic<bool> is_end_requested = false;
 
  private:
   EventSink& events_;
@@ -39,24 +39,25 @@ struct Closed {
 struct RankEnd {
   TrainResult result;
   std::exception_ptr failure;
-  bool is_lost = false;  // only because others were
+  bool is_lost = false;  // only because other ranks were lost
 };
 
-struct ThreadSeat {
+struct ThreadContext {
   at::Device device;
   int threads = 1;
   EventSink& events;
   StatusLine& line;
 };
 
-void run_rank(RankEnd& end, std::unique_ptr<Comm> comm, const ThreadSeat& seat, const RankBody& body,
-              const std::function<bool()>& is_asked, Seconds patience) {
+void run_rank(RankEnd& end, std::unique_ptr<Comm> comm, const ThreadContext& worker_id, const RankBody& body,
+              const std::function<bool()>& is_end_requested, Seconds timeout) {
   try {
     const Group world{Role::world, {}};
-    done_or_throw(comm->connect(0, {&world, 1}, Deadline::after(kStartPatience, "connecting")));
-    StepAgreement agreement(*comm, patience);
-    end.result = body({*comm, seat.device, seat.threads, seat.events, seat.line, agreement, is_asked});
-    agreement.take();  // what the others still say
+    done_or_throw(comm->connect(0, {&world, 1}, Deadline::after(kStartTimeout, "connecting")));
+    StepAgreement agreement(*comm, timeout);
+    end.result = body({*comm, worker_id.device, worker_id.threads, worker_id.events, worker_id.line,
+                       agreement, is_end_requested});
+    agreement.take();  // takes what the others have already sent
   } catch (const PeersLost&) {
     end.failure = std::current_exception(), end.is_lost = true;
   } catch (...) {
@@ -64,7 +65,8 @@ void run_rank(RankEnd& end, std::unique_ptr<Comm> comm, const ThreadSeat& seat, 
   }
 }
 
-// Who failed by itself comes before those that missed it.
+// The result of rank 0. If ranks have failed, one that failed on its own takes precedence over those that
+// only lost it.
 TrainResult first_result(std::vector<RankEnd>& ends, const ListedRanks& listed) {
   std::exception_ptr why;
   for (const bool is_lost : {false, true})
@@ -89,21 +91,21 @@ TrainResult train_with_threads(const Path& run, const TrainOptions& options, int
   if (num_ranks == 1) {
     const std::unique_ptr<Comm> comm = world.comm(0);
     const Group world_of_one{Role::world, {}};
-    done_or_throw(comm->connect(0, {&world_of_one, 1}, Deadline::after(kStartPatience, "connecting")));
-    StepAgreement agreement(*comm, options.patience);
-    // Alone it ends as soon as events throw.
+    done_or_throw(comm->connect(0, {&world_of_one, 1}, Deadline::after(kStartTimeout, "connecting")));
+    StepAgreement agreement(*comm, options.timeout);
+    // A single rank ends as soon as `events` throws.
     return body({*comm, parse_device(devices[0]), set_num_threads(share), events, line, agreement,
                  [] { return false; }});
   }
-  AskedSink asked(events);
+  InterruptSink asked(events);
   std::vector<RankEnd> ends(devices.size());
   const auto work = [&](int rank, EventSink& sink, StatusLine& said) {
     set_num_threads(share);
     std::unique_ptr<Comm> comm = world.comm(rank);
-    const ThreadSeat seat{parse_device(devices[static_cast<std::size_t>(rank)]), share, sink, said};
+    const ThreadContext worker_id{parse_device(devices[static_cast<std::size_t>(rank)]), share, sink, said};
     run_rank(
-        ends[static_cast<std::size_t>(rank)], std::move(comm), seat, body,
-        [&] { return asked.is_asked.load(); }, options.patience);
+        ends[static_cast<std::size_t>(rank)], std::move(comm), worker_id, body,
+        [&] { return asked.is_end_requested.load(); }, options.timeout);
   };
   std::vector<std::thread> others;
   for (int rank = 1; rank < num_ranks; ++rank)

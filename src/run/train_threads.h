@@ -1,19 +1,21 @@
-// A training whose ranks are threads of this process: what a program that calls train() gets, since it has no command of ours to
-// start workers with, and a run of one rank. Workers that are processes: train_workers.h.
+// A training whose ranks are threads of this process: for programs that call train(), which have no command
+// to start workers with, and for runs of one rank. For workers that are processes, see train_workers.h.
 #pragma once
 
 #include <functional>
 
-#include "optimus/train.h"
 #include "run/train_rank.h"
+#include "run/train_result.h"
+#include "settings/options.h"
 
 namespace optimus {
 
-// The work of one rank; every rank's result but that of rank 0 is dropped.
+// The work of one rank; only the result of rank 0 is used.
 using RankBody = std::function<TrainResult(const RankPart& part)>;
 
-// Rank 0 on the calling thread. When one fails the others end too, and the failure is thrown; events of rank 0 may throw
-// Interrupted, which ends all ranks after the same step. The run's folder is there; workers.json lists the ranks meanwhile.
+// Rank 0 runs on the calling thread. If one rank fails the others end too, and the failure is thrown;
+// `events` of rank 0 may throw Interrupted, which ends all ranks after the same step. The run's folder must
+// exist; workers.json lists the ranks during the call.
 TrainResult train_with_threads(const Path& run, const TrainOptions& options, int num_ranks, EventSink& events,
                                StatusLine& line, const RankBody& body);
 

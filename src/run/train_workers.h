@@ -1,8 +1,9 @@
-// A training by several worker processes of this machine: the side that starts them, and the side of a worker.
+// A training by several worker processes of this machine: the side of the starting process, and the side of a
+// worker.
 #pragma once
 
-#include "elastic/regrouping.h"
-#include "elastic/salvage_host.h"
+#include "elastic/emergency_checkpoint_host.h"
+#include "elastic/membership_coordinator.h"
 #include "launch/run_host.h"
 #include "run/join.h"
 #include "run/train.h"
@@ -11,39 +12,44 @@
 
 namespace optimus {
 
-// Starts `size` workers and waits for them. The run's folder is begun; options and table hold what was resolved. Throws UserError with one
-// line when a worker fails, Interrupted when the user wanted the end; no process is left either way.
+// Starts `size` workers and waits for them. The run's folder must exist; `options` and `table` contain the
+// resolved settings. Throws UserError with one line if a worker fails, Interrupted if the user ended the run;
+// no process is left in either case.
 TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& options, const OptionTable& table,
                                int size, const WorkerCommand& command);
 
-// In a worker: takes the run's settings over and does the rank's part. Returns the exit code.
-int train_as_worker(const WorkerPlace& place, TrainOptions& options, OptionTable& table,
+// In a worker: reads the run's settings and runs the rank's part. Returns the exit code.
+int train_as_worker(const WorkerSpec& place, TrainOptions& options, OptionTable& table,
                     const WorkerSignals& signals);
 
-// What both this and train_launched.h are made of. All that a rank must know of a run beside its folder, and back.
+// Shared with train_launched.h. run_settings() serializes everything that a rank must know about a run
+// besides its folder; read_run_settings() reads it.
 Json run_settings(const PreparedRun& run, const OptionTable& table);
-PreparedRun take_run_over(const Path& folder, const JsonView& settings, bool is_gpu, TrainOptions& options,
-                          OptionTable& table);
-// Where they lie for worker processes and those who join.
-Path hand_over_path(const Path& run);
-struct RankSeat {
+PreparedRun read_run_settings(const Path& folder, const JsonView& settings, bool is_gpu,
+                              TrainOptions& options, OptionTable& table);
+// The file of these settings, for worker processes and for workers that join.
+Path run_settings_path(const Path& run);
+struct RankPlacement {
   std::string device;
   int threads = 1;
   std::function<bool()> is_interrupted;
-  std::function<std::unique_ptr<Board>()> open_board{};  // as RankPart has it
-  const RankElastic* elastic = nullptr;                  // likewise
+  std::function<std::unique_ptr<Board>()> open_board{};  // as in RankPart
+  const RankElastic* elastic = nullptr;                  // as in RankPart
 };
-// The rank's part, from connecting to the end of the last step; the result as parse_result reads it.
-Json train_part(const PreparedRun& run, const TrainOptions& options, const RankSeat& seat, Comm& comm,
-                StatusLine& line);
+// Runs the rank's part, from connecting to the end of the last step. Returns the result in the format of
+// parse_result.
+Json train_part(const PreparedRun& run, const TrainOptions& options, const RankPlacement& worker_id,
+                Comm& comm, StatusLine& line);
 TrainResult parse_result(const Json& json);
-// What it must know to let them go on without others. device: as it was before the run had anything on it.
-Regrouping::Facts regrouping_facts(const TrainSettings& settings, const TrainOptions& options,
-                                   const Path& folder, const DeviceFacts& device);
-// What whoever hosts the store must know to save what is left of the run. folder: absolute.
-SalvageFacts salvage_facts(const TrainSettings& settings, const TrainOptions& options, const Path& folder);
-// For a process that hosts a run which no one process has started; its workers are to be filled in.
-RunHostFacts host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder,
-                           const DeviceFacts& device);
+// What the host needs to let the workers continue without others. `device` is the state before the run
+// allocates on it.
+MembershipCoordinator::Facts regrouping_facts(const TrainSettings& settings, const TrainOptions& options,
+                                              const Path& folder, const DeviceFacts& device);
+// What the host of the store needs to write an emergency checkpoint. `folder` is absolute.
+EmergencyCheckpointOptions salvage_facts(const TrainSettings& settings, const TrainOptions& options,
+                                         const Path& folder);
+// For a process that hosts a run without a starting process; the caller fills in the workers.
+RunHostOptions host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder,
+                             const DeviceFacts& device);
 
 }  // namespace optimus

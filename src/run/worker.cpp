@@ -1,4 +1,4 @@
-// See worker.h.
+// Implements worker.h.
 #include "run/worker.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ void send_report(int file, const WorkerReport& report) {
   const std::string line = text(report) + "\n";
   for (std::size_t done = 0; done < line.size();) {
     const ssize_t size = ::write(file, line.data() + done, line.size() - done);
-    if (size <= 0) return;  // nobody reads it any more
+    if (size <= 0) return;  // the reader has ended
     done += static_cast<std::size_t>(size);
   }
 }
@@ -29,13 +29,13 @@ struct Closer {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
-std::unique_ptr<Comm> join(const WorkerPlace& place) {
+std::unique_ptr<Comm> join(const WorkerSpec& place) {
   return value_or_throw(make_process_comm(
       {.rank = place.rank,
        .size = place.size,
        .store = {.host = place.host, .port = place.port, .token = place.token, .is_etcd = place.is_etcd},
        .device = parse_device(place.device)},
-      Deadline::after(kStartPatience, "joining the run")));
+      Deadline::after(kStartTimeout, "joining the run")));
 }
 
 }  // namespace
@@ -73,14 +73,14 @@ int exit_code(WorkerReport::End end) {
   return 1;
 }
 
-// If the parent went away before this was asked for, nobody would tell.
-void live_as_long_as(int parent) {
+// If the parent ended before this call, no signal would arrive.
+void end_with_parent(int parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
 }
 
-int run_as_worker(const WorkerPlace& place, const WorkerBody& body) {
-  live_as_long_as(place.parent);
+int run_as_worker(const WorkerSpec& place, const WorkerBody& body) {
+  end_with_parent(place.parent);
   std::signal(SIGPIPE, SIG_IGN);
   for (const int file : {place.report, place.terminal})
     if (file >= 0) ::fcntl(file, F_SETFD, FD_CLOEXEC);
@@ -90,21 +90,21 @@ int run_as_worker(const WorkerPlace& place, const WorkerBody& body) {
   const std::unique_ptr<std::FILE, Closer> terminal(place.terminal >= 0 ? ::fdopen(place.terminal, "w")
                                                                         : nullptr);
   StatusLine line = StatusLine::for_log(stderr, terminal.get());
-  if (place.rank == 0) line.speak_to_people();
+  if (place.rank == 0) line.switch_to_console();
   const WorkerReport report = report_of_work([&] { return join(place); }, stderr, line, body);
   if (!report.why.empty()) fmt::print(stderr, "{}{}\n", time_stamp(), report.why);
   send_report(place.report, report);
   return exit_code(report.end);
 }
 
-StorePlace store_place(const WorkerPlace& place) {
+StoreAddress store_place(const WorkerSpec& place) {
   return {.host = place.host, .port = place.port, .token = place.token, .is_etcd = place.is_etcd};
 }
 
-std::unique_ptr<Board> open_board(const StorePlace& place) {
-  constexpr Seconds kPatience{5};
+std::unique_ptr<Board> open_board(const StoreAddress& place) {
+  constexpr Seconds kTimeout{5};
   Outcome<std::unique_ptr<Board>> board =
-      StoreBoard::open(place, Deadline::after(kPatience, "the run's store"));
+      StoreBoard::open(place, Deadline::after(kTimeout, "the run's store"));
   if (board) return std::move(*board);
   fmt::print(stderr, "{}{}\n", time_stamp(), board.error().why);
   return nullptr;

@@ -1,5 +1,5 @@
-// One worker of a run: a process that the run's starting process (workers.h) made, with a rank of its own. Joins the others, does
-// its work, and reports how that ended.
+// One worker of a run: a process with its own rank, started by the run's starting process (workers.h). It
+// joins the other workers, does its work, and reports how the work ended.
 #pragma once
 
 #include <functional>
@@ -15,26 +15,28 @@
 
 namespace optimus {
 
-// What the others wait for a rank that starts: reading data takes time, and differs.
-inline constexpr Seconds kStartPatience{600};
+// How long the other ranks wait for a rank to start: reading data takes time, and the time differs.
+inline constexpr Seconds kStartTimeout{600};
 
-// The work of a rank; what it returns goes into the report. line: what a person reads at rank 0, the rank's log elsewhere.
+// The work of a rank; its result goes into the report. `line` is the console on rank 0 and the rank's log
+// elsewhere.
 using WorkerBody = std::function<Json(Comm& comm, StatusLine& line)>;
 
-// Returns the exit code: 0 done, 130 interrupted, 1 failed. Ends with the process that started it, however that ends. A failure
-// also leaves the rank's last operations in its log.
-int run_as_worker(const WorkerPlace& place, const WorkerBody& body);
+// Returns the exit code: 0 done, 130 interrupted, 1 failed. The worker ends when the process that started it
+// ends. After a failure the rank's last operations are in its log.
+int run_as_worker(const WorkerSpec& place, const WorkerBody& body);
 
-// What it is made of, for ranks that others started (train_launched.h): joins, does the work, and says how it ended. The rank's
-// last operations go to `log` after a failure.
+// The core of run_as_worker, also for ranks that a launcher started (train_launched.h): joins, does the work,
+// and reports how it ended. After a failure the rank's last operations are written to `log`.
 WorkerReport report_of_work(const std::function<std::unique_ptr<Comm>()>& join_run, std::FILE* log,
                             StatusLine& line, const WorkerBody& body);
 int exit_code(WorkerReport::End end);
-// Ends this process when that one, which has started it, ends.
-void live_as_long_as(int parent);
+// Ends this process when its parent process `parent` ends.
+void end_with_parent(int parent);
 
-StorePlace store_place(const WorkerPlace& place);
-// The run's store as a board, reached anew; null, with a line in the rank's log, when it is not.
-std::unique_ptr<Board> open_board(const StorePlace& place);
+StoreAddress store_place(const WorkerSpec& place);
+// The run's store as a key-value board, through a new connection; null, with a line in the rank's log, if it
+// cannot be reached.
+std::unique_ptr<Board> open_board(const StoreAddress& place);
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// Where processes of a run leave short messages for each other beside their groups: the run's store, or, in tests, memory. Reached
-// also when the groups are broken.
+// A key-value board for short messages between processes of a run, independent of their communication groups:
+// the run's store, or, in tests, memory. It is reachable also when the groups are broken.
 #pragma once
 
 #include <optional>
@@ -10,14 +10,14 @@
 
 namespace optimus {
 
-// Any thread. Calls fail rather than wait long.
+// Thread-safe. Calls fail rather than wait long.
 class Board {
  public:
   virtual ~Board() = default;
   virtual Outcome<void> set(const std::string& key, const std::string& value) = 0;
-  // Nothing when the key is not there.
+  // Returns nullopt if the key does not exist.
   virtual Outcome<std::optional<std::string>> find(const std::string& key) = 0;
-  // The same of many, in their order.
+  // The same for several keys, in their order.
   virtual Outcome<std::vector<std::optional<std::string>>> find_all(const std::vector<std::string>& keys) {
     std::vector<std::optional<std::string>> result;
     for (const std::string& key : keys) {

@@ -1,5 +1,5 @@
-// One line about a run that failed, from what each rank said and what is known of those that said nothing: who was the cause, and
-// what another saw of it.
+// One line about a failed run, from the reports of its ranks and what is known of those without a report: the
+// cause, and what another rank observed of it.
 #pragma once
 
 #include <optional>
@@ -10,16 +10,16 @@
 
 namespace optimus {
 
-struct EndOfRank {
+struct RankOutcome {
   std::string who;  // "rank 2 (process 71 on node1)"
-  std::string log;  // where more stands
+  std::string log;  // path of its log
   std::optional<WorkerReport> report;
 };
 
-// ends: by rank. At least one has failed, lost others or said nothing.
-std::string failure_line(const std::vector<EndOfRank>& ends);
+// ends: by rank. At least one rank has failed, lost others or not reported.
+std::string failure_line(const std::vector<RankOutcome>& ends);
 
-// Whether all have reported but those whom others have missed: there is nothing to wait for.
-bool is_all_told(const std::vector<EndOfRank>& ends);
+// Whether all ranks have reported except those that others have missed: there is nothing to wait for.
+bool have_all_reported(const std::vector<RankOutcome>& ends);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See folder_lock.h.
+// Implements folder_lock.h.
 #include "rundir/folder_lock.h"
 
 #include <fcntl.h>
@@ -21,8 +21,8 @@ FolderLock FolderLock::take(const Path& folder) {
   if (!lock.is_held()) throw UserError("cannot open {}: {}", path.string(), std::strerror(errno));
   if (::flock(lock.file_, LOCK_EX | LOCK_NB) == 0) return lock;
   if (errno == EWOULDBLOCK)
-    throw UserError("{} is being trained by another process; wait for it, or end it first", folder.string());
-  return lock;  // a file system without locks: as it was before there were any
+    throw UserError("another process is training in {}; wait for it, or end it first", folder.string());
+  return lock;  // a file system without locks: continue unprotected
 }
 
 bool FolderLock::is_taken(const Path& folder) {

@@ -1,5 +1,5 @@
-// One process at a time trains in a run's folder: two would remove each other's saves. The lock ends with the process, however
-// that ends.
+// Allows only one process at a time to train in a run's folder: two would remove each other's checkpoints.
+// The lock ends with its process, however that ends.
 #pragma once
 
 #include "base/file.h"
@@ -8,14 +8,14 @@ namespace optimus {
 
 class FolderLock {
  public:
-  FolderLock() = default;  // of nothing
-  // Makes the folder where there is none. Throws UserError when another process holds it.
+  FolderLock() = default;  // holds no lock
+  // Creates the folder if it does not exist. Throws UserError if another process holds the lock.
   static FolderLock take(const Path& folder);
   FolderLock(FolderLock&& other) noexcept;
   FolderLock& operator=(FolderLock&& other) noexcept;
   ~FolderLock();
   bool is_held() const { return file_ >= 0; }
-  // Whether a process holds it; false where there is no such folder.
+  // Whether a process holds it; false if the folder does not exist.
   static bool is_taken(const Path& folder);
 
  private:

@@ -1,4 +1,4 @@
-// See logs.h.
+// Implements logs.h.
 #include "rundir/logs.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kFailed = "failed: ";
 constexpr std::string_view kRankLog = "rank-", kLogEnding = ".log";
 
-// Nothing for a file that is no log.
+// nullopt if the file is not a log.
 std::optional<int> rank_of(const std::string& name) {
   if (name == run_log_path().filename()) return kNoRank;
   if (!starts_with(name, kRankLog) || !ends_with(name, kLogEnding)) return std::nullopt;
@@ -24,13 +24,13 @@ std::optional<int> rank_of(const std::string& name) {
   return std::stoi(number);
 }
 
-std::int64_t middle_of(const std::vector<LogLine>& lines) {
+std::int64_t failure_time(const std::vector<LogLine>& lines) {
   for (auto line = lines.rbegin(); line != lines.rend(); ++line)
     if (line->rank == kNoRank && starts_with(line->text, kFailed)) return line->micros;
   return lines.empty() ? 0 : lines.back().micros;
 }
 
-// Whole lines of the file's end.
+// Parses the complete lines at the end of a file.
 std::vector<LogLine> read_end(const Path& path, int rank, Bytes most) {
   std::error_code error;
   if (std::filesystem::file_size(path, error) == 0 || error) return {};
@@ -68,7 +68,7 @@ std::vector<LogLine> merge_logs(const std::vector<std::vector<LogLine>>& files, 
   for (const std::vector<LogLine>& file : files) all.insert(all.end(), file.begin(), file.end());
   std::stable_sort(all.begin(), all.end(),
                    [](const LogLine& a, const LogLine& b) { return a.micros < b.micros; });
-  const std::int64_t middle = middle_of(all);
+  const std::int64_t middle = failure_time(all);
   std::erase_if(all, [&](const LogLine& line) {
     if (query.rank && line.rank != *query.rank) return true;
     return query.around && static_cast<double>(std::max(line.micros, middle) -
@@ -84,17 +84,18 @@ std::vector<LogLine> read_logs(const Path& run, const LogQuery& query, Bytes mos
   for (const auto& entry : std::filesystem::directory_iterator(folder, error))
     if (const std::optional<int> rank = rank_of(entry.path().filename()))
       found.emplace_back(*rank, entry.path());
-  if (found.empty()) throw UserError("{} has no logs: a run has them in its folder logs", run.string());
+  if (found.empty()) throw UserError("{} has no logs (expected them in its folder logs)", run.string());
   std::sort(found.begin(), found.end());
   if (query.rank &&
       std::none_of(found.begin(), found.end(), [&](const auto& log) { return log.first == *query.rank; }))
-    throw UserError("{}: there is no rank {}, ranks go to {}", run.string(), *query.rank, found.back().first);
+    throw UserError("{}: there is no rank {}; ranks are numbered up to {}", run.string(), *query.rank,
+                    found.back().first);
   std::vector<std::vector<LogLine>> files;
   for (const auto& [rank, path] : found) files.push_back(read_end(path, rank, most));
   return merge_logs(files, query);
 }
 
-void note_failure(const Path& run, const std::string& why) {
+void log_failure(const Path& run, const std::string& why) {
   std::ofstream(run / run_log_path(), std::ios::app) << time_stamp() << kFailed << why << '\n';
 }
 

@@ -1,4 +1,4 @@
-// observations.jsonl: what was seen when something was found or was over, and every ten seconds.
+// Writes observations.jsonl: an observation whenever the number of findings changes, and every ten seconds.
 #pragma once
 
 #include <chrono>
@@ -14,11 +14,11 @@ class ObservationRecord {
  public:
   explicit ObservationRecord(const Path& run) : path_(run / "observations.jsonl") {}
   void operator()(const Observation& seen, const std::vector<Finding>& findings) {
-    constexpr std::chrono::seconds kUsual{10};
+    constexpr std::chrono::seconds kRecordInterval{10};
     const auto now = std::chrono::steady_clock::now();
-    if (findings.size() == num_findings_ && now - written_ < kUsual) return;
+    if (findings.size() == num_findings_ && now - written_ < kRecordInterval) return;
     num_findings_ = findings.size(), written_ = now;
-    std::ofstream(path_, std::ios::app) << to_json(seen).dump() << '\n';  // the run does not depend on it
+    std::ofstream(path_, std::ios::app) << to_json(seen).dump() << '\n';  // a write error is ignored
   }
 
  private:

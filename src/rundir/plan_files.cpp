@@ -1,4 +1,4 @@
-// See plan_files.h.
+// Implements plan_files.h.
 #include "rundir/plan_files.h"
 
 #include <charconv>
@@ -10,7 +10,7 @@ namespace optimus {
 
 Path plan_path(const Path& run, std::int64_t epoch) { return run / "plans" / fmt::format("{}.json", epoch); }
 
-void keep_plan(FileSystem& files, const Path& run, const Plan& plan, std::int64_t epoch) {
+void save_plan(FileSystem& files, const Path& run, const Plan& plan, std::int64_t epoch) {
   value_or_throw(files.create_folders(run / "plans"));
   const std::string text = plan_text(plan);
   value_or_throw(write_atomically(files, plan_path(run, epoch), text));

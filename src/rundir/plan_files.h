@@ -1,5 +1,5 @@
-// The plans of a run in its folder: plan.json is the one in use, plans/N.json that of each epoch, N counting how often the run has
-// changed its plan.
+// The plans of a run in its folder: plan.json is the one in use, plans/N.json that of epoch N, where N counts
+// the changes of plan.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace optimus {
 
-// Both files. Throws UserError when they cannot be written.
-void keep_plan(FileSystem& files, const Path& run, const Plan& plan, std::int64_t epoch);
-// Nothing where the run has none.
+// Writes both files. Throws UserError if they cannot be written.
+void save_plan(FileSystem& files, const Path& run, const Plan& plan, std::int64_t epoch);
+// nullopt if the run has none.
 std::optional<std::int64_t> newest_epoch(const Path& run);
 Path plan_path(const Path& run, std::int64_t epoch);
 

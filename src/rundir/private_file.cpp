@@ -1,4 +1,4 @@
-// See private_file.h.
+// Implements private_file.h.
 #include "rundir/private_file.h"
 
 #include <fcntl.h>
@@ -14,14 +14,14 @@ namespace optimus {
 
 void write_private_file(const Path& path, const std::string& text) {
   const std::string temporary = fmt::format("{}.{}", path.string(), ::getpid());
-  ::unlink(temporary.c_str());  // of a process that had this number before
+  ::unlink(temporary.c_str());  // left by an earlier process with the same id
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   const bool is_written =
       file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   const int reason = errno;
   if (file >= 0) ::close(file);
   if (!is_written || ::rename(temporary.c_str(), path.c_str()) != 0)
-    throw UserError("{} cannot be written: {}", path.string(), std::strerror(is_written ? errno : reason));
+    throw UserError("cannot write {}: {}", path.string(), std::strerror(is_written ? errno : reason));
 }
 
 }  // namespace optimus

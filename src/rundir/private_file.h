@@ -1,4 +1,5 @@
-// A small file that only this user may read, whole or absent: places of stores, with their tokens. Pure.
+// A small file that only this user can read, written atomically: addresses of stores, with their tokens.
+// Pure.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// See run_history.h.
+// Implements run_history.h.
 #include "rundir/run_history.h"
 
 #include <algorithm>
@@ -16,30 +16,30 @@
 namespace optimus {
 namespace {
 
-constexpr int kFirstSteps = 3;  // that warm caches up
-constexpr Bytes kLargestRecord{std::int64_t{256}
-                               << 20};  // beyond that a run says nothing, rather than take the memory
+constexpr int kWarmupSteps = 3;  // warm-up
+constexpr Bytes kMaxRecordBytes{std::int64_t{256}
+                                << 20};  // a run with larger records is skipped, to limit memory
 
 Path file_of(const std::string& history) { return history == "here" ? history_path() : Path(history); }
 
 std::vector<StepMetrics> steps_of_last_plan(const Path& run) {
   const Path path = run / "metrics.jsonl";
   std::vector<StepMetrics> steps =
-      parse_metrics(value_or_throw(read_file(path, kLargestRecord)), path.string());
+      parse_metrics(value_or_throw(read_file(path, kMaxRecordBytes)), path.string());
   if (steps.empty()) return steps;
   const std::int64_t last = steps.back().epoch;
   std::erase_if(steps, [&](const StepMetrics& step) { return step.epoch != last; });
-  steps.erase(steps.begin(), steps.begin() + std::min<std::ptrdiff_t>(kFirstSteps, std::ssize(steps)));
+  steps.erase(steps.begin(), steps.begin() + std::min<std::ptrdiff_t>(kWarmupSteps, std::ssize(steps)));
   return steps;
 }
 
-// Lines that cannot be read, as a last one that was cut off, are passed over.
+// Lines that cannot be parsed are skipped, such as a truncated last line.
 std::vector<Observation> observations_since(const Path& run, std::int64_t step) {
   const Path path = run / "observations.jsonl";
   std::error_code error;
   std::vector<Observation> result;
   if (!std::filesystem::exists(path, error)) return result;
-  for (const std::string& line : split(value_or_throw(read_file(path, kLargestRecord)), '\n')) try {
+  for (const std::string& line : split(value_or_throw(read_file(path, kMaxRecordBytes)), '\n')) try {
       if (trim(line).empty()) continue;
       Observation one = parse_observation(line, path.string());
       if (one.step >= step) result.push_back(std::move(one));
@@ -48,8 +48,8 @@ std::vector<Observation> observations_since(const Path& run, std::int64_t step) 
   return result;
 }
 
-// As the run's decisions had them: hosts are nodes.
-Cluster machines_of(const EndedRun& run) {
+// The cluster as the run's decisions used it: each host is a node.
+Cluster cluster_of(const FinishedRun& run) {
   const int size = num_device_numbers(run.plan);
   std::vector<std::string> hosts(static_cast<std::size_t>(size));
   for (const WorkerEntry& worker : listed_workers(run.folder))
@@ -57,11 +57,11 @@ Cluster machines_of(const EndedRun& run) {
   return Cluster(profile_of(open_cluster(fmt::format("{}x{}", run.device, size)).profile(), hosts));
 }
 
-std::optional<PastRun> past_run(const EndedRun& run) {
+std::optional<PastRun> past_run(const FinishedRun& run) {
   if (run.model.is_custom()) return std::nullopt;
   const std::vector<StepMetrics> steps = steps_of_last_plan(run.folder);
   if (steps.empty()) return std::nullopt;
-  const Cluster cluster = machines_of(run);
+  const Cluster cluster = cluster_of(run);
   RunMeasurements seen{
       run.plan, run.model, cluster, run.device, observations_since(run.folder, steps.front().step), {}};
   for (const StepMetrics& step : steps) seen.step_seconds.push_back(step.seconds.value);
@@ -79,32 +79,32 @@ std::optional<PastRun> past_run(const EndedRun& run) {
 
 }  // namespace
 
-History known_history(const std::string& history, EventSink& events) {
+History load_history(const std::string& history, EventSink& events) {
   std::error_code error;
   if (history == "none" || !std::filesystem::exists(file_of(history), error)) return {};
   try {
     return read_history(history);
   } catch (const UserError& broken) {
-    events.report(Warning{fmt::format("{}; planning goes on without the history", broken.what())});
+    events.report(Warning{fmt::format("{}; planning continues without the history", broken.what())});
     return {};
   }
 }
 
-bool remember_run(const std::string& history, const EndedRun& run, EventSink& events) {
+bool record_run(const std::string& history, const FinishedRun& run, EventSink& events) {
   if (history == "none") return false;
   try {
     std::optional<PastRun> past = past_run(run);
     if (!past) return false;
     std::error_code error;
     History all;
-    // A file that is not ours is not written over.
+    // A file of another format is not overwritten.
     if (std::filesystem::exists(file_of(history), error)) all = read_history(history);
     remember(all, std::move(*past));
     RealFileSystem files;
     value_or_throw(write_history(files, file_of(history), all));
     return true;
   } catch (const UserError& failure) {
-    events.report(Warning{fmt::format("{}; the run is not remembered in the history", failure.what())});
+    events.report(Warning{fmt::format("{}; the run is not recorded in the history", failure.what())});
     return false;
   }
 }

@@ -1,5 +1,6 @@
-// The history of runs on this machine (cost/history.h) as a training uses it: read before its plan is chosen, and told at its end what
-// it took. Nothing leaves the machine, and no run depends on it: what cannot be read or written is one warning.
+// The history of runs on this machine (cost/history.h) as a training uses it: read before its plan is chosen,
+// and extended at its end. Nothing leaves the machine, and no run depends on it: a file that cannot be read
+// or written causes one warning.
 #pragma once
 
 #include <string>
@@ -12,19 +13,20 @@
 
 namespace optimus {
 
-// `history`: a file, "here" (beside what `optimus profile` measures), or "none". A file that is not there yet is an empty history; a
-// broken one too, with a warning.
-History known_history(const std::string& history, EventSink& events);
+// `history`: a file, "here" (next to the results of `optimus profile`), or "none". A missing file is an empty
+// history; so is a broken one, with a warning.
+History load_history(const std::string& history, EventSink& events);
 
-// At the end of a run, from its own records, when they say enough. Two runs that end in the same moment: one of them is not remembered.
-struct EndedRun {
+// Called at the end of a run; uses its own records if they suffice. If two runs end at the same moment, one
+// of them may not be recorded.
+struct FinishedRun {
   Path folder;
-  const Plan& plan;  // the last one
+  const Plan& plan;  // the last plan
   const ModelSpec& model;
-  std::string device;    // type, as standard clusters name it
+  std::string device;    // type, as in standard clusters
   std::int64_t now = 0;  // seconds since 1970
 };
-// Whether it was remembered.
-bool remember_run(const std::string& history, const EndedRun& run, EventSink& events);
+// Returns whether the run was recorded.
+bool record_run(const std::string& history, const FinishedRun& run, EventSink& events);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See run_records.h.
+// Implements run_records.h.
 #include "rundir/run_records.h"
 
 #include "base/error.h"
@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// A file that others are about to write, or that the run never had, is empty.
+// Empty if the file does not exist, or not yet.
 std::string content_of(const Path& path) {
   std::error_code error;
   return std::filesystem::exists(path, error) ? value_or_throw(read_file(path)) : std::string();
@@ -19,10 +19,9 @@ std::string content_of(const Path& path) {
 
 void check_run(const Path& run) {
   std::error_code error;
-  if (!std::filesystem::is_directory(run, error))
-    throw UserError("{}: there is no such folder", run.string());
+  if (!std::filesystem::is_directory(run, error)) throw UserError("{}: no such folder", run.string());
   if (!std::filesystem::exists(run / "plan.json", error))
-    throw UserError("{}: no run of ours, it has no plan.json", run.string());
+    throw UserError("{}: not a run folder (it has no plan.json)", run.string());
 }
 
 std::vector<Decision> read_decisions(const Path& run) {
@@ -32,8 +31,8 @@ std::vector<Decision> read_decisions(const Path& run) {
 
 RunPlans read_run_plans(const Path& run) {
   RunPlans plans;
-  constexpr std::int64_t kMostEpochs = 100'000;
-  const std::int64_t last = std::min(newest_epoch(run).value_or(-1), kMostEpochs);
+  constexpr std::int64_t kMaxEpochs = 100'000;
+  const std::int64_t last = std::min(newest_epoch(run).value_or(-1), kMaxEpochs);
   for (std::int64_t epoch = 0; epoch <= last; ++epoch) try {
       const Plan plan = read_plan(plan_path(run, epoch));
       plans.push_back({epoch, plan_hash(plan), short_text(plan)});

@@ -1,5 +1,5 @@
-// What a run's folder says about its past: decisions, and the plans that they speak of. For commands that tell about a run, while it
-// runs or later; nothing here changes a file.
+// Reads the history of a run from its folder: decisions, and the plans that they refer to. For commands that
+// report on a run, while it runs or later; nothing here modifies a file.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace optimus {
 
-// Throws UserError where no run lies.
+// Throws UserError if the folder contains no run.
 void check_run(const Path& run);
 
-// None where the run has decided nothing. Throws UserError for a file that is not one of ours.
+// Empty if the run has decided nothing. Throws UserError for an invalid file.
 std::vector<Decision> read_decisions(const Path& run);
 
-// A plan that the run had, in short words ("pp2 tp2").
+// A plan that the run used, with its short name ("pp2 tp2").
 struct RunPlan {
   std::int64_t epoch = 0;
   std::string hash, name;
 };
 using RunPlans = std::vector<RunPlan>;
-// In the order of epochs. Files that cannot be read are left out.
+// In the order of epochs. Files that cannot be read are skipped.
 RunPlans read_run_plans(const Path& run);
-// Its words; where the run has no such plan, the first four digits of the hash.
+// The plan's short name; the first four digits of the hash if the run has no such plan.
 std::string name_of(const RunPlans& plans, const std::string& hash);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See shared_folder.h.
+// Implements shared_folder.h.
 #include "rundir/shared_folder.h"
 
 #include "base/deadline.h"
@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kMarkPatience{15};  // network file systems show a new file late
+constexpr Seconds kMarkTimeout{15};  // network file systems show new files late
 
 Path mark_path(const Path& run, const std::string& name) { return run / "logs" / ("mark-" + name); }
 
@@ -28,15 +28,15 @@ FolderMark::~FolderMark() {
 
 void expect_same_folder(const Path& run, const std::string& mark, const std::string& host_of_first,
                         const std::function<void()>& check_interrupted) {
-  const Deadline deadline = Deadline::after(kMarkPatience, "the run's folder");
+  const Deadline deadline = Deadline::after(kMarkTimeout, "the run's folder");
   std::error_code error;
   for (int look = 0; !std::filesystem::exists(mark_path(run, mark), error); ++look) {
     if (deadline.has_passed())
       throw UserError(
-          "{} on {} is not the folder that rank 0 has on {}: --run must name one that all hosts share",
+          "{} on {} is not the folder that rank 0 uses on {}: --run must be a folder that all hosts share",
           run.string(), host_name(), host_of_first);
     check_interrupted();
-    pause_before_look(look);
+    pause_before_query(look);
   }
 }
 

@@ -1,4 +1,5 @@
-// Whether ranks of several hosts have the same run folder: rank 0 puts a mark there, the others look for it. Pure.
+// Checks that the ranks of several hosts use the same run folder: rank 0 creates a mark there, the others
+// look for it. Pure.
 #pragma once
 
 #include <functional>
@@ -8,7 +9,7 @@
 
 namespace optimus {
 
-// A file of rank 0's in the run's folder; gone with this object. Throws UserError.
+// Rank 0's mark file in the run's folder; removed by the destructor. Throws UserError.
 class FolderMark {
  public:
   FolderMark(const Path& run, const std::string& name);
@@ -19,7 +20,8 @@ class FolderMark {
   const Path path_;
 };
 
-// Of the others: the mark must appear, soon. Throws UserError that names both hosts. check_interrupted may throw.
+// On other ranks: waits for the mark. Throws UserError that names both hosts if it does not appear in time.
+// check_interrupted may throw.
 void expect_same_folder(const Path& run, const std::string& mark, const std::string& host_of_first,
                         const std::function<void()>& check_interrupted);
 

@@ -1,4 +1,4 @@
-// A run's store as a board: what salvage needs of it.
+// A run's store as a board.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@ namespace optimus {
 
 class StoreBoard final : public Board {
  public:
-  // shared: with whoever else looks into the store. prefix: before all keys of the run.
+  // store: shared with other users of the store. prefix: prepended to all keys of the run.
   explicit StoreBoard(std::shared_ptr<KeyStore> store, std::string prefix = "")
       : store_(std::move(store)), prefix_(std::move(prefix)) {}
-  static Outcome<std::unique_ptr<Board>> open(const StorePlace& place, const Deadline& deadline) {
+  static Outcome<std::unique_ptr<Board>> open(const StoreAddress& place, const Deadline& deadline) {
     Outcome<std::unique_ptr<KeyStore>> store = open_store(place, deadline);
     if (!store) return tl::unexpected(store.error());
     return std::make_unique<StoreBoard>(std::move(*store));
@@ -25,9 +25,9 @@ class StoreBoard final : public Board {
     return store_->find(prefix_ + key);
   }
   Outcome<std::vector<std::optional<std::string>>> find_all(const std::vector<std::string>& keys) override {
-    KeyStore::Look look;
-    for (const std::string& key : keys) look.asks.push_back(prefix_ + key);
-    return store_->look(look);
+    KeyStore::Query query;
+    for (const std::string& key : keys) query.gets.push_back(prefix_ + key);
+    return store_->query(query);
   }
 
  private:

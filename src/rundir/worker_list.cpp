@@ -1,4 +1,4 @@
-// See worker_list.h.
+// Implements worker_list.h.
 #include "rundir/worker_list.h"
 
 #include <limits>

@@ -1,4 +1,4 @@
-// The run folder's workers.json: the live ranks of a run.
+// Reads workers.json of a run's folder: the live ranks of a run.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace optimus {
 
-// Empty where the folder has no list. Throws UserError for a file of another form.
+// Empty if the folder has no list. Throws UserError for an invalid file.
 std::vector<WorkerEntry> listed_workers(const Path& run);
 
 }  // namespace optimus

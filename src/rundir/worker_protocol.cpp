@@ -1,4 +1,4 @@
-// See worker_protocol.h.
+// Implements worker_protocol.h.
 #include "rundir/worker_protocol.h"
 
 #include <unistd.h>
@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-constexpr int kMostRanks = 1 << 20;
+constexpr int kMaxRanks = 1 << 20;
 
 std::string word(WorkerReport::End end) {
   switch (end) {
@@ -43,7 +43,7 @@ std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::
 
 }  // namespace
 
-std::string text(const WorkerPlace& place) {
+std::string text(const WorkerSpec& place) {
   return one_line({{"rank", place.rank},
                    {"size", place.size},
                    {"host", place.host},
@@ -58,16 +58,16 @@ std::string text(const WorkerPlace& place) {
                    {"terminal", place.terminal}});
 }
 
-std::optional<WorkerPlace> worker_place(const Environment& environment) {
+std::optional<WorkerSpec> worker_spec(const Environment& environment) {
   const std::optional<std::string> said = environment(kWorkerVariable);
   if (!said) return std::nullopt;
   const Json json = parse_json(*said, kWorkerVariable);
   const JsonView view(json, kWorkerVariable);
-  WorkerPlace place;
+  WorkerSpec place;
   const auto number = [&](const char* key, std::int64_t least, std::int64_t most) {
     return static_cast<int>(view.at(key).integer(least, most));
   };
-  place.size = number("size", 1, kMostRanks), place.rank = number("rank", 0, place.size - 1);
+  place.size = number("size", 1, kMaxRanks), place.rank = number("rank", 0, place.size - 1);
   place.port = number("port", 1, 65535), place.threads = number("threads", 1, 1 << 16);
   place.parent = number("parent", 1, INT_MAX);
   place.report = number("report", 0, INT_MAX), place.terminal = number("terminal", -1, INT_MAX);
@@ -102,12 +102,12 @@ WorkerReport parse_worker_report(const std::string& line) {
   if (!is_known) view.at("end").refuse("one of done, interrupted, failed, lost");
   report.why = view.at("why").text();
   for (const JsonView& rank : view.at("missing").elements())
-    report.missing.push_back(static_cast<int>(rank.integer(0, kMostRanks)));
+    report.missing.push_back(static_cast<int>(rank.integer(0, kMaxRanks)));
   if (json.contains("result")) report.result = json["result"];
   return report;
 }
 
-Json hand_over(const OptionTable& table) {
+Json serialize_options(const OptionTable& table) {
   Json all = Json::object();
   for (const Option* option : table.options())
     if (const Json value = option->value(); !value.is_null())
@@ -115,10 +115,10 @@ Json hand_over(const OptionTable& table) {
   return all;
 }
 
-void take_over(OptionTable& table, const Json& options, const std::string& source) {
+void restore_options(OptionTable& table, const Json& options, const std::string& source) {
   for (const auto& [name, entry] : JsonView(options, source).members()) {
     Option* const option = table.find(name);
-    if (option == nullptr) continue;  // of the command line around it
+    if (option == nullptr) continue;  // an option of the enclosing command line
     const Json& value = entry.at("value").raw();
     if (value.is_object()) entry.at("value").refuse("a value or a list");
     const bool is_empty = value.is_string() && value.get_ref<const std::string&>().empty();

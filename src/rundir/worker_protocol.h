@@ -1,6 +1,6 @@
-// What the process that starts a run and its workers tell each other: where a worker stands (an environment variable), the run's
-// settings (a file in its folder), and how a worker ended (a line through a pipe). Not how processes are started (workers.h) nor
-// what a worker does (worker.h).
+// What the process that starts a run and its workers exchange: the place of a worker (an environment
+// variable), the run's settings (a file in its folder), and the end of a worker (a line through a pipe). Not
+// how processes are started (workers.h) nor what a worker does (worker.h).
 #pragma once
 
 #include <optional>
@@ -13,10 +13,13 @@
 
 namespace optimus {
 
-// Set by the starting process for each of its workers, and by nobody else.
+// Set by the starting process for each of its workers.
 inline constexpr const char* kWorkerVariable = "OPTIMUS_WORKER";
 
-struct WorkerPlace {
+// Tells optimus-engine that the program at the other end of its standard input is its host (src/api).
+inline constexpr const char* kHostVariable = "OPTIMUS_HOSTED";
+
+struct WorkerSpec {
   int rank = 0, size = 1;
   std::string host = "127.0.0.1";  // of the store
   int port = 0;
@@ -25,37 +28,38 @@ struct WorkerPlace {
   Path run;
   std::string device;  // cpu, cuda:1
   int threads = 1;
-  int parent = 0;     // process id of who started it
-  int report = -1;    // an open file for the report
-  int terminal = -1;  // an open file that a person reads, for whoever is rank 0; -1: there is none
+  int parent = 0;     // process id of the starting process
+  int report = -1;    // file descriptor for the report
+  int terminal = -1;  // file descriptor of the user's terminal, for rank 0; -1: there is none
 };
-std::string text(const WorkerPlace& place);
-// Nothing when this process is no worker. Throws UserError when the variable makes no sense.
-std::optional<WorkerPlace> worker_place(const Environment& environment);
+std::string text(const WorkerSpec& place);
+// nullopt if this process is not a worker. Throws UserError if the variable is invalid.
+std::optional<WorkerSpec> worker_spec(const Environment& environment);
 Environment process_environment();
 
 struct WorkerReport {
-  // failed: by itself. lost: because others did not answer.
+  // failed: because of an error of its own. lost: because other ranks did not respond.
   enum class End { done, interrupted, failed, lost };
   End end = End::done;
   std::string why;           // failed, lost: one line
-  std::vector<int> missing;  // lost: ranks that did not answer
-  Json result;               // done: whatever the work gives
+  std::vector<int> missing;  // lost: ranks that did not respond
+  Json result;               // done: the result of the work
 };
 std::string text(const WorkerReport& report);  // one line
-// Throws UserError when it is no report.
+// Throws UserError if the line is not a report.
 WorkerReport parse_worker_report(const std::string& line);
 
-// Every option with its value and where that came from, and back; so that a worker sees exactly what was resolved.
-Json hand_over(const OptionTable& table);
+// Serializes every option with its value and origin, and restores them, so that a worker uses exactly the
+// resolved settings.
+Json serialize_options(const OptionTable& table);
 // `source` names the file in errors.
-void take_over(OptionTable& table, const Json& options, const std::string& source);
+void restore_options(OptionTable& table, const Json& options, const std::string& source);
 
-// The member of `workers` in workers.json, which lists all live workers.
+// An element of `workers` in workers.json, which lists all live workers.
 struct WorkerEntry {
   int rank = 0, pid = 0;
   std::string host, device;
-  Path log;  // in the run's folder
+  Path log;  // relative to the run's folder
 };
 Path log_path(int rank);
 std::string workers_json(const std::vector<WorkerEntry>& workers);

@@ -1,4 +1,5 @@
-// What a worker's process is told from outside: by signals, and by a machine's notice (notice.h).
+// Requests that a worker's process receives from outside: through signals, and through a preemption notice
+// (notice.h).
 #pragma once
 
 #include <functional>
@@ -6,8 +7,8 @@
 namespace optimus {
 
 struct WorkerSignals {
-  std::function<bool()> is_interrupted;    // the run is to end
-  std::function<bool()> is_told_to_leave;  // this worker is to go, the others go on
+  std::function<bool()> is_interrupted;      // the run must end
+  std::function<bool()> is_leave_requested;  // this worker must leave, the others continue
 };
 
 }  // namespace optimus

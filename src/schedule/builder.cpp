@@ -7,7 +7,7 @@
 
 namespace optimus {
 
-int ProgramBuilder::add(Instruction instruction, const Frontier& waits) {
+int ProgramBuilder::add(Instruction instruction, const Dependencies& waits) {
   std::vector<Instruction>& list = program_.instructions;
   instruction.slot = slot_;
   instruction.waits_begin = static_cast<std::uint32_t>(program_.wait_pool.size());

@@ -1,5 +1,5 @@
-// The mechanics of writing a program: instructions with their waits, groups and buffers. What is written is decided in
-// compile.cpp and its neighbours.
+// The mechanics of writing a program: instructions with their waits, groups and buffers. compile.cpp and its
+// neighbours decide what is written.
 #pragma once
 
 #include <map>
@@ -9,17 +9,19 @@
 
 namespace optimus {
 
-// Instructions that something waits for.
-using Frontier = std::vector<int>;
+// Indices of the instructions that another instruction waits for.
+using Dependencies = std::vector<int>;
 
 class ProgramBuilder {
  public:
-  explicit ProgramBuilder(int device, const Seat& seat) { program_.device = device, program_.seat = seat; }
+  explicit ProgramBuilder(int device, const PlanLocation& location) {
+    program_.device = device, program_.location = location;
+  }
 
-  // Appends the instruction; returns its index. Waits on the same in-order lane are implied and left out.
-  int add(Instruction instruction, const Frontier& waits);
-  void begin_slot(int slot) { slot_ = slot; }  // of the instructions added from here on; -1: none
-  void use(int buffer, bool is_write);         // by the instruction added last
+  // Appends the instruction and returns its index. Waits on the same in-order lane are implied and omitted.
+  int add(Instruction instruction, const Dependencies& waits);
+  void begin_slot(int slot) { slot_ = slot; }  // for the instructions added from here on; -1: no slot
+  void use(int buffer, bool is_write);         // by the most recently added instruction
 
   int group(Role role, std::vector<int> members);
   int buffer(BufferKind kind, int block, int microbatch, Bytes bytes);

@@ -1,5 +1,5 @@
-// From a plan to a device's step program: the slots of the schedule in order, each as receives, parameter gathers,
-// blocks and sends; then the end of the step.
+// Compiles a plan to the step program of a device: the slots of the schedule in order, each as receives,
+// parameter gathers, blocks and sends; then the end of the step.
 #include <algorithm>
 #include <utility>
 
@@ -11,30 +11,30 @@ namespace optimus {
 StepCompiler::StepCompiler(const Plan& plan, const ModelSpec& model, int device, bool has_buffers)
     : plan_(plan),
       model_(model),
-      seat_(seat_of(plan, device)),
-      pipeline_(plan.pipelines[static_cast<std::size_t>(seat_.pipeline)]),
-      stage_(pipeline_.stages[static_cast<std::size_t>(seat_.stage)]),
+      location_(location_of(plan, device)),
+      pipeline_(plan.pipelines[static_cast<std::size_t>(location_.pipeline)]),
+      stage_(pipeline_.stages[static_cast<std::size_t>(location_.stage)]),
       device_(device),
       has_buffers_(has_buffers),
-      sizes_(plan, model, seat_),
-      builder_(device, seat_),
+      sizes_(plan, model, location_),
+      builder_(device, location_),
       needs_sync_(plan.pipelines.size() > 1) {
   for (const int block : own_blocks()) {
     builder_.buffer(BufferKind::weights, block, -1, sizes_.state(block, StateKind::weights));
     builder_.buffer(BufferKind::gradients, block, -1, sizes_.state(block, StateKind::gradients));
     const Bytes optimizer = sizes_.state(block, StateKind::optimizer);
     if (!strategy(block).offload) builder_.buffer(BufferKind::optimizer_state, block, -1, optimizer);
-    if (const Bytes copy = sizes_.buddy_state(block); copy.value > 0)
-      builder_.buffer(BufferKind::buddy_state, block, -1, copy);
-    weights_left_[block] = static_cast<int>(pipeline_.microbatches.size());
+    if (const Bytes copy = sizes_.copy_state(block); copy.value > 0)
+      builder_.buffer(BufferKind::copy_state, block, -1, copy);
+    weight_gradients_left_[block] = static_cast<int>(pipeline_.microbatches.size());
   }
   if (is_asynchronous(plan.schedule)) stash_weights();
 }
 
-// PipeDream: the newest weights and one older version for each further micro-batch under way. PipeMare: a corrected copy for the
-// backward, and how fast weights move, in the type of gradients.
+// PipeDream stores the newest weights and one older version per additional micro-batch in flight. PipeMare
+// stores a corrected copy for the backward, and the velocity of the weights in the gradient type.
 void StepCompiler::stash_weights() {
-  const int versions = std::min<int>(static_cast<int>(pipeline_.stages.size()) - seat_.stage,
+  const int versions = std::min<int>(static_cast<int>(pipeline_.stages.size()) - location_.stage,
                                      static_cast<int>(pipeline_.microbatches.size()));
   const auto stash = [&](int block, int number, StateKind kind) {
     builder_.buffer(BufferKind::stashed_weights, block, number,
@@ -51,12 +51,14 @@ void StepCompiler::stash_weights() {
 
 namespace {
 
-// Moves gathers of parameters and receives up in the list, to where nothing keeps them waiting any more, so that they are under
-// way while something else is computed. Everything else keeps its order, and they among themselves.
-Program with_early_arrivals(Program program) {
+// Moves parameter gathers and receives forward in the list, to the first position at which all their waits
+// are satisfied, so that they overlap with computation. All other instructions keep their order, and so do
+// the moved ones among themselves.
+Program hoist_gathers_and_receives(Program program) {
   const std::vector<Instruction>& old = program.instructions;
   const auto is_moved = [](const Instruction& at) { return at.lane == Lane::gather || at.op == Op::receive; };
-  std::vector<std::pair<int, int>> places;  // behind which instruction (-1: at the begin), which to move
+  // (index of the instruction to insert after, -1: at the start; index of the moved instruction)
+  std::vector<std::pair<int, int>> places;
   int gather_behind = -1, receive_behind = -1;
   for (int i = 0; i < std::ssize(old); ++i) {
     const Instruction& at = old[static_cast<std::size_t>(i)];
@@ -94,7 +96,7 @@ Program with_early_arrivals(Program program) {
 Program StepCompiler::compile() {
   if (stage_.chunks.front().first() == 0 || stage_.chunks.back().end() == plan_.num_blocks)
     batch_loaded_ = builder_.add({.op = Op::load_batch, .lane = Lane::host}, {});
-  const StagePosition position{seat_.stage, static_cast<int>(pipeline_.stages.size()),
+  const StagePosition position{location_.stage, static_cast<int>(pipeline_.stages.size()),
                                static_cast<int>(pipeline_.microbatches.size()),
                                static_cast<int>(stage_.chunks.size())};
   int number = 0;
@@ -104,7 +106,7 @@ Program StepCompiler::compile() {
   }
   builder_.begin_slot(-1);
   is_asynchronous(plan_.schedule) ? report_step() : finish_step();
-  return has_buffers_ ? with_early_arrivals(builder_.take()) : builder_.take();
+  return has_buffers_ ? hoist_gathers_and_receives(builder_.take()) : builder_.take();
 }
 
 void StepCompiler::slot(const Slot& slot) {
@@ -121,7 +123,7 @@ void StepCompiler::work(const Slot& slot) {
     case Work::backward_input:
       return backward(slot.microbatch, slot.chunk, false);
     case Work::backward_weight:
-      return weights_only(slot.microbatch, slot.chunk);
+      return backward_weights_only(slot.microbatch, slot.chunk);
     case Work::update:
       return update_blocks({}, slot.microbatch);
   }
@@ -129,17 +131,17 @@ void StepCompiler::work(const Slot& slot) {
 
 void StepCompiler::forward(int microbatch, int chunk_number) {
   const Chunk& chunk = stage_.chunks[static_cast<std::size_t>(chunk_number)];
-  Frontier ready;
+  Dependencies ready;
   if (chunk.first() == 0) {
     ready = {batch_loaded_};
   } else {
     const Neighbour from = before(chunk_number);
     ready = cross(*from.stage, from.block, stage_, chunk.first(), microbatch, false,
-                  handed_on_[{chunk.first(), microbatch}]);
+                  passed_on_[{chunk.first(), microbatch}]);
   }
   if (chunk.end() == plan_.num_blocks) ready.push_back(batch_loaded_);  // the targets
-  ready.insert(ready.end(), fresh_.begin(), fresh_.end());
-  fresh_.clear();
+  ready.insert(ready.end(), pending_updates_.begin(), pending_updates_.end());
+  pending_updates_.clear();
   for (int block = chunk.first(); block < chunk.end(); ++block) {
     if (block > chunk.first()) ready = cross(stage_, block - 1, stage_, block, microbatch, false, ready);
     ready = gather_parameters(block, std::move(ready));
@@ -148,7 +150,7 @@ void StepCompiler::forward(int microbatch, int chunk_number) {
   if (chunk.end() < plan_.num_blocks) {
     const Neighbour to = after(chunk_number);
     if (to.stage == &stage_)
-      handed_on_[{to.block, microbatch}] = ready;  // moved when that chunk begins
+      passed_on_[{to.block, microbatch}] = ready;  // sent when that chunk begins
     else
       cross(stage_, chunk.end() - 1, *to.stage, to.block, microbatch, false, ready);
   }
@@ -156,17 +158,17 @@ void StepCompiler::forward(int microbatch, int chunk_number) {
 
 void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights) {
   const Chunk& chunk = stage_.chunks[static_cast<std::size_t>(chunk_number)];
-  Frontier ready;
+  Dependencies ready;
   if (chunk.end() < plan_.num_blocks) {
     const Neighbour from = after(chunk_number);
     ready = cross(*from.stage, from.block, stage_, chunk.end() - 1, microbatch, true,
-                  handed_on_[{chunk.end() - 1, microbatch}]);
+                  passed_on_[{chunk.end() - 1, microbatch}]);
   }
-  ready.insert(ready.end(), fresh_.begin(), fresh_.end());
+  ready.insert(ready.end(), pending_updates_.begin(), pending_updates_.end());
   for (int block = chunk.end() - 1; block >= chunk.first(); --block) {
     if (block < chunk.end() - 1) ready = cross(stage_, block + 1, stage_, block, microbatch, true, ready);
     if (is_recomputed(block) && block + 1 == recompute_group(block).end)
-      ready = recompute(microbatch, block, std::move(ready));  // with the weights that the backward needs
+      ready = recompute(microbatch, block, std::move(ready));  // gathers the weights that the backward needs
     else if (needs_gather(block, microbatch, chunk_number))
       ready = gather_parameters(block, std::move(ready));
     ready = backward_block(microbatch, block, std::move(ready), with_weights);
@@ -174,17 +176,18 @@ void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights)
   if (chunk.first() > 0) {
     const Neighbour to = before(chunk_number);
     if (to.stage == &stage_)
-      handed_on_[{to.block, microbatch}] = ready;
+      passed_on_[{to.block, microbatch}] = ready;
     else
       cross(stage_, chunk.first(), *to.stage, to.block, microbatch, true, ready);
   }
 }
 
 bool StepCompiler::has_backward_weights(int block) const {
-  return kind(block) != BlockKind::embedding || model_.norm_place == NormPlace::post;
+  return kind(block) != BlockKind::embedding || model_.norm_position == NormPosition::post;
 }
 
-// The last block still has the weights of its forward when that was just before; autograd keeps them anyway.
+// The last block still has the weights of its forward if the forward was the preceding slot. Autograd keeps
+// the weights of custom blocks anyway.
 bool StepCompiler::needs_gather(int block, int microbatch, int chunk) const {
   const bool is_last = block + 1 == plan_.num_blocks;
   if (is_last && (kind(block) == BlockKind::custom || last_forward_ == std::pair(microbatch, chunk)))
@@ -192,27 +195,27 @@ bool StepCompiler::needs_gather(int block, int microbatch, int chunk) const {
   return has_backward_weights(block);
 }
 
-void StepCompiler::weights_only(int microbatch, int chunk_number) {
+void StepCompiler::backward_weights_only(int microbatch, int chunk_number) {
   const Chunk& chunk = stage_.chunks[static_cast<std::size_t>(chunk_number)];
   for (int block = chunk.end() - 1; block >= chunk.first(); --block) backward_weights(microbatch, block);
 }
 
 StepCompiler::Neighbour StepCompiler::before(int chunk) const {
-  const bool wraps = seat_.stage == 0;
+  const bool wraps = location_.stage == 0;
   const Stage& stage =
-      wraps ? pipeline_.stages.back() : pipeline_.stages[static_cast<std::size_t>(seat_.stage - 1)];
+      wraps ? pipeline_.stages.back() : pipeline_.stages[static_cast<std::size_t>(location_.stage - 1)];
   return {&stage, stage.chunks[static_cast<std::size_t>(wraps ? chunk - 1 : chunk)].end() - 1};
 }
 
 StepCompiler::Neighbour StepCompiler::after(int chunk) const {
-  const bool wraps = seat_.stage + 1 == std::ssize(pipeline_.stages);
+  const bool wraps = location_.stage + 1 == std::ssize(pipeline_.stages);
   const Stage& stage =
-      wraps ? pipeline_.stages.front() : pipeline_.stages[static_cast<std::size_t>(seat_.stage + 1)];
+      wraps ? pipeline_.stages.front() : pipeline_.stages[static_cast<std::size_t>(location_.stage + 1)];
   return {&stage, stage.chunks[static_cast<std::size_t>(wraps ? chunk + 1 : chunk)].first()};
 }
 
-Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
-                             bool is_backward, const Frontier& ready) {
+Dependencies StepCompiler::cross(const Stage& from, int from_block, const Stage& to, int to_block,
+                                 int microbatch, bool is_backward, const Dependencies& ready) {
   const LayerStrategy &from_strategy = strategy_of(from, from_block),
                       &to_strategy = strategy_of(to, to_block);
   if (&from == &to && is_same_split(from_strategy, to_strategy)) return ready;
@@ -225,12 +228,12 @@ Frontier StepCompiler::cross(const Stage& from, int from_block, const Stage& to,
                           output_width(model_, std::min(from_block, to_block))};
   if (&from == &stage_) send(crossing, microbatch, is_backward, ready);
   if (&to != &stage_) return {};
-  Frontier arrived = receive(crossing, microbatch, is_backward);
+  Dependencies arrived = receive(crossing, microbatch, is_backward);
   if (crossing.is_inside()) {
-    // What stays on this device is copied where it is wanted.
+    // The part that stays on this device is copied.
     arrived.insert(arrived.end(), ready.begin(), ready.end());
     if (has_buffers_)
-      arrivals_[{is_backward, to_block, microbatch}].push_back(leaving(from_block, microbatch, is_backward));
+      received_[{is_backward, to_block, microbatch}].push_back(outgoing(from_block, microbatch, is_backward));
   }
   return join_parts(crossing, microbatch, is_backward, std::move(arrived));
 }
@@ -246,14 +249,16 @@ Instruction message(Op op, int peer, int microbatch, bool is_backward, std::int6
 
 }  // namespace
 
-// Of two crossings of one kind messages may be on their way: a send waits for those of the one before the last.
-Frontier StepCompiler::send(const Crossing& crossing, int microbatch, bool is_backward, Frontier ready) {
-  std::vector<Frontier>& sent = sent_[{is_backward, &crossing.to}];
+// The messages of at most two crossings of one kind are in flight: a send waits for the messages of the
+// crossing before the last.
+Dependencies StepCompiler::send(const Crossing& crossing, int microbatch, bool is_backward,
+                                Dependencies ready) {
+  std::vector<Dependencies>& sent = sent_[{is_backward, &crossing.to}];
   if (sent.size() >= 2) {
-    const Frontier& before = sent[sent.size() - 2];
+    const Dependencies& before = sent[sent.size() - 2];
     ready.insert(ready.end(), before.begin(), before.end());
   }
-  Frontier messages;
+  Dependencies messages;
   const Bytes all = sizes_.boundary(crossing.from_block, sequences(microbatch), crossing.width);
   for (const Route& route :
        routes(true, crossing.from_side, crossing.to_side, sequences(microbatch), crossing.width)) {
@@ -264,8 +269,8 @@ Frontier StepCompiler::send(const Crossing& crossing, int microbatch, bool is_ba
     instruction.block = crossing.from_block, instruction.chunk = chunk_of(crossing.from_block);
     messages.push_back(builder_.add(instruction, ready));
     if (!has_buffers_) continue;
-    builder_.use(leaving(crossing.from_block, microbatch, is_backward), false);
-    // All of it goes as it is; some of it is packed first.
+    builder_.use(outgoing(crossing.from_block, microbatch, is_backward), false);
+    // A message with all data needs no buffer; a message with a part of them is packed first.
     if (bytes < all.value)
       builder_.use(builder_.buffer(BufferKind::message, crossing.from_block, microbatch, Bytes(bytes)), true);
   }
@@ -273,11 +278,12 @@ Frontier StepCompiler::send(const Crossing& crossing, int microbatch, bool is_ba
   return messages;
 }
 
-// Likewise: a receive waits until what came before the last has been read.
-Frontier StepCompiler::receive(const Crossing& crossing, int microbatch, bool is_backward) {
-  std::vector<int>& buffers = arrivals_[{is_backward, crossing.to_block, microbatch}];
-  Frontier room, arrived;
-  if (const auto& readers = readers_[is_backward]; readers.size() >= 2) room = {readers[readers.size() - 2]};
+// Likewise, a receive waits until the data that arrived before the last crossing have been read.
+Dependencies StepCompiler::receive(const Crossing& crossing, int microbatch, bool is_backward) {
+  std::vector<int>& buffers = received_[{is_backward, crossing.to_block, microbatch}];
+  Dependencies free_memory_waits, arrived;
+  if (const auto& readers = readers_[is_backward]; readers.size() >= 2)
+    free_memory_waits = {readers[readers.size() - 2]};
   for (const Route& route :
        routes(false, crossing.from_side, crossing.to_side, sequences(microbatch), crossing.width)) {
     const int peer = crossing.from.devices[static_cast<std::size_t>(route.peer)];
@@ -285,7 +291,7 @@ Frontier StepCompiler::receive(const Crossing& crossing, int microbatch, bool is
     const std::int64_t bytes = route.num_elements * bytes_of(plan_.precision);
     Instruction instruction = message(Op::receive, peer, microbatch, is_backward, bytes);
     instruction.block = crossing.to_block, instruction.chunk = chunk_of(crossing.to_block);
-    arrived.push_back(builder_.add(instruction, room));
+    arrived.push_back(builder_.add(instruction, free_memory_waits));
     if (!has_buffers_) continue;
     buffers.push_back(builder_.buffer(BufferKind::message, crossing.to_block, microbatch, Bytes(bytes)));
     builder_.use(buffers.back(), true);
@@ -293,9 +299,10 @@ Frontier StepCompiler::receive(const Crossing& crossing, int microbatch, bool is
   return arrived;
 }
 
-// Tensor parts receive a slice each, so that no byte crosses a slow link twice; here they put them together.
-Frontier StepCompiler::join_parts(const Crossing& crossing, int microbatch, bool is_backward,
-                                  Frontier arrived) {
+// Each tensor part receives one slice, so that no byte crosses a slow link twice; here the parts gather the
+// whole.
+Dependencies StepCompiler::join_parts(const Crossing& crossing, int microbatch, bool is_backward,
+                                      Dependencies arrived) {
   const LayerStrategy& strategy = crossing.to_side.strategy;
   if (strategy.tp == 1 || strategy.sequence_parallel) return arrived;
   const int block = crossing.to_block;
@@ -303,7 +310,7 @@ Frontier StepCompiler::join_parts(const Crossing& crossing, int microbatch, bool
   const int gather = tensor_collective(
       Op::all_gather, {Op::receive, Part::whole, microbatch, block, is_backward}, whole, arrived);
   if (has_buffers_) {
-    std::vector<int>& arrivals = arrivals_[{is_backward, block, microbatch}];
+    std::vector<int>& arrivals = received_[{is_backward, block, microbatch}];
     for (const int buffer : arrivals) builder_.use(buffer, false);
     const int joined = builder_.buffer(BufferKind::joined, block, microbatch,
                                        sizes_.joined(block, sequences(microbatch), crossing.width));
@@ -313,26 +320,26 @@ Frontier StepCompiler::join_parts(const Crossing& crossing, int microbatch, bool
   return {gather};
 }
 
-int StepCompiler::leaving(int block, int microbatch, bool is_backward) {
-  const auto [at, is_new] = leaving_.try_emplace({is_backward, block, microbatch}, -1);
+int StepCompiler::outgoing(int block, int microbatch, bool is_backward) {
+  const auto [at, is_new] = outgoing_.try_emplace({is_backward, block, microbatch}, -1);
   if (is_new)
     at->second = builder_.buffer(
-        BufferKind::leaving, block, microbatch,
+        BufferKind::outgoing, block, microbatch,
         sizes_.boundary(block, sequences(microbatch), output_width(model_, is_backward ? block - 1 : block)));
   return at->second;
 }
 
-// A forward again does not read the gradient that its backward waits for.
-void StepCompiler::use_arrivals(const Instruction& by) {
+// A recomputation does not read the gradient that its backward waits for.
+void StepCompiler::use_received(const Instruction& by) {
   const Op op = by.lane == Lane::tensor ? by.serves : by.op;
   if (op != Op::forward && op != Op::backward_input && op != Op::backward_weight) return;
   const bool is_backward = op != Op::forward;
-  const auto at = arrivals_.find({is_backward, by.block, by.microbatch});
-  if (at == arrivals_.end()) return;
+  const auto at = received_.find({is_backward, by.block, by.microbatch});
+  if (at == received_.end()) return;
   for (const int buffer : std::exchange(at->second, {})) builder_.use(buffer, false);
   if (by.lane == Lane::tensor) return;
   readers_[is_backward].push_back(last_compute_);
-  arrivals_.erase(at);
+  received_.erase(at);
 }
 
 const std::vector<Route>& StepCompiler::routes(bool is_out, const Side& from, const Side& to, int sequences,
@@ -344,21 +351,23 @@ const std::vector<Route>& StepCompiler::routes(bool is_out, const Side& from, co
     if (known.is_out == is_out && known.sequences == sequences && known.width == width &&
         is_same(known.from, from) && is_same(known.to, to))
       return known.routes;
-  constexpr std::size_t kMost = 8;
-  if (known_routes_.size() == kMost) known_routes_.clear();
-  known_routes_.push_back(
-      {is_out, from, to, sequences, width,
-       (is_out ? routes_out : routes_in)(from, to, seat_.index, sequences, plan_.sequence_length, width)});
+  constexpr std::size_t kMaxCachedRoutes = 8;
+  if (known_routes_.size() == kMaxCachedRoutes) known_routes_.clear();
+  known_routes_.push_back({is_out, from, to, sequences, width,
+                           (is_out ? routes_out : routes_in)(from, to, location_.index, sequences,
+                                                             plan_.sequence_length, width)});
   return known_routes_.back().routes;
 }
 
-Frontier StepCompiler::gather_parameters(int block, Frontier waits) {
+Dependencies StepCompiler::gather_parameters(int block, Dependencies waits) {
   const LayerStrategy& s = strategy(block);
-  const bool gathers_experts = has_experts(block) && expert_shard_count(stage_, s) > 1;
-  if (s.zero < 3 || (shard_count(stage_, s) == 1 && !gathers_experts)) return waits;
-  // Whole weights of this block and of the next are there at a time: a gather waits until the block two before is done.
-  Frontier room;
-  if (recent_computes_.size() >= 2) room.push_back(recent_computes_[recent_computes_.size() - 2]);
+  const bool has_sharded_experts = has_experts(block) && expert_shard_count(stage_, s) > 1;
+  if (s.zero < 3 || (shard_count(stage_, s) == 1 && !has_sharded_experts)) return waits;
+  // At most two blocks have whole weights at the same time: a gather waits until the block two positions
+  // earlier is done.
+  Dependencies free_memory_waits;
+  if (recent_computes_.size() >= 2)
+    free_memory_waits.push_back(recent_computes_[recent_computes_.size() - 2]);
   const Bytes dense = sizes_.part(block, StateKind::weights),
               experts = sizes_.experts(block, StateKind::weights);
   gathered_[block] = builder_.buffer(BufferKind::gathered_weights, block, -1,
@@ -367,12 +376,12 @@ Frontier StepCompiler::gather_parameters(int block, Frontier waits) {
     Instruction instruction{
         .op = Op::gather_parameters, .lane = Lane::gather, .chunk = chunk_of(block), .block = block};
     instruction.group = group, instruction.bytes = bytes.value;
-    waits.push_back(builder_.add(instruction, room));
+    waits.push_back(builder_.add(instruction, free_memory_waits));
     builder_.use(gathered_[block], true);
     use_exchange(block, sizes_.exchange_buffer(block, StateKind::weights));
   };
   if (shard_count(stage_, s) > 1) gather(data_group(block, Role::gather), dense);
-  if (gathers_experts) gather(expert_data_group(block, Role::gather), experts);
+  if (has_sharded_experts) gather(expert_data_group(block, Role::gather), experts);
   return waits;
 }
 

@@ -1,5 +1,5 @@
-// See execute.h. Instructions that meet (messages, collectives) are merged into one event; then the events are taken in
-// topological order.
+// Implements execute.h. Matching instructions (messages, collectives) are merged into one event; the events
+// are then processed in topological order.
 #include "schedule/execute.h"
 
 #include <algorithm>
@@ -10,19 +10,19 @@
 namespace optimus {
 namespace {
 
-bool is_send(Op op) { return op == Op::send || op == Op::send_buddy; }
-bool is_receive(Op op) { return op == Op::receive || op == Op::receive_buddy; }
+bool is_send(Op op) { return op == Op::send || op == Op::send_copy; }
+bool is_receive(Op op) { return op == Op::receive || op == Op::receive_copy; }
 
-// Kinds of messages that have an order of their own: activations, gradients, buddies.
+// Kinds of messages that are ordered independently: activations, gradients, shard copies.
 int message_kind(const Instruction& i) {
-  if (i.op == Op::send_buddy || i.op == Op::receive_buddy) return 2;
+  if (i.op == Op::send_copy || i.op == Op::receive_copy) return 2;
   return i.is_backward ? 1 : 0;
 }
 
-// Gives each instruction its event: a number of its own, or one that it shares with those it meets.
-class Meetings {
+// Assigns an event number to each instruction. Matching instructions share one number.
+class EventMatcher {
  public:
-  explicit Meetings(const std::vector<Program>& programs) : programs_(programs) {
+  explicit EventMatcher(const std::vector<Program>& programs) : programs_(programs) {
     for (const Program& program : programs) event_of_.emplace_back(program.instructions.size(), -1);
   }
 
@@ -37,18 +37,18 @@ class Meetings {
       for (std::size_t k = 0; k < events.size(); ++k) {
         const std::size_t expected = key.second.empty() ? programs_.size() : key.second.size();
         if (events[k].members != expected)
-          return failure("collective {} of a group of {} is reached by {} of them", k, expected,
+          return failure("collective {} of a group of {} devices is reached by only {} of them", k, expected,
                          events[k].members);
       }
-    return partners_agree();
+    return check_matches();
   }
 
   int event_of(std::size_t program, std::size_t instruction) const { return event_of_[program][instruction]; }
   int num_events() const { return num_events_; }
 
  private:
-  // Those that meet must mean the same: operation, block, micro-batch, direction and size.
-  Outcome<void> partners_agree() const {
+  // Matching instructions must agree on operation, block, micro-batch, direction and size.
+  Outcome<void> check_matches() const {
     struct First {
       const Program* program = nullptr;
       const Instruction* instruction = nullptr;
@@ -70,8 +70,8 @@ class Meetings {
             (is_message ? is_send(at.op) != is_send(other.op) : at.op == other.op && at.block == other.block);
         if (!agree)
           return failure(
-              "devices {} and {} meet with different work: {} of block {}, {} bytes, and {} of block {}, {} "
-              "bytes",
+              "devices {} and {} have mismatched operations: {} of block {}, {} bytes, and {} of block {}, "
+              "{} bytes",
               first.program->device, programs_[p].device, text(other.op), other.block, other.bytes,
               text(at.op), at.block, at.bytes);
       }
@@ -116,38 +116,39 @@ class Meetings {
   int num_events_ = 0;
   std::map<std::tuple<int, int, int>, Message> messages_;
   std::map<std::pair<Role, std::vector<int>>, std::vector<Collective>> collectives_;
-  std::map<std::pair<std::size_t, int>, std::size_t> passed_;  // (program, group) -> collectives so far
+  // (program, group) -> number of collectives so far
+  std::map<std::pair<std::size_t, int>, std::size_t> passed_;
 };
 
 struct EventGraph {
   std::vector<double> duration, start;
-  std::vector<int> unmet;
+  std::vector<int> num_unmet;
   std::vector<std::vector<int>> next;
 };
 
-// What came last on each lane; on the transfer lane for each peer, direction and kind.
+// The order in which a lane is sequential: per lane; on the transfer lane per peer, direction and kind.
 using LaneKey = std::tuple<Lane, int, bool, int>;
 LaneKey lane_key(const Instruction& i) {
   if (i.lane != Lane::transfer) return {i.lane, -1, false, 0};
   return {i.lane, i.peer, is_send(i.op), message_kind(i)};
 }
 
-EventGraph build_graph(const std::vector<Program>& programs, const Meetings& meetings,
+EventGraph build_graph(const std::vector<Program>& programs, const EventMatcher& matcher,
                        const DurationOf& duration) {
-  const auto n = static_cast<std::size_t>(meetings.num_events());
+  const auto n = static_cast<std::size_t>(matcher.num_events());
   EventGraph graph{std::vector<double>(n), std::vector<double>(n), std::vector<int>(n),
                    std::vector<std::vector<int>>(n)};
   for (std::size_t p = 0; p < programs.size(); ++p) {
     std::map<LaneKey, int> last;
     for (std::size_t i = 0; i < programs[p].instructions.size(); ++i) {
       const Instruction& instruction = programs[p].instructions[i];
-      const int event = meetings.event_of(p, i);
+      const int event = matcher.event_of(p, i);
       const auto after = [&](int earlier) {
         graph.next[static_cast<std::size_t>(earlier)].push_back(event);
-        ++graph.unmet[static_cast<std::size_t>(event)];
+        ++graph.num_unmet[static_cast<std::size_t>(event)];
       };
       for (const int wait : programs[p].waits(instruction))
-        after(meetings.event_of(p, static_cast<std::size_t>(wait)));
+        after(matcher.event_of(p, static_cast<std::size_t>(wait)));
       const auto [at, is_first] = last.try_emplace(lane_key(instruction), event);
       if (!is_first) after(std::exchange(at->second, event));
       double& longest = graph.duration[static_cast<std::size_t>(event)];
@@ -157,11 +158,11 @@ EventGraph build_graph(const std::vector<Program>& programs, const Meetings& mee
   return graph;
 }
 
-// Takes every event whose conditions are met; returns how many there were.
+// Processes every event whose dependencies are complete; returns the number of processed events.
 std::size_t run(EventGraph& graph) {
   std::vector<int> ready;
-  for (std::size_t e = 0; e < graph.unmet.size(); ++e)
-    if (graph.unmet[e] == 0) ready.push_back(static_cast<int>(e));
+  for (std::size_t e = 0; e < graph.num_unmet.size(); ++e)
+    if (graph.num_unmet[e] == 0) ready.push_back(static_cast<int>(e));
   std::size_t done = 0;
   while (!ready.empty()) {
     const auto event = static_cast<std::size_t>(ready.back());
@@ -171,17 +172,17 @@ std::size_t run(EventGraph& graph) {
     for (const int next : graph.next[event]) {
       double& start = graph.start[static_cast<std::size_t>(next)];
       start = std::max(start, end);
-      if (--graph.unmet[static_cast<std::size_t>(next)] == 0) ready.push_back(next);
+      if (--graph.num_unmet[static_cast<std::size_t>(next)] == 0) ready.push_back(next);
     }
   }
   return done;
 }
 
-std::string first_stuck(const std::vector<Program>& programs, const Meetings& meetings,
-                        const EventGraph& graph) {
+std::string first_blocked(const std::vector<Program>& programs, const EventMatcher& matcher,
+                          const EventGraph& graph) {
   for (std::size_t p = 0; p < programs.size(); ++p)
     for (std::size_t i = 0; i < programs[p].instructions.size(); ++i)
-      if (graph.unmet[static_cast<std::size_t>(meetings.event_of(p, i))] > 0) {
+      if (graph.num_unmet[static_cast<std::size_t>(matcher.event_of(p, i))] > 0) {
         const Instruction& at = programs[p].instructions[i];
         return fmt::format("device {}, instruction {}: {} of block {}, micro-batch {}", programs[p].device, i,
                            text(at.op), at.block, at.microbatch);
@@ -192,17 +193,17 @@ std::string first_stuck(const std::vector<Program>& programs, const Meetings& me
 }  // namespace
 
 Outcome<Timeline> execute(const std::vector<Program>& programs, const DurationOf& duration) {
-  Meetings meetings(programs);
-  if (Outcome<void> fits = meetings.assign(); !fits) return tl::unexpected(fits.error());
-  EventGraph graph = build_graph(programs, meetings, duration);
-  if (run(graph) < graph.unmet.size())
-    return failure("the programs wait in a circle; the first that cannot go on: {}",
-                   first_stuck(programs, meetings, graph));
+  EventMatcher matcher(programs);
+  if (Outcome<void> fits = matcher.assign(); !fits) return tl::unexpected(fits.error());
+  EventGraph graph = build_graph(programs, matcher, duration);
+  if (run(graph) < graph.num_unmet.size())
+    return failure("deadlock: the programs wait in a cycle; first blocked instruction: {}",
+                   first_blocked(programs, matcher, graph));
   Timeline timeline;
   for (std::size_t p = 0; p < programs.size(); ++p) {
     timeline.times.emplace_back();
     for (std::size_t i = 0; i < programs[p].instructions.size(); ++i) {
-      const auto event = static_cast<std::size_t>(meetings.event_of(p, i));
+      const auto event = static_cast<std::size_t>(matcher.event_of(p, i));
       const double start = graph.start[event], end = start + graph.duration[event];
       timeline.times.back().push_back({start, end});
       timeline.length = std::max(timeline.length, end);

@@ -1,9 +1,10 @@
-// Runs programs without doing anything: who would start what when, if each instruction took the time it is given.
+// Executes programs abstractly: computes when each instruction would start and end if it took a given time.
 //
-// This is the meaning of a program in its shortest form. Lanes are in order, waits are kept, collectives start when
-// their last member arrives, a message when both sides have reached it. Because these rules only ever add up to a graph
-// of what must come before what, either the graph has no circle and the programs end under any timing, or they can hang
-// under every timing, and the failure names a circle. The simulator adds links and interference to it.
+// This is the semantics of programs in its shortest form. Lanes are in order, waits are respected, a
+// collective starts when its last member arrives, and a message starts when both sides have reached it. These
+// rules define a dependency graph. Either the graph has no cycle and the programs terminate under any timing,
+// or they can deadlock under every timing, and the error names a cycle. The simulator adds links and
+// interference.
 #pragma once
 
 #include <functional>
@@ -25,8 +26,9 @@ struct Timeline {
 
 using DurationOf = std::function<double(const Program& program, const Instruction& instruction)>;
 
-// Durations must not be negative; partners of a message or collective take the longest of theirs. Fails when the
-// programs do not fit together (a message without partner, a group without a member's program) or wait in a circle.
+// Durations must not be negative. The members of a collective and both sides of a message take the longest of
+// their durations. Fails if the programs do not match (a message without a partner, a group without a
+// member's program) or wait in a cycle.
 Outcome<Timeline> execute(const std::vector<Program>& programs, const DurationOf& duration);
 
 }  // namespace optimus

@@ -31,8 +31,8 @@ Order one_f_one_b(const StagePosition& at) {
 
 namespace {
 
-// The k-th forward of a stage: rounds of num_stages micro-batches, each round through all chunks. Backwards go through
-// the chunks the other way.
+// The k-th forward of a stage: rounds of num_stages micro-batches, each round through all chunks. Backwards
+// traverse the chunks in reverse order.
 Slot interleaved_slot(int k, Work work, const StagePosition& at) {
   const int round_length = at.num_stages * at.num_chunks;
   const int chunk = k % round_length / at.num_stages;
@@ -43,8 +43,8 @@ Slot interleaved_slot(int k, Work work, const StagePosition& at) {
 }  // namespace
 
 Order interleaved(const StagePosition& at) {
-  // Planned for whole rounds; micro-batches that do not exist are then left out. What remains keeps its order, so it
-  // cannot wait for itself where the whole did not.
+  // Planned for whole rounds; micro-batches that do not exist are then omitted. The remaining slots keep
+  // their order, so they cannot deadlock if the whole order does not.
   ensure(static_cast<std::int64_t>(at.num_microbatches + at.num_stages) * at.num_chunks < (1 << 30),
          "{} micro-batches of {} chunks are too many", at.num_microbatches, at.num_chunks);
   const int rounds = (at.num_microbatches + at.num_stages - 1) / at.num_stages;
@@ -65,8 +65,8 @@ Order interleaved(const StagePosition& at) {
 }
 
 Order zero_bubble(const StagePosition& at) {
-  // Stage s lags s weight gradients behind its input gradients: the input gradients hurry to the stages before it, and
-  // the weight gradients fill the time in which the pipeline empties.
+  // Stage s delays its weight gradients by s micro-batches: the input gradients reach the preceding stages
+  // early, and the weight gradients fill the time in which the pipeline drains.
   Order order;
   const int m = at.num_microbatches, ahead = std::min(at.num_stages - at.stage - 1, m), lag = at.stage;
   int forward = 0, weight = 0;
@@ -106,7 +106,7 @@ Order order_of(Schedule schedule, const StagePosition& at) {
   return {};
 }
 
-int most_kept(Schedule schedule, const StagePosition& at) {
+int max_saved_microbatches(Schedule schedule, const StagePosition& at) {
   const int m = at.num_microbatches, p = at.num_stages;
   switch (schedule) {
     case Schedule::gpipe:
@@ -116,16 +116,17 @@ int most_kept(Schedule schedule, const StagePosition& at) {
     case Schedule::pipemare:
       return std::min(p - at.stage, m);
     case Schedule::interleaved: {
-      // Whole rounds: the forwards ahead and the one under way. A short last round keeps what its order says.
+      // Whole rounds: the forwards in advance plus the current one. For an incomplete last round, count in
+      // the order itself.
       if (m % p == 0)
         return std::min(m * at.num_chunks, (p - at.stage - 1) * 2 + (at.num_chunks - 1) * p + 1);
-      int kept = 0, most = 0;
+      int saved = 0, most = 0;
       for (const Slot& slot : interleaved(at))
-        most = std::max(most, kept += slot.work == Work::forward ? 1 : -1);
+        most = std::max(most, saved += slot.work == Work::forward ? 1 : -1);
       return most;
     }
     case Schedule::zero_bubble:
-      return std::min(p, m);  // p - stage forwards ahead, and `stage` late weight gradients
+      return std::min(p, m);  // p - stage forwards in advance, and `stage` delayed weight gradients
   }
   return 0;
 }

@@ -1,17 +1,18 @@
-// A schedule as data: in which order one stage of a pipeline works on its micro-batches.
+// A schedule as data: the order in which one stage of a pipeline processes its micro-batches.
 //
 //   text(one_f_one_b({.stage = 0, .num_stages = 2, .num_microbatches = 3})) == "F0 F1 B0 F2 B1 B2"
 //
-// F is a forward, B a backward; where the backward is split, B is the gradient of the input and W that of the weights;
-// U is an update of the weights (asynchronous schedules); F3.1 is micro-batch 3 in chunk 1. Four stages, time to the
-// right, forward 1 unit and backward 2:
+// F is a forward, B a backward. If the backward is split, B is the gradient of the input and W the gradient
+// of the weights. U is a weight update (asynchronous schedules). F3.1 is micro-batch 3 in chunk 1. Four
+// stages, time to the right, forward 1 unit and backward 2:
 //
 //   GPipe          0 F0F1F2F3            B3B3B2B2B1B1B0B0
 //                  1   F0F1F2F3        B3B3B2B2B1B1B0B0
 //   1F1B           0 F0F1F2F3        B0B0  B1B1  B2B2  B3B3
 //                  3       F0B0B0F1B1B1F2B2B2F3B3B3
 //
-// Nothing here knows devices, tensors or time. Read next: schedule/program.h (from orders to instructions).
+// Orders are independent of devices, tensors and time. Read next: schedule/program.h (from orders to
+// instructions).
 #pragma once
 
 #include <string>
@@ -34,23 +35,28 @@ struct StagePosition {
   int stage = 0, num_stages = 1, num_microbatches = 1, num_chunks = 1;
 };
 
-// All forwards, then all backwards, the last micro-batch first. Keeps num_microbatches micro-batches.
+// All forwards, then all backwards, the last micro-batch first. Saves activations of num_microbatches
+// micro-batches.
 Order gpipe(const StagePosition& at);
-// PipeDream-Flush: as few forwards ahead as keep the pipeline full. Keeps min(num_stages - stage, num_microbatches).
+// PipeDream-Flush: the fewest forwards in advance that keep the pipeline full. Saves activations of
+// min(num_stages - stage, num_microbatches) micro-batches.
 Order one_f_one_b(const StagePosition& at);
-// Several chunks a stage, num_stages micro-batches of one chunk at a time: the bubble shrinks by the number of chunks.
-// Any number of micro-batches; those that do not fill a last round leave it short.
+// Several chunks per stage, num_stages micro-batches of one chunk at a time: the bubble shrinks by the number
+// of chunks. Any number of micro-batches is allowed; the last round may be incomplete.
 Order interleaved(const StagePosition& at);
-// Weight gradients fill what would be bubbles (ZB-H1): memory as 1F1B's first stage on every stage.
+// Weight gradients fill what would be bubbles (ZB-H1). Every stage needs the memory of the first stage of
+// 1F1B.
 Order zero_bubble(const StagePosition& at);
-// 1F1B without flush: each micro-batch's update follows its backward. PipeDream keeps the weights that a forward used
-// for its backward; PipeMare uses the newest and corrects. The order is the same.
+// 1F1B without flush: the update of each micro-batch follows its backward. PipeDream keeps the weights of a
+// forward for its backward; PipeMare uses the newest weights and corrects them. The order is the
+// same.
 Order asynchronous(const StagePosition& at);
 
 Order order_of(Schedule schedule, const StagePosition& at);
 
-// The most micro-batch chunks that a stage keeps activations of at one time, by the schedule's formula.
-int most_kept(Schedule schedule, const StagePosition& at);
+// The largest number of micro-batch chunks whose activations a stage saves at the same time, by the formula
+// of the schedule.
+int max_saved_microbatches(Schedule schedule, const StagePosition& at);
 
 std::string text(const Order& order);
 

@@ -12,10 +12,11 @@
 namespace optimus {
 namespace {
 
-// (work, micro-batch, virtual stage) of what a slot hands on; both kinds of backward hand on an input gradient.
+// (is gradient, micro-batch, virtual stage) of the result of a slot; both kinds of backward produce an input
+// gradient.
 using Result = std::tuple<bool, int, int>;
 
-std::optional<Result> needed_by(const Slot& slot, int stage, int num_stages, int num_chunks) {
+std::optional<Result> required_input(const Slot& slot, int stage, int num_stages, int num_chunks) {
   const int place = slot.chunk * num_stages + stage, last = num_stages * num_chunks - 1;
   switch (slot.work) {
     case Work::forward:
@@ -27,7 +28,7 @@ std::optional<Result> needed_by(const Slot& slot, int stage, int num_stages, int
       return Result{true, slot.microbatch, place + 1};
     case Work::backward_weight:
     case Work::update:
-      return std::nullopt;  // its input gradient stands before it in the same order
+      return std::nullopt;  // its input gradient precedes it in the same order
   }
   return std::nullopt;
 }
@@ -63,7 +64,7 @@ SlotTimes unit_times(Schedule schedule, int num_stages, int num_microbatches, in
       while (times.start[s].size() < times.orders[s].size()) {
         const Slot& slot = times.orders[s][times.start[s].size()];
         double start = now[s];
-        if (const auto needed = needed_by(slot, static_cast<int>(s), num_stages, num_chunks)) {
+        if (const auto needed = required_input(slot, static_cast<int>(s), num_stages, num_chunks)) {
           const auto found = done.find(*needed);
           if (found == done.end()) break;
           start = std::max(start, found->second);
@@ -86,7 +87,7 @@ SlotTimes unit_times(Schedule schedule, int num_stages, int num_microbatches, in
 
 namespace {
 
-// "F3", or "F3.0" where stages have several chunks.
+// "F3", or "F3.0" if stages have several chunks.
 std::string label(const Slot& slot, bool has_chunks) {
   std::string result = text(Order{slot});
   return has_chunks && slot.chunk == 0 ? result + ".0" : result;
@@ -118,8 +119,8 @@ std::string draw_timeline(const Plan& plan, int columns) {
     const auto num_chunks = static_cast<int>(pipeline.stages.front().chunks.size());
     const auto num_stages = static_cast<int>(pipeline.stages.size()),
                m = static_cast<int>(pipeline.microbatches.size());
-    constexpr std::int64_t kMostSlots = 1'000'000;
-    if (static_cast<std::int64_t>(num_stages) * m * num_chunks > kMostSlots)
+    constexpr std::int64_t kMaxSlots = 1'000'000;
+    if (static_cast<std::int64_t>(num_stages) * m * num_chunks > kMaxSlots)
       throw UserError("pipeline {} has {} stages and {} micro-batches, too many to draw", p, num_stages, m);
     const SlotTimes times = unit_times(plan.schedule, num_stages, m, num_chunks);
     const std::size_t width = label({Work::forward, m - 1, num_chunks - 1}, num_chunks > 1).size() + 1;
@@ -129,7 +130,7 @@ std::string draw_timeline(const Plan& plan, int columns) {
       result +=
           fmt::format("stage {:<3} {}\n", s, draw_stage(times, s, width, static_cast<std::size_t>(columns)));
     if (times.length * static_cast<double>(width) > columns)
-      result += fmt::format("(the first {} of {:.0f} units; a wider terminal shows more)\n",
+      result += fmt::format("(the first {} of {:.0f} time units; a wider terminal shows more)\n",
                             columns / static_cast<int>(width), times.length);
   }
   return result;

@@ -1,4 +1,4 @@
-// What can be read off a finished program: memory, kept micro-batches, text.
+// Properties of a finished program: memory, saved micro-batches, text.
 #include "schedule/program.h"
 
 #include <fmt/format.h>
@@ -8,14 +8,15 @@
 #include <set>
 
 #include "base/text.h"
-#include "schedule/slab.h"
+#include "schedule/activation_buffer.h"
 
 namespace optimus {
 namespace {
 
-// Where in the list each instruction is done: computes at once, others before the first that waits for them or that follows
-// on their lane (see run order in program.h).
-std::vector<std::int64_t> ends_of(const Program& program) {
+// The position in the list at which each instruction is complete: immediately for computes; for others before
+// the first instruction that waits for them or that follows on their lane (see the execution order in
+// program.h).
+std::vector<std::int64_t> completion_positions(const Program& program) {
   const auto end = std::ssize(program.instructions);
   std::vector<std::int64_t> result(program.instructions.size(), end);
   std::array<std::int64_t, 6> next_on_lane;
@@ -35,10 +36,11 @@ std::vector<std::int64_t> ends_of(const Program& program) {
   return result;
 }
 
-// From the first instruction that uses each buffer until the last is done; {0, end} for those that live all step long.
+// From the first instruction that uses each buffer until the completion of the last one; {0, end} for buffers
+// that are live during the whole step.
 std::vector<Span> lifetimes(const Program& program) {
   const auto end = std::ssize(program.instructions);
-  const std::vector<std::int64_t> ends = ends_of(program);
+  const std::vector<std::int64_t> ends = completion_positions(program);
   std::vector<Span> result(program.buffers.size(), Span{0, end});
   std::vector<bool> is_used(program.buffers.size());
   for (std::int64_t i = 0; i < end; ++i)
@@ -52,36 +54,36 @@ std::vector<Span> lifetimes(const Program& program) {
   return result;
 }
 
-enum class Cause { weights, gradients, optimizer, activations, buffers };
+enum class MemoryCategory { weights, gradients, optimizer, activations, buffers };
 
-Cause cause_of(BufferKind kind) {
+MemoryCategory category_of(BufferKind kind) {
   switch (kind) {
     case BufferKind::weights:
     case BufferKind::stashed_weights:
-      return Cause::weights;
+      return MemoryCategory::weights;
     case BufferKind::gradients:
-      return Cause::gradients;
+      return MemoryCategory::gradients;
     case BufferKind::optimizer_state:
-    case BufferKind::buddy_state:
-      return Cause::optimizer;
-    case BufferKind::kept_activations:
+    case BufferKind::copy_state:
+      return MemoryCategory::optimizer;
+    case BufferKind::saved_activations:
     case BufferKind::graph:
-      return Cause::activations;
+      return MemoryCategory::activations;
     case BufferKind::gathered_weights:
-    case BufferKind::passing_activations:
-    case BufferKind::kept_gradients:
-    case BufferKind::passing_gradients:
+    case BufferKind::transient_activations:
+    case BufferKind::saved_gradients:
+    case BufferKind::transient_gradients:
     case BufferKind::logits:
     case BufferKind::graph_work:
     case BufferKind::whole_gradients:
-    case BufferKind::buddy_gradients:
+    case BufferKind::copy_gradients:
     case BufferKind::exchange:
-    case BufferKind::leaving:
+    case BufferKind::outgoing:
     case BufferKind::message:
     case BufferKind::joined:
-      return Cause::buffers;
+      return MemoryCategory::buffers;
   }
-  return Cause::buffers;
+  return MemoryCategory::buffers;
 }
 
 }  // namespace
@@ -89,16 +91,16 @@ Cause cause_of(BufferKind kind) {
 MemoryUse memory_use(const Program& program) {
   struct Change {
     std::int64_t at, bytes;
-    Cause cause;
+    MemoryCategory cause;
   };
   std::vector<Change> changes;
   const std::vector<Span> lives = lifetimes(program);
   for (std::size_t b = 0; b < lives.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
-    changes.push_back({lives[b].begin, buffer.bytes.value, cause_of(buffer.kind)});
-    changes.push_back({lives[b].end, -buffer.bytes.value, cause_of(buffer.kind)});
+    changes.push_back({lives[b].begin, buffer.bytes.value, category_of(buffer.kind)});
+    changes.push_back({lives[b].end, -buffer.bytes.value, category_of(buffer.kind)});
   }
-  // Where one buffer ends and another begins, the end comes first.
+  // If one buffer ends where another begins, the end is counted first.
   std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
     return std::pair(a.at, a.bytes) < std::pair(b.at, b.bytes);
   });
@@ -114,17 +116,17 @@ MemoryUse memory_use(const Program& program) {
 
 namespace {
 
-bool lives_longer_than_a_step(BufferKind kind) {
+bool outlives_step(BufferKind kind) {
   return kind == BufferKind::weights || kind == BufferKind::gradients ||
-         kind == BufferKind::optimizer_state || kind == BufferKind::buddy_state ||
+         kind == BufferKind::optimizer_state || kind == BufferKind::copy_state ||
          kind == BufferKind::stashed_weights;
 }
 
-bool belongs_to_autograd(BufferKind kind) {
+bool is_owned_by_autograd(BufferKind kind) {
   return kind == BufferKind::graph || kind == BufferKind::graph_work;
 }
 
-// Free pieces of one memory that grows at its end; the lowest that is large enough is taken.
+// Free pieces of one memory block that grows at its end. Allocation is first-fit, lowest address first.
 class FreeList {
  public:
   std::int64_t take(std::int64_t bytes) {
@@ -135,7 +137,7 @@ class FreeList {
       if (offset + bytes < end) free_.emplace(offset + bytes, end);
       return offset;
     }
-    std::int64_t offset = end_;  // the last piece may lie at the end: only what is missing is added
+    std::int64_t offset = end_;  // if the last free piece is at the end, only the missing bytes are added
     if (!free_.empty() && free_.rbegin()->second == end_) {
       offset = free_.rbegin()->first;
       free_.erase(std::prev(free_.end()));
@@ -165,13 +167,13 @@ Arena plan_arena(const Program& program) {
   const std::vector<Span> lives = lifetimes(program);
   struct Event {
     std::int64_t at;
-    bool is_begin;  // ends come first
+    bool is_begin;  // ends are sorted first
     int buffer;
     auto operator<=>(const Event&) const = default;
   };
   std::vector<Event> events;
   for (int b = 0; b < std::ssize(lives); ++b) {
-    if (lives_longer_than_a_step(program.buffers[static_cast<std::size_t>(b)].kind)) continue;
+    if (outlives_step(program.buffers[static_cast<std::size_t>(b)].kind)) continue;
     events.push_back({lives[static_cast<std::size_t>(b)].begin, true, b});
     events.push_back({lives[static_cast<std::size_t>(b)].end, false, b});
   }
@@ -182,7 +184,7 @@ Arena plan_arena(const Program& program) {
   for (const Event& event : events) {
     const auto b = static_cast<std::size_t>(event.buffer);
     const std::int64_t bytes = aligned(program.buffers[b].bytes.value);
-    if (belongs_to_autograd(program.buffers[b].kind))
+    if (is_owned_by_autograd(program.buffers[b].kind))
       arena.outside = std::max(arena.outside, Bytes(outside += event.is_begin ? bytes : -bytes));
     else if (event.is_begin)
       arena.offsets[b] = memory.take(bytes);
@@ -193,7 +195,7 @@ Arena plan_arena(const Program& program) {
   return arena;
 }
 
-int most_kept(const Program& program) {
+int max_saved_microbatches(const Program& program) {
   std::map<std::pair<int, int>, Span>
       lives;  // (micro-batch, chunk) -> from its first forward to its last backward
   for (std::int64_t i = 0; i < std::ssize(program.instructions); ++i) {
@@ -246,9 +248,9 @@ std::string text(Op op) {
       return "reduce_gradients";
     case Op::sync_gradients:
       return "sync_gradients";
-    case Op::send_buddy:
+    case Op::send_copy:
       return "send_buddy";
-    case Op::receive_buddy:
+    case Op::receive_copy:
       return "receive_buddy";
     case Op::step_gate:
       return "step_gate";
@@ -286,8 +288,8 @@ std::string text(Part part) {
       return "mlp";
     case Part::attention_input:
       return "attention input";
-    case Part::attention_hop:
-      return "attention hop";
+    case Part::attention_ring_step:
+      return "attention ring step";
     case Part::attention_output:
       return "attention output";
     case Part::router:
@@ -313,18 +315,20 @@ std::string group_text(const Group& group) {
 }  // namespace
 
 std::string text(const Program& program) {
-  std::string result = fmt::format("device {}: pipeline {}, stage {}, {} instructions\n", program.device,
-                                   program.seat.pipeline, program.seat.stage, program.instructions.size());
+  std::string result =
+      fmt::format("device {}: pipeline {}, stage {}, {} instructions\n", program.device,
+                  program.location.pipeline, program.location.stage, program.instructions.size());
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& at = program.instructions[i];
     std::string line = fmt::format("{:5} {:<9} {}", i, text(at.lane), text(at.op));
     if (at.is_backward && at.lane != Lane::compute) line += " gradient";
     if (at.block >= 0) line += fmt::format(" block {}", at.block);
-    if (at.part != Part::whole) line += " " + text(at.part) + (at.hop >= 0 ? fmt::format(" {}", at.hop) : "");
+    if (at.part != Part::whole)
+      line += " " + text(at.part) + (at.ring_step >= 0 ? fmt::format(" {}", at.ring_step) : "");
     if (at.microbatch >= 0) line += fmt::format(" micro-batch {}", at.microbatch);
     if (at.peer >= 0)
       line +=
-          fmt::format(" {} device {}", at.op == Op::send || at.op == Op::send_buddy ? "to" : "from", at.peer);
+          fmt::format(" {} device {}", at.op == Op::send || at.op == Op::send_copy ? "to" : "from", at.peer);
     if (at.group >= 0) line += " over " + group_text(program.groups[static_cast<std::size_t>(at.group)]);
     if (at.bytes > 0) line += fmt::format(", {}", text(Bytes(at.bytes)));
     if (const auto waits = program.waits(at); !waits.empty())

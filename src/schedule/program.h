@@ -1,18 +1,20 @@
-// A step program: what one device does in one training step, as a list of instructions.
+// A step program: the list of instructions that one device executes in one training step.
 //
-// The engine executes it, the simulator times it, the memory model counts its buffers; none of them knows schedules or
-// strategies. Instructions of one lane run in the order of the list; those of the transfer lane only with respect to
-// the same peer, direction and kind. An instruction also waits for those it names (`waits`), which always stand before it.
-// A collective starts when all members of its group have reached it; the k-th send to a peer meets that peer's k-th
-// receive of the same kind (activation, gradient, buddy). Every program is built so that no timing can make them wait in a circle (schedule/execute.h checks).
+// The engine executes it, the simulator times it, and the memory model counts its buffers. None of them
+// depends on schedules or strategies. Instructions of one lane run in list order; instructions of the
+// transfer lane run in order only per peer, direction and kind. An instruction also waits for the
+// instructions in `waits`, which always precede it in the list. A collective starts when all members of its
+// group have reached it. The k-th send to a peer matches that peer's k-th receive of the same kind
+// (activation, gradient, shard copy). Programs are built such that no timing can make them deadlock
+// (schedule/execute.h checks this).
 //
-// Whoever runs a program on one thread goes through the list in order: it computes, and starts collectives and messages
-// without waiting for their end; before an instruction it ends those that it waits for and the one before it on its lane.
-// Gathers of parameters and receives stand early in the list for that reason, where there is room for what they bring; of
-// messages on their way there are two in each direction at most.
+// A single-threaded executor walks the list in order: it computes, and starts collectives and messages
+// without waiting for their completion. Before an instruction it completes the instructions that it waits for
+// and the preceding one on its lane. Therefore parameter gathers and receives are placed early in the list,
+// where memory for their results is available. At most two messages are in flight in each direction.
 //
-// What the engine does inside an instruction and what the cost model charges follow from (op, part, block) and the
-// plan; messages carry their bytes.
+// The work of the engine inside an instruction and its modelled cost follow from (op, part, block) and the
+// plan; messages carry their size.
 #pragma once
 
 #include <cstdint>
@@ -26,80 +28,88 @@
 
 namespace optimus {
 
-// compute: products and everything between; tensor: collectives of tensor, context and expert parallelism; gather and reduce:
-// parameters and gradients over data-parallel groups; transfer: between single devices; host: the processor.
+// compute: GEMMs and everything between them; tensor: collectives of tensor, context and expert parallelism;
+// gather and reduce: parameters and gradients over data-parallel groups; transfer: messages between two
+// devices; host: work of the CPU.
 enum class Lane : std::uint8_t { compute, tensor, gather, reduce, transfer, host };
 
 enum class Op : std::uint8_t {
-  load_batch,       // host: this device's token ids of the whole step
-  forward,          // compute
-  recompute,        // compute: a forward again, for the backward
-  backward_input,   // compute: gradient of the input
-  backward_weight,  // compute: gradient of the weights, added to the accumulator
-  send,             // transfer: activations or their gradients to another device
-  receive,          // transfer
-  all_gather,       // tensor: slices of an activation to the whole
-  reduce_scatter,   // tensor: sum of partial activations, each keeps its slice
-  all_reduce,       // tensor: sum of partial activations
-  ring_exchange,    // tensor: keys and values one step round the context ring
-  dispatch,         // tensor: tokens (or their gradients) to the devices that hold their experts
-  combine,          // tensor: what the experts made of them, back
-  gather_parameters,  // gather: shards to whole weights (before use with ZeRO 3, after the update with ZeRO 1 and 2)
-  reduce_gradients,  // reduce: sum over the devices of a group, each keeps its shard where the state is sharded
-  // reduce: sum over owners in other stages or pipelines (tied embeddings, uneven pipelines). Of tensor parts that hold
-  // equal copies the lowest contributes, the others add nothing; all receive the sum.
+  load_batch,         // host: the token ids of this device for the whole step
+  forward,            // compute
+  recompute,          // compute: repeats a forward for the backward
+  backward_input,     // compute: gradient of the input
+  backward_weight,    // compute: gradient of the weights, added to the accumulator
+  send,               // transfer: activations or their gradients to another device
+  receive,            // transfer
+  all_gather,         // tensor: gathers the slices of an activation
+  reduce_scatter,     // tensor: sums partial activations; each device retains its slice
+  all_reduce,         // tensor: sums partial activations
+  ring_exchange,      // tensor: passes keys and values one step around the context ring
+  dispatch,           // tensor: sends tokens (or their gradients) to the devices of their experts
+  combine,            // tensor: returns the outputs of the experts
+  gather_parameters,  // gather: shards to whole weights (ZeRO 3: before use; ZeRO 1 and 2: after the update)
+  reduce_gradients,  // reduce: sums over the devices of a group; each keeps its shard if the state is sharded
+  // reduce: sums over the owners in other stages or pipelines (tied embeddings, uneven pipelines). Of the
+  // tensor parts with equal copies the lowest one contributes, the others add zero; all receive the sum.
   sync_gradients,
-  send_buddy,     // transfer: the reduced gradient shard to the device that repeats its update
-  receive_buddy,  // transfer
-  step_gate,  // reduce: gradient norm and finiteness over all devices; asynchronous: loss and norms, behind all updates
-  optimizer,  // compute, or host when offloaded: the update of one block's shard
+  send_copy,     // transfer: the reduced gradient shard, to the device that repeats its update
+  receive_copy,  // transfer
+  // reduce: gradient norm and finiteness over all devices; asynchronous: loss and norms, after all updates
+  step_gate,
+  optimizer,  // compute, or host if offloaded: updates the shard of one block
 };
 
-// Which part of a block. Layers have two, so that tensor-parallel collectives stand between; with a context ring
-// attention falls into its input, one hop per ring position, and its output. A mixture of experts has in place of the mlp the
-// router (with norm, shared expert and sum) and the experts, between which tokens travel.
+// The part of a block. Layers have two parts, so that tensor-parallel collectives can run between them. With
+// a context ring, attention is split into its input, one step per ring position, and its output. An MoE layer
+// has, instead of the mlp, the router (with norm, shared expert and sum) and the experts; tokens are
+// exchanged between the two.
 enum class Part : std::uint8_t {
   whole,
   attention,
   mlp,
   attention_input,
-  attention_hop,
+  attention_ring_step,
   attention_output,
   router,
   experts
 };
 
-// shard: sums of gradients, each member keeps its shard; gather: the same members, on their own lane.
+// shard: sums of gradients, each member keeps its shard; gather: the same members on their own lane.
 enum class Role : std::uint8_t { tensor, context, shard, gather, replica, sync, world, expert };
 
-// Devices that act together, in rank order of the group. world lists none: it is everybody in the plan.
+// Devices that communicate collectively, in rank order of the group. The member list of `world` is empty: it
+// is all devices of the plan.
 struct Group {
   Role role = Role::world;
   std::vector<int> members;
   bool operator==(const Group&) const = default;
 };
 
-// What a buffer is for; the memory model adds them up by cause.
+// The purpose of a buffer. The memory model sums buffers by purpose.
 enum class BufferKind : std::uint8_t {
   weights,
   gathered_weights,
   stashed_weights,
   gradients,
   optimizer_state,
-  buddy_state,
-  kept_activations,     // from a block's forward to its backward
-  passing_activations,  // while a block's forward runs, or from computing them again to the weight gradient
-  kept_gradients,     // of activations: from the block above's input gradient to the block's weight gradient
-  passing_gradients,  // of activations: while the block's input gradient is computed
-  logits,             // while the loss is computed
-  graph,  // custom blocks: what autograd keeps until the backward. It takes this memory itself, as it does the next
-  graph_work,       // custom blocks: what autograd takes beside that in a forward or backward
-  whole_gradients,  // of weights, before they are cut into shards
-  buddy_gradients,  // reduced, of the shard whose update this device repeats
-  exchange,  // shards of all members, one behind the other, on their way to whole weights or from whole gradients
-  leaving,  // a block's output, or the gradient of its input, whose next block is elsewhere or split differently
-  message,  // what one device sends another of it, or receives
-  joined,   // what the tensor parts of a group received, one behind the other
+  copy_state,
+  saved_activations,      // from a block's forward to its backward
+  transient_activations,  // during a block's forward, or from its recomputation to the weight gradient
+  // of activations: from the input gradient of the block above to the weight gradient of the block
+  saved_gradients,
+  transient_gradients,  // of activations: while the input gradient of the block is computed
+  logits,               // while the loss is computed
+  // custom blocks: memory that autograd saves until the backward. Autograd allocates this and graph_work
+  // itself
+  graph,
+  graph_work,       // custom blocks: additional memory of autograd during a forward or backward
+  whole_gradients,  // of weights, before they are reduced to shards
+  copy_gradients,   // reduced gradients of the shard whose update this device repeats
+  exchange,         // concatenated shards of all members, input of a gather or reduce-scatter
+  // output of a block, or gradient of its input, whose next block is on another stage or split differently
+  outgoing,
+  message,  // the part of it that is sent to, or received from, one device
+  joined,   // concatenated parts that the tensor-parallel ranks of a group received
 };
 
 struct Buffer {
@@ -112,21 +122,23 @@ struct Instruction {
   Op op = Op::forward;
   Lane lane = Lane::compute;
   Part part = Part::whole;
-  bool is_backward = false;  // messages and collectives: of a gradient
-  // Tensor collectives: the compute they belong to: forward, recompute, backward_input, backward_weight (its operands); of what
-  // came from another stage, receive.
+  bool is_backward = false;  // messages and collectives: carries a gradient
+  // Tensor collectives: the compute that they belong to: forward, recompute, backward_input, backward_weight
+  // (its operands); receive for data from another stage.
   Op serves = Op::forward;
-  int microbatch = -1, chunk = -1, block = -1, hop = -1;
-  int slot = -1;   // index into the stage's order (schedule/order.h); -1: before the first or behind the last
-  int group = -1;  // collectives: index into Program::groups
-  int peer = -1;   // messages: the other device
+  int microbatch = -1, chunk = -1, block = -1, ring_step = -1;
+  // index into the stage's order (schedule/order.h); -1: before the first or after the last slot
+  int slot = -1;
+  int group = -1;          // collectives: index into Program::groups
+  int peer = -1;           // messages: the other device
   std::int64_t bytes = 0;  // of the message, or of the collective's whole tensor on one device
   std::uint32_t waits_begin = 0, waits_end = 0;  // into Program::wait_pool
   std::uint32_t uses_begin = 0, uses_end = 0;    // into Program::use_pool
-  bool is_waited_for = false;                    // from another lane: it signals when done
+  bool is_waited_for = false;                    // by an instruction of another lane: it signals completion
 };
 
-// An instruction touches a buffer; it is live from its first use to its last. Buffers without uses live all step long.
+// Access of an instruction to a buffer. A buffer is live from its first use to its last. A buffer without
+// uses is live during the whole step.
 struct Use {
   int buffer = 0;
   bool is_write = false;
@@ -134,7 +146,7 @@ struct Use {
 
 struct Program {
   int device = 0;
-  Seat seat;
+  PlanLocation location;
   std::vector<Instruction> instructions;
   std::vector<Group> groups;
   std::vector<Buffer> buffers;
@@ -149,34 +161,36 @@ struct Program {
   }
 };
 
-// The program of one device. The plan must be valid for the model. O(own instructions + devices of the plan).
+// Compiles the program of one device. The plan must be valid for the model. O(own instructions + devices of
+// the plan).
 Program compile(const Plan& plan, const ModelSpec& model, int device);
-// The same without the buffers of activations: for whoever only wants to know how long it takes.
+// The same without the buffers of activations, sufficient to compute how long the program takes.
 Program compile_without_buffers(const Plan& plan, const ModelSpec& model, int device);
-// Those of all devices, in the order of pipelines, stages and devices.
+// Compiles the programs of all devices, in the order of pipelines, stages and devices.
 std::vector<Program> compile_all(const Plan& plan, const ModelSpec& model);
 
-// The most bytes that the buffers of each kind hold at one time, when instructions run in the order of the list.
+// The peak size of the buffers of each kind when instructions run in list order.
 struct MemoryUse {
   Bytes weights, gradients, optimizer, activations, buffers;
-  Bytes peak;  // of all together; at most their sum
+  Bytes peak;  // of all kinds together; at most their sum
 };
 MemoryUse memory_use(const Program& program);
-// Where each buffer lies in one piece of memory; -1 for those that live longer than a step (weights, gradients, optimizer
-// state) and those of autograd. Buffers whose lives overlap, when instructions run in the order of the list, do not share memory.
+// The offset of each buffer in one contiguous allocation. -1 for buffers that live longer than a step
+// (weights, gradients, optimizer state) and for the memory of autograd. Buffers whose lifetimes overlap, when
+// instructions run in list order, do not share memory.
 struct Arena {
   std::vector<std::int64_t> offsets;  // [buffer]
   Bytes bytes;
-  Bytes outside;  // the most that autograd holds at one time
+  Bytes outside;  // peak memory of autograd
 };
 Arena plan_arena(const Program& program);
 
-// The most micro-batch chunks that keep activations at one time.
-int most_kept(const Program& program);
+// The largest number of micro-batch chunks whose activations are saved at the same time.
+int max_saved_microbatches(const Program& program);
 
 std::string text(Op op);
 std::string text(Lane lane);
 std::string text(Part part);
-std::string text(const Program& program);  // one line an instruction
+std::string text(const Program& program);  // one line per instruction
 
 }  // namespace optimus

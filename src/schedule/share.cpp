@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// Part `index` of split_evenly(n, parts), without building the others.
+// Part `index` of split_evenly(n, parts), without computing the others.
 Span even_share(std::int64_t n, int parts, int index) {
   const std::int64_t base = n / parts, extra = n % parts;
   const std::int64_t begin = index * base + std::min<std::int64_t>(index, extra);
@@ -24,7 +24,7 @@ Coordinates coordinates(const LayerStrategy& strategy, int index) {
   return {index / (strategy.tp * strategy.cp), index / strategy.tp % strategy.cp, index % strategy.tp};
 }
 
-// Positions number [slice.begin, slice.end) of those in `spans`.
+// The positions with numbers [slice.begin, slice.end) among those in `spans`.
 std::vector<Span> slice_of(const std::vector<Span>& spans, Span slice) {
   std::vector<Span> result;
   std::int64_t before = 0;
@@ -70,7 +70,8 @@ ActivationShare share_of(const Side& side, int index, int sequences, std::int64_
 
 namespace {
 
-// The boxes of a share's tokens: what is left of the sample it begins in, whole samples, the begin of the one it ends in.
+// The boxes of a share's tokens: the rest of the first sample, whole samples, and the start of the last
+// sample.
 std::vector<Box> token_boxes(const ActivationShare& share, Span features) {
   std::vector<Box> boxes;
   const auto add = [&](Span samples, Span slice) {
@@ -111,7 +112,7 @@ std::vector<Box> boundary_boxes(const Side& side, int index, int sequences, std:
 
 namespace {
 
-// Devices of `side` whose samples meet `samples`: a range of data parts, found by bisection.
+// The devices of `side` whose samples overlap `samples`: a range of data parts, found by bisection.
 Span peers_with_samples(const Side& side, Span samples, int sequences) {
   const int width = side.strategy.tp * side.strategy.cp, dp = side.num_devices / width;
   const auto first_where = [&](auto predicate) {
@@ -145,7 +146,7 @@ std::vector<Route> routes(const Side& mine, const Side& theirs, int index, int s
           route.boxes.push_back(*common);
           route.num_elements += common->num_elements();
         }
-    // Both sides list the boxes of a message in one order.
+    // Both sides list the boxes of a message in the same order.
     std::sort(route.boxes.begin(), route.boxes.end());
     if (!route.boxes.empty()) result.push_back(std::move(route));
   }

@@ -1,10 +1,11 @@
-// Which part of a micro-batch's activations a device of a stage works on, and what travels when two neighbouring
-// layers split them differently (next stage, or another strategy inside the stage).
+// Which part of a micro-batch's activations each device of a stage owns, and what is sent when two
+// consecutive layers split them differently (in the next stage, or under another strategy inside the stage).
 //
-// Activations are [samples, positions, hidden]. dp splits samples, cp positions (in 2 * cp pieces, the i-th and the
-// i-th from the end to part i, so that causal attention is balanced), tp nothing, or with sequence parallelism the tokens
-// that are left, one after the other, in equal slices (the last ones shorter). Between layers each tensor part carries its own
-// slice and gathers the rest on arrival, so no byte crosses a slow link twice.
+// Activations are [samples, positions, hidden]. dp splits samples. cp splits positions into 2 * cp pieces;
+// part i gets the i-th piece and the i-th piece from the end, so that causal attention is balanced. tp splits
+// nothing, or, with sequence parallelism, the remaining tokens into equal consecutive slices (the last ones
+// may be shorter). Between layers each tensor part sends only its own slice, and the receivers gather the
+// rest, so no byte crosses a slow link twice.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +18,23 @@ namespace optimus {
 
 struct ActivationShare {
   Span samples;
-  std::vector<Span> positions;  // in order, not empty ones
-  Span tokens;  // which of these samples' positions, counted one after the other: all, or a slice
+  std::vector<Span> positions;  // ascending, without empty spans
+  // range of tokens among all positions of these samples, numbered consecutively: all of them, or a slice
+  Span tokens;
   std::int64_t num_tokens() const { return tokens.size(); }
 };
 
-// One side of a boundary: a stage's devices under one strategy.
+// One side of a boundary: the devices of a stage under one strategy.
 struct Side {
   int num_devices = 1;
   LayerStrategy strategy;
 };
 
-// The positions of context part `part` of cp, in order, not empty ones.
+// The positions of context part `part` of cp, ascending, without empty spans.
 std::vector<Span> context_positions(std::int64_t sequence_length, int cp, int part);
 
-// What device `index` works on of a micro-batch of `sequences`; the tensor parts of one group have the same, unless
-// with sequence parallelism `between_blocks`, where each has its slice of the tokens.
+// The share of device `index` in a micro-batch of `sequences`. The tensor parts of one group have equal
+// shares, except with sequence parallelism `between_blocks`, where each has its own slice of the tokens.
 ActivationShare share_of(const Side& side, int index, int sequences, std::int64_t sequence_length,
                          bool between_blocks);
 
@@ -46,14 +48,14 @@ struct Route {
   std::vector<Box> boxes;
 };
 
-// What device `index` of `from` sends to the devices of `to`, by peer; and the mirror image, what device `index` of
-// `to` receives. O(peers), not O(devices).
+// What device `index` of `from` sends to each device of `to`; and, for routes_in, what device `index` of `to`
+// receives. O(peers), not O(devices).
 std::vector<Route> routes_out(const Side& from, const Side& to, int index, int sequences,
                               std::int64_t sequence_length, std::int64_t hidden);
 std::vector<Route> routes_in(const Side& from, const Side& to, int index, int sequences,
                              std::int64_t sequence_length, std::int64_t hidden);
 
-// Whether activations lie the same way under both strategies, so that nothing has to move inside a stage.
+// Whether both strategies distribute activations in the same way, so that no data moves inside a stage.
 bool is_same_split(const LayerStrategy& a, const LayerStrategy& b);
 
 }  // namespace optimus

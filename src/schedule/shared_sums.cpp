@@ -10,25 +10,26 @@
 namespace optimus {
 namespace {
 
-// Of one pipeline's tensors only a tied embedding has owners in two stages; most devices need not look.
-bool has_any(const Plan& plan, const ModelSpec& model, int device) {
+// In a single pipeline only a tied embedding has owners in two stages, so most devices can skip the search.
+bool has_shared_tensors(const Plan& plan, const ModelSpec& model, int device) {
   if (plan.pipelines.size() > 1) return true;
   if (!model.is_tied) return false;
   const Pipeline& pipeline = plan.pipelines.front();
-  const Stage& stage = pipeline.stages[static_cast<std::size_t>(seat_of(plan, device).stage)];
-  const bool holds_an_end = stage.chunks.front().first() == 0 || stage.chunks.back().end() == plan.num_blocks;
-  if (!holds_an_end) return false;
+  const Stage& stage = pipeline.stages[static_cast<std::size_t>(location_of(plan, device).stage)];
+  const bool has_first_or_last_block =
+      stage.chunks.front().first() == 0 || stage.chunks.back().end() == plan.num_blocks;
+  if (!has_first_or_last_block) return false;
   return pipeline.stages.size() > 1 || strategy_of(stage, 0) != strategy_of(stage, plan.num_blocks - 1);
 }
 
 }  // namespace
 
 std::vector<SharedSum> shared_sums(const Plan& plan, const ModelSpec& model, int device) {
-  if (!has_any(plan, model, device)) return {};
+  if (!has_shared_tensors(plan, model, device)) return {};
   const Layout layout = layout_of(plan, model, StateKind::optimizer);
   Layout joint;
   joint.grids = layout.grids;
-  std::vector<int> numbers;  // of the joint layout's tensors among all
+  std::vector<int> numbers;  // index of each tensor of the joint layout in the whole layout
   for (std::size_t t = 0; t < layout.tensors.size(); ++t)
     if (plan.pipelines.size() > 1 || layout.placements[t].size() > 1) {
       numbers.push_back(static_cast<int>(t));

@@ -1,7 +1,9 @@
-// Gradients that a device adds up with devices of other stages or pipelines: those of a tied embedding, and all when there are
-// several pipelines. Replicas inside the pipeline are members too, so that they are not summed before.
+// Gradients that a device sums with devices of other stages or pipelines: those of a tied embedding, and all
+// gradients if there are several pipelines. Replicas inside the pipeline are members too, so that these
+// gradients are not summed beforehand.
 //
-// Of tensor parts that hold equal copies of a gradient the lowest contributes it and the others nothing; all get the sum.
+// Of the tensor parts with equal copies of a gradient the lowest one contributes, the others add zero; all
+// receive the sum.
 #pragma once
 
 #include <vector>
@@ -12,15 +14,15 @@
 
 namespace optimus {
 
-// One sum for each block and group of owners.
+// One sum per block and group of owners.
 struct SharedSum {
   int block = 0;
-  std::vector<int> members;  // devices, ascending; this device is among them
-  std::vector<HeldBox> boxes;
+  std::vector<int> members;  // devices, ascending, including this device
+  std::vector<TensorBox> boxes;
   Bytes bytes;
 };
 
-// In the order in which every device meets them: the last block first.
+// In the order in which every device executes them: the last block first.
 std::vector<SharedSum> shared_sums(const Plan& plan, const ModelSpec& model, int device);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See sizes.h. All layers of a model are alike, so one block of each pattern is looked at.
+// Implements sizes.h. All blocks of a pattern are equal, so one block of each pattern is computed.
 #include "schedule/sizes.h"
 
 #include <algorithm>
@@ -12,19 +12,20 @@ std::size_t index_of(const ModelSpec& model, int block) {
   return static_cast<std::size_t>(pattern(model, block));
 }
 
-bool stage_holds(const Stage& stage, int block) {
+bool has_block(const Stage& stage, int block) {
   return std::any_of(stage.chunks.begin(), stage.chunks.end(),
                      [block](const Chunk& chunk) { return block >= chunk.first() && block < chunk.end(); });
 }
 
-// Whether one piece of memory serves both uses of a tied embedding: first and last block in one stage, split alike.
-bool has_both_ends_alike(const Stage& stage, int head) {
-  if (!stage_holds(stage, 0) || !stage_holds(stage, head)) return false;
+// Whether one copy in memory serves both uses of a tied embedding: first and last block are in one stage and
+// split in the same way.
+bool has_shared_tied_embedding(const Stage& stage, int head) {
+  if (!has_block(stage, 0) || !has_block(stage, head)) return false;
   const LayerStrategy &a = strategy_of(stage, 0), &b = strategy_of(stage, head);
   return a.tp == b.tp && a.cp == b.cp && a.zero == b.zero && a.shard_group == b.shard_group;
 }
 
-// This part's share of what `unit` cuts, 0 to 1.
+// This part's share of a dimension cut in `unit`, 0 to 1.
 double fraction(const ModelSpec& model, CutUnit unit, const LayerStrategy& strategy, int part) {
   if (strategy.tp == 1) return 1;
   if (unit == CutUnit::none) return strategy.sequence_parallel ? 1.0 / strategy.tp : 1;
@@ -44,12 +45,12 @@ std::int64_t part_elements(const ModelSpec& model, const LogicalTensor& tensor, 
 
 }  // namespace
 
-DeviceSizes::DeviceSizes(const Plan& plan, const ModelSpec& model, const Seat& seat)
+DeviceSizes::DeviceSizes(const Plan& plan, const ModelSpec& model, const PlanLocation& location)
     : plan_(plan),
       model_(model),
-      seat_(seat),
-      stage_(plan.pipelines[static_cast<std::size_t>(seat.pipeline)]
-                 .stages[static_cast<std::size_t>(seat.stage)]) {
+      location_(location),
+      stage_(plan.pipelines[static_cast<std::size_t>(location.pipeline)]
+                 .stages[static_cast<std::size_t>(location.stage)]) {
   const int num = num_patterns(model);
   tensors_.resize(static_cast<std::size_t>(num)), operations_.resize(static_cast<std::size_t>(num));
   for (int p = 0; p < num; ++p) {
@@ -58,7 +59,7 @@ DeviceSizes::DeviceSizes(const Plan& plan, const ModelSpec& model, const Seat& s
     tensors_[index_of(model, block)] = logical_tensors(model, block);
     operations_[index_of(model, block)] = operations(model, block, plan.sequence_length);
   }
-  has_one_copy_of_tied_embedding_ = model.is_tied && has_both_ends_alike(stage_, plan.num_blocks - 1);
+  has_shared_tied_embedding_ = model.is_tied && has_shared_tied_embedding(stage_, plan.num_blocks - 1);
 }
 
 std::int64_t DeviceSizes::elements(int block, int shards, bool with_embedding) const {
@@ -77,15 +78,14 @@ std::int64_t DeviceSizes::expert_elements(int block, int shards) const {
   const int ep = strategy_of(stage_, block).ep;
   std::int64_t sum = 0;
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)])
-    if (is_expert(tensor.cut.unit)) sum += part_elements(model_, tensor, ep, seat_.index % ep, shards);
+    if (is_expert(tensor.cut.unit)) sum += part_elements(model_, tensor, ep, location_.index % ep, shards);
   return sum;
 }
 
 Bytes DeviceSizes::state(int block, StateKind kind) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
-  const std::int64_t all =
-      elements(block, shards_of(stage_, strategy, kind), !has_one_copy_of_tied_embedding_) +
-      expert_elements(block, expert_shards_of(stage_, strategy, kind));
+  const std::int64_t all = elements(block, shards_of(stage_, strategy, kind), !has_shared_tied_embedding_) +
+                           expert_elements(block, expert_shards_of(stage_, strategy, kind));
   return Bytes(all * state_bytes(plan_.precision, plan_.accumulators, kind));
 }
 
@@ -94,30 +94,31 @@ Bytes DeviceSizes::experts(int block, StateKind kind) const {
 }
 
 Bytes DeviceSizes::part(int block, StateKind kind) const {
-  // A head that shares the embedding's memory still needs its weights there; its gradient is the embedding's.
-  const bool with_embedding = kind == StateKind::weights || !has_one_copy_of_tied_embedding_;
+  // A head that shares the embedding's memory still needs the embedding's weights in its buffer; its gradient
+  // belongs to the embedding.
+  const bool with_embedding = kind == StateKind::weights || !has_shared_tied_embedding_;
   return Bytes(elements(block, 1, with_embedding) * state_bytes(plan_.precision, plan_.accumulators, kind));
 }
 
-// Each tensor by itself at a multiple of the alignment: at least as much as any way of joining some of them takes.
-Bytes DeviceSizes::laid_out(int block, StateKind kind, Flat how) const {
+// Each tensor is aligned separately, which takes at least as much memory as any way of joining some of them.
+Bytes DeviceSizes::aligned_size(int block, StateKind kind, BufferLayout how) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   const int width = state_bytes(plan_.precision, plan_.accumulators, kind);
-  // Buffers of one block have the same element offsets, whatever their type: those of the narrowest.
+  // All buffers of one block have the same element offsets, regardless of type: those of the narrowest type.
   const std::int64_t step = kAlignment / std::min(width, bytes_of(plan_.precision));
   std::int64_t elements = 0;
   const auto add = [&](const LogicalTensor& tensor) {
-    const bool is_of_experts = is_expert(tensor.cut.unit);
-    const int parts = is_of_experts ? s.ep : s.tp,
-              shards = is_of_experts ? expert_shard_count(stage_, s) : shard_count(stage_, s);
-    const std::int64_t own =
-        part_elements(model_, tensor, parts, seat_.index % parts, how == Flat::whole ? 1 : shards);
-    // Behind the members' shards of gradients there is room for their sum.
-    const int copies = how != Flat::exchange ? 1 : kind == StateKind::gradients ? shards + 1 : shards;
+    const bool is_expert_tensor = is_expert(tensor.cut.unit);
+    const int parts = is_expert_tensor ? s.ep : s.tp,
+              shards = is_expert_tensor ? expert_shard_count(stage_, s) : shard_count(stage_, s);
+    const std::int64_t own = part_elements(model_, tensor, parts, location_.index % parts,
+                                           how == BufferLayout::whole ? 1 : shards);
+    // The members' shards of gradients are followed by space for their sum.
+    const int copies = how != BufferLayout::exchange ? 1 : kind == StateKind::gradients ? shards + 1 : shards;
     elements += (own + step - 1) / step * step * copies;
   };
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)]) add(tensor);
-  const bool with_embedding = kind == StateKind::weights || !has_one_copy_of_tied_embedding_;
+  const bool with_embedding = kind == StateKind::weights || !has_shared_tied_embedding_;
   if (block == plan_.num_blocks - 1 && model_.is_tied && with_embedding)
     for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
       if (tensor.is_also_head) add(tensor);
@@ -125,19 +126,19 @@ Bytes DeviceSizes::laid_out(int block, StateKind kind, Flat how) const {
 }
 
 Bytes DeviceSizes::whole_buffer(int block, StateKind kind) const {
-  return laid_out(block, kind, Flat::whole);
+  return aligned_size(block, kind, BufferLayout::whole);
 }
 Bytes DeviceSizes::exchange_buffer(int block, StateKind kind) const {
-  return laid_out(block, kind, Flat::exchange);
+  return aligned_size(block, kind, BufferLayout::exchange);
 }
 Bytes DeviceSizes::shard_buffer(int block, StateKind kind) const {
-  return laid_out(block, kind, Flat::shard);
+  return aligned_size(block, kind, BufferLayout::shard);
 }
 
-// Masters that are weights lie with these: all of them here, unless weights are sharded too.
-Bytes DeviceSizes::buddy_state(int block) const {
+// If the weights serve as master weights, this device has all of them, unless weights are sharded too.
+Bytes DeviceSizes::copy_state(int block) const {
   const LayerStrategy& s = strategy_of(stage_, block);
-  if (!has_buddy(plan_, s) || s.offload) return Bytes(0);
+  if (!has_shard_copies(plan_, s) || s.offload) return Bytes(0);
   const bool has_sharded_weights = bytes_of(plan_.precision) >= 4 && s.zero == 3;
   return state(block, StateKind::optimizer) +
          (has_sharded_weights ? state(block, StateKind::weights) : Bytes(0));
@@ -150,11 +151,11 @@ std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
   const int bytes = state_bytes(plan_.precision, plan_.accumulators, StateKind::gradients);
   const std::vector<Span> keys = tensor_parts(model_, CutUnit::kv_heads, strategy.tp);
   const Span mine = keys[static_cast<std::size_t>(tensor_part(strategy))];
-  std::vector<int> everybody(static_cast<std::size_t>(strategy.tp));
-  std::iota(everybody.begin(), everybody.end(), 0);
+  std::vector<int> all_parts(static_cast<std::size_t>(strategy.tp));
+  std::iota(all_parts.begin(), all_parts.end(), 0);
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)]) {
-    if (tensor.cut.unit == CutUnit::none && (strategy.sequence_parallel || tensor.is_for_heads))
-      sums[everybody] += Bytes(tensor.shape.num_elements() * bytes);
+    if (tensor.cut.unit == CutUnit::none && (strategy.sequence_parallel || tensor.is_per_head))
+      sums[all_parts] += Bytes(tensor.shape.num_elements() * bytes);
     if (tensor.cut.unit != CutUnit::kv_heads) continue;
     const std::int64_t row = tensor.shape.num_elements() / tensor.shape[tensor.cut.dim];
     for (std::int64_t head = mine.begin; head < mine.end; head += model_.head_dim) {
@@ -170,7 +171,7 @@ std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
 
 Bytes DeviceSizes::shared(int block) const {
   const bool is_end = block == 0 || block == plan_.num_blocks - 1;
-  if (!is_end || !model_.is_tied || has_one_copy_of_tied_embedding_) return Bytes(0);
+  if (!is_end || !model_.is_tied || has_shared_tied_embedding_) return Bytes(0);
   const LayerStrategy& strategy = strategy_of(stage_, block);
   std::int64_t sum = 0;
   for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
@@ -180,31 +181,33 @@ Bytes DeviceSizes::shared(int block) const {
 
 ActivationShare DeviceSizes::share(int block, int sequences, bool between_blocks) const {
   const Side side{static_cast<int>(stage_.devices.size()), strategy_of(stage_, block)};
-  return share_of(side, seat_.index, sequences, plan_.sequence_length, between_blocks);
+  return share_of(side, location_.index, sequences, plan_.sequence_length, between_blocks);
 }
 
-// With sequence parallelism what is not cut by features is cut by rows.
-void DeviceSizes::add(SlabBuilder& slab, int block, std::int64_t tokens, const KeptTensor& tensor) const {
+// With sequence parallelism, tensors that are not cut by features are cut by rows.
+void DeviceSizes::add(ActivationBufferBuilder& activation_buffer, int block, std::int64_t tokens,
+                      const SavedTensor& tensor) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
   const double share = fraction(model_, tensor.cut, strategy, tensor_part(strategy));
-  const bool is_cut_by_rows = tensor.cut == CutUnit::none && share < 1;
-  const double columns = tensor.elements_per_token * (is_cut_by_rows ? 1 : share);
-  if (!is_cut_by_rows)
-    return slab.add(tensor.name, tokens, std::llround(columns), tensor.type, tensor.matrix);
+  const bool is_row_split = tensor.cut == CutUnit::none && share < 1;
+  const double columns = tensor.elements_per_token * (is_row_split ? 1 : share);
+  if (!is_row_split)
+    return activation_buffer.add(tensor.name, tokens, std::llround(columns), tensor.type, tensor.matrix);
   const Span slice = shard_span(tokens, strategy.tp, tensor_part(strategy));
-  slab.add(tensor.name, slice.size(), std::llround(columns), tensor.type, tensor.matrix,
-           shard_span(tokens, strategy.tp, 0).size());
+  activation_buffer.add(tensor.name, slice.size(), std::llround(columns), tensor.type, tensor.matrix,
+                        shard_span(tokens, strategy.tp, 0).size());
 }
 
-// What tensor parallelism adds: with sequence parallelism whole activations, gathered or about to be summed, beside the slices;
-// where the vocabulary is cut, what the parts tell each other about their logits.
-void DeviceSizes::add_whole(SlabBuilder& slab, int block, std::int64_t tokens, bool is_kept) const {
+// Adds the tensors of tensor parallelism: with sequence parallelism the whole activations, gathered or to be
+// summed, in addition to the slices; with a cut vocabulary the logit statistics that the parts exchange.
+void DeviceSizes::add_whole(ActivationBufferBuilder& activation_buffer, int block, std::int64_t tokens,
+                            bool is_saved) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   if (s.tp == 1) return;
   const std::int64_t padded = shard_span(tokens, s.tp, 0).size() * s.tp;
   const auto add_activation = [&](const char* name) {
-    if (s.sequence_parallel && !is_kept)
-      slab.add(name, tokens, model_.hidden, KeptType::activation, "", padded);
+    if (s.sequence_parallel && !is_saved)
+      activation_buffer.add(name, tokens, model_.hidden, SavedType::activation, "", padded);
   };
   switch (block_kind(model_, block)) {
     case BlockKind::embedding:
@@ -214,50 +217,56 @@ void DeviceSizes::add_whole(SlabBuilder& slab, int block, std::int64_t tokens, b
       return add_activation("mlp.whole");
     case BlockKind::head:
       add_activation("head.whole");
-      if (is_kept) return slab.add("head.logsumexp", tokens, 1, KeptType::fp32);
-      slab.add("head.statistics", tokens, 3, KeptType::fp32);
-      return slab.add("head.statistics.all", s.tp * tokens, 3, KeptType::fp32);
+      if (is_saved) return activation_buffer.add("head.logsumexp", tokens, 1, SavedType::fp32);
+      activation_buffer.add("head.statistics", tokens, 3, SavedType::fp32);
+      return activation_buffer.add("head.statistics.all", s.tp * tokens, 3, SavedType::fp32);
     case BlockKind::custom:
       return;
   }
 }
 
-Slab DeviceSizes::activations(int block, int sequences, bool is_kept) const {
+ActivationBuffer DeviceSizes::activations(int block, int sequences, bool is_saved) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
   const RecomputeMode mode = strategy.recompute;
   const std::int64_t tokens = share(block, sequences, false).num_tokens();
-  SlabBuilder slab(bytes_of(plan_.precision));
+  ActivationBufferBuilder activation_buffer(bytes_of(plan_.precision));
   for (const Operation& operation : operations_[index_of(model_, block)])
-    for (const KeptTensor& tensor : operation.kept)
-      if ((mode <= tensor.kept_up_to) == is_kept) add(slab, block, tokens, tensor);
-  // The last layer of a group is computed again with its norm, for the statistics; nobody else wants what that gives.
-  if (!is_kept && strategy.recompute_layers > 1 && model_.norm_place == NormPlace::post &&
+    for (const SavedTensor& tensor : operation.saved)
+      if ((mode <= tensor.saved_up_to) == is_saved) add(activation_buffer, block, tokens, tensor);
+  // The last layer of a group is recomputed including its norm, for the statistics; the output of the norm is
+  // not used.
+  if (!is_saved && strategy.recompute_layers > 1 && model_.norm_position == NormPosition::post &&
       block_kind(model_, block) == BlockKind::layer)
-    add(slab, block, tokens, {"norm2.output", static_cast<double>(model_.hidden), KeptType::activation});
-  add_whole(slab, block, tokens, is_kept);
-  if (const RingShape ring = ring_shape(block, sequences); ring.rows > 0 && !is_kept) {
+    add(activation_buffer, block, tokens,
+        {"norm2.output", static_cast<double>(model_.hidden), SavedType::activation});
+  add_whole(activation_buffer, block, tokens, is_saved);
+  if (const RingShape ring = ring_shape(block, sequences); ring.rows > 0 && !is_saved) {
     for (const char* name : {"ring.0", "ring.1"})
-      slab.add(name, ring.rows, ring.columns, KeptType::activation);
-    add(slab, block, tokens,
-        {"ring.sum", static_cast<double>(model_.heads * model_.head_dim), KeptType::fp32, CutUnit::heads});
+      activation_buffer.add(name, ring.rows, ring.columns, SavedType::activation);
+    add(activation_buffer, block, tokens,
+        {"ring.sum", static_cast<double>(model_.heads * model_.head_dim), SavedType::fp32, CutUnit::heads});
   }
-  return slab.take();
+  return activation_buffer.take();
 }
 
-Slab DeviceSizes::kept(int block, int sequences) const { return activations(block, sequences, true); }
-Slab DeviceSizes::passing(int block, int sequences) const { return activations(block, sequences, false); }
+ActivationBuffer DeviceSizes::saved(int block, int sequences) const {
+  return activations(block, sequences, true);
+}
+ActivationBuffer DeviceSizes::transient(int block, int sequences) const {
+  return activations(block, sequences, false);
+}
 
-Slab DeviceSizes::activation_gradients(int block, int sequences, bool is_for_weights) const {
+ActivationBuffer DeviceSizes::activation_gradients(int block, int sequences, bool is_for_weights) const {
   const std::int64_t tokens = share(block, sequences, false).num_tokens();
   const LayerStrategy& s = strategy_of(stage_, block);
   const BlockKind kind = block_kind(model_, block);
-  SlabBuilder slab(bytes_of(plan_.precision));
+  ActivationBufferBuilder activation_buffer(bytes_of(plan_.precision));
   const auto add_whole_gradient = [&](const std::string& name) {
-    slab.add(name, tokens, model_.hidden, KeptType::activation, "",
-             shard_span(tokens, s.tp, 0).size() * s.tp);
+    activation_buffer.add(name, tokens, model_.hidden, SavedType::activation, "",
+                          shard_span(tokens, s.tp, 0).size() * s.tp);
   };
-  // With sequence parallelism a layer's input gradient is a part of a sum over all tokens, and weight gradients need the gradient
-  // of the output of all tokens.
+  // With sequence parallelism the input gradient of a layer is one term of a sum over all tokens, and weight
+  // gradients need the output gradient of all tokens.
   const auto is_whole = [&](const GradientTensor& tensor) {
     return s.sequence_parallel && kind == BlockKind::layer && tensor.name == "input.gradient";
   };
@@ -266,8 +275,8 @@ Slab DeviceSizes::activation_gradients(int block, int sequences, bool is_for_wei
     if (is_whole(tensor))
       add_whole_gradient(tensor.name);
     else
-      add(slab, block, tokens,
-          {tensor.name, tensor.elements_per_token, KeptType::activation, tensor.cut, RecomputeMode::none,
+      add(activation_buffer, block, tokens,
+          {tensor.name, tensor.elements_per_token, SavedType::activation, tensor.cut, RecomputeMode::none,
            tensor.matrix});
   }
   if (s.sequence_parallel && is_for_weights && kind == BlockKind::layer)
@@ -276,28 +285,28 @@ Slab DeviceSizes::activation_gradients(int block, int sequences, bool is_for_wei
     add_whole_gradient("embedding.whole.gradient");
   if (const RingShape ring = ring_shape(block, sequences); ring.rows > 0 && !is_for_weights)
     for (const char* name : {"ring.gradient.0", "ring.gradient.1"})
-      slab.add(name, ring.rows, ring.columns, KeptType::fp32);
-  return slab.take();
+      activation_buffer.add(name, ring.rows, ring.columns, SavedType::fp32);
+  return activation_buffer.take();
 }
 
-Slab DeviceSizes::gradients(int block, int sequences) const {
+ActivationBuffer DeviceSizes::gradients(int block, int sequences) const {
   return activation_gradients(block, sequences, true);
 }
-Slab DeviceSizes::passing_gradients(int block, int sequences) const {
+ActivationBuffer DeviceSizes::transient_gradients(int block, int sequences) const {
   return activation_gradients(block, sequences, false);
 }
 
-Slab DeviceSizes::logits(int block, int sequences) const {
+ActivationBuffer DeviceSizes::logits(int block, int sequences) const {
   const std::int64_t rows = logit_rows(share(block, sequences, false).num_tokens());
-  SlabBuilder slab(bytes_of(plan_.precision));
-  // cuBLASLt takes logits of an odd vocabulary in rows of whole 128 bytes, of which the last columns are not used.
+  ActivationBufferBuilder activation_buffer(bytes_of(plan_.precision));
+  // cuBLASLt requires logits of an odd vocabulary in rows padded to multiples of 128 bytes.
   constexpr int kRowBytes = 128;
   const LayerStrategy& strategy = strategy_of(stage_, block);
   const std::int64_t width =
       optimus::tensor_part(model_, CutUnit::vocab, strategy.tp, tensor_part(strategy)).size();
   const auto unit = static_cast<std::int64_t>(kRowBytes / bytes_of(plan_.precision));
-  slab.add("head.logits", rows, (width + unit - 1) / unit * unit, KeptType::activation);
-  return slab.take();
+  activation_buffer.add("head.logits", rows, (width + unit - 1) / unit * unit, SavedType::activation);
+  return activation_buffer.take();
 }
 
 Bytes DeviceSizes::graph(int block, int sequences) const {
@@ -331,7 +340,7 @@ DeviceSizes::RingShape DeviceSizes::ring_shape(int block, int sequences) const {
   if (strategy.cp == 1 || block_kind(model_, block) != BlockKind::layer) return {};
   const double width = static_cast<double>(model_.kv_width() + model_.kv_heads * model_.value_dim()) *
                        fraction(model_, CutUnit::kv_heads, strategy, tensor_part(strategy));
-  // Padded to the longest part, so that all messages of a ring are equal.
+  // Padded to the longest part, so that all messages of a ring have equal size.
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * strategy.cp - 1) / (2 * strategy.cp));
   return {share(block, sequences, false).samples.size() * positions, std::llround(width)};
 }
@@ -341,7 +350,7 @@ Bytes DeviceSizes::ring(int block, int sequences) const {
   return Bytes(shape.rows * shape.columns * bytes_of(plan_.precision));
 }
 
-// Summed hop by hop, so they are kept wide.
+// Summed over several ring steps, so they are stored in at least fp32.
 Bytes DeviceSizes::ring_gradients(int block, int sequences) const {
   const RingShape shape = ring_shape(block, sequences);
   return Bytes(shape.rows * shape.columns * std::max(4, bytes_of(plan_.precision)));
@@ -350,17 +359,17 @@ Bytes DeviceSizes::ring_gradients(int block, int sequences) const {
 Bytes DeviceSizes::dispatched(int block, int sequences) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   const int dp = data_parallel(stage_, s);
-  // Padded to the longest part, as keys and values are, so that all members of a group say the same.
+  // Padded to the longest part, as keys and values are, so that all members of a group report the same size.
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * s.cp - 1) / (2 * s.cp));
   const std::int64_t tokens = (sequences + dp - 1) / dp * ((positions + s.tp - 1) / s.tp);
   return Bytes(tokens * model_.hidden * model_.mixture.experts_per_token * bytes_of(plan_.precision));
 }
 
-int least_recompute_layers(const Plan& plan, const ModelSpec& model) {
-  const DeviceSizes sizes(plan, model, Seat{});
+int best_recompute_group_size(const Plan& plan, const ModelSpec& model) {
+  const DeviceSizes sizes(plan, model, PlanLocation{});
   const int sequences = plan.pipelines[0].microbatches[0];
-  const auto input = static_cast<double>(sizes.kept(1, sequences).bytes.value),
-             everything = static_cast<double>(sizes.passing(1, sequences).bytes.value) + input;
+  const auto input = static_cast<double>(sizes.saved(1, sequences).bytes.value),
+             everything = static_cast<double>(sizes.transient(1, sequences).bytes.value) + input;
   const double best = std::sqrt(static_cast<double>(model.layers) * input / everything);
   return std::max(1, static_cast<int>(std::lround(best)));
 }

@@ -1,4 +1,4 @@
-// Bytes of what one device holds: weights and state of a block, activations that a block keeps.
+// Sizes in bytes of the data on one device: weights and state of a block, and its saved activations.
 #pragma once
 
 #include <map>
@@ -6,87 +6,95 @@
 #include "base/units.h"
 #include "plan/layouts.h"
 #include "plan/plan.h"
+#include "schedule/activation_buffer.h"
 #include "schedule/share.h"
-#include "schedule/slab.h"
 
 namespace optimus {
 
-// One device's view of a stage under the plan; caches what is the same for all blocks of a pattern.
+// The sizes for one device of the plan. Caches values that are the same for all blocks of a pattern.
 class DeviceSizes {
  public:
-  DeviceSizes(const Plan& plan, const ModelSpec& model, const Seat& seat);
+  DeviceSizes(const Plan& plan, const ModelSpec& model, const PlanLocation& location);
 
-  // State of one block on this device, shards padded to equal size.
+  // The state of one block on this device, with shards padded to equal size.
   Bytes state(int block, StateKind kind) const;
-  // The whole weights of the block's tensor-parallel part: what a gather makes, and what a reduction sums. Without experts,
-  // which have groups of their own.
+  // The whole weights of the block's tensor-parallel part: the result of a gather and the input of a
+  // reduction. Excludes experts, which have groups of their own.
   Bytes part(int block, StateKind kind) const;
   Bytes experts(int block,
-                StateKind kind) const;  // this device's part of a mixture's experts; 0 in other blocks
-  // The flat buffer of the same in memory, where every tensor begins at a multiple of kAlignment, experts included; of a tied
-  // head's weights with the embedding's. And the shards of all members, one behind the other, with a sum of gradients
-  // behind them.
+                // the experts of an MoE layer that this device stores; 0 for other blocks
+                StateKind kind) const;
+  // The flat buffer of the same in memory, in which every tensor begins at a multiple of kAlignment. Includes
+  // experts and, for the weights of a tied head, the embedding. exchange_buffer: the concatenated shards of
+  // all members; for gradients also space for their sum.
   Bytes whole_buffer(int block, StateKind kind) const;
   Bytes exchange_buffer(int block, StateKind kind) const;
-  Bytes shard_buffer(int block, StateKind kind) const;  // one member's
-  // Masters and moments of the shard whose updates this device repeats, as far as they are not here anyway; 0 without a buddy.
-  Bytes buddy_state(int block) const;
-  // Gradients that several tensor parts hold but each sees only partly, by the parts that hold them: norms under sequence
-  // parallelism, key/value heads that several parts share.
+  Bytes shard_buffer(int block, StateKind kind) const;  // of one member
+  // Master weights and moments of the shard whose updates this device repeats, unless it stores them anyway;
+  // 0 without shard copies.
+  Bytes copy_state(int block) const;
+  // Gradients that several tensor parts store but each computes only partially, by the parts that store them:
+  // norms under sequence parallelism, and key/value heads that several parts share.
   std::map<std::vector<int>, Bytes> partial(int block) const;
-  // The part of a block's gradients that another stage of the pipeline holds too: a tied embedding.
+  // The part of a block's gradients that another stage of the pipeline stores too: a tied embedding.
   Bytes shared(int block) const;
-  // Activations of one block and micro-batch: kept from the forward to the backward, and the others, which are there only
-  // while the block is worked on (in the forward, and computed again in the backward).
-  Slab kept(int block, int sequences) const;
-  Slab passing(int block, int sequences) const;
-  // Gradients of activations: until the weight gradients are done, and until the input gradient is.
-  Slab gradients(int block, int sequences) const;
-  Slab passing_gradients(int block, int sequences) const;
-  // Logits of some tokens at a time, where the head computes its loss.
-  Slab logits(int block, int sequences) const;
-  // Custom blocks: what autograd keeps from the forward to the backward, and takes beside it while one of them runs.
+  // Activations of one block and micro-batch. kept: saved from the forward to the backward. passing: live
+  // only while the block is processed (in the forward, and when it is recomputed in the backward).
+  ActivationBuffer saved(int block, int sequences) const;
+  ActivationBuffer transient(int block, int sequences) const;
+  // Gradients of activations. gradients: live until the weight gradients are computed. transient_gradients:
+  // until the input gradient is computed.
+  ActivationBuffer gradients(int block, int sequences) const;
+  ActivationBuffer transient_gradients(int block, int sequences) const;
+  // Logits of one slice of tokens, if the head computes its loss slice by slice.
+  ActivationBuffer logits(int block, int sequences) const;
+  // Custom blocks: memory that autograd saves from the forward to the backward, and additional memory while
+  // one of them runs.
   Bytes graph(int block, int sequences) const;
   Bytes graph_work(int block, int sequences) const;
-  // `width` elements a token between blocks, on this device (its slice with sequence parallelism), and the whole of its group.
+  // Activations with `width` elements per token between blocks: on this device (its slice with sequence
+  // parallelism), and of its whole group.
   Bytes boundary(int block, int sequences, std::int64_t width) const;
   Bytes whole_activation(int block, int sequences) const;
-  // What the tensor parts received of it, each its slice of the features, padded to equal length.
+  // The concatenated slices of the features that the tensor parts received, padded to equal length.
   Bytes joined(int block, int sequences, std::int64_t width) const;
-  // Keys and values of one context part, which go round the ring, and their gradients.
+  // Keys and values of one context part, which are passed around the ring, and their gradients.
   Bytes ring(int block, int sequences) const;
   Bytes ring_gradients(int block, int sequences) const;
-  // The tokens that go to experts from here: each as often as it has experts.
+  // The tokens that this device sends to experts; a token counts once per expert.
   Bytes dispatched(int block, int sequences) const;
 
  private:
-  enum class Flat { whole, shard, exchange };
-  Bytes laid_out(int block, StateKind kind, Flat how) const;
-  void add_whole(SlabBuilder& slab, int block, std::int64_t tokens, bool is_kept) const;
-  // Rows and columns of what goes round the ring; none without context parallelism.
+  enum class BufferLayout { whole, shard, exchange };
+  Bytes aligned_size(int block, StateKind kind, BufferLayout how) const;
+  void add_whole(ActivationBufferBuilder& activation_buffer, int block, std::int64_t tokens,
+                 bool is_saved) const;
+  // Rows and columns of the tensor that is passed around the ring; 0 without context parallelism.
   struct RingShape {
     std::int64_t rows = 0, columns = 0;
   };
   RingShape ring_shape(int block, int sequences) const;
   std::int64_t elements(int block, int shards, bool with_embedding) const;
   std::int64_t expert_elements(int block, int shards) const;
-  int tensor_part(const LayerStrategy& strategy) const { return seat_.index % strategy.tp; }
+  int tensor_part(const LayerStrategy& strategy) const { return location_.index % strategy.tp; }
   ActivationShare share(int block, int sequences, bool between_blocks) const;
-  Slab activations(int block, int sequences, bool is_kept) const;
-  Slab activation_gradients(int block, int sequences, bool is_for_weights) const;
-  void add(SlabBuilder& slab, int block, std::int64_t tokens, const KeptTensor& tensor) const;
+  ActivationBuffer activations(int block, int sequences, bool is_saved) const;
+  ActivationBuffer activation_gradients(int block, int sequences, bool is_for_weights) const;
+  void add(ActivationBufferBuilder& activation_buffer, int block, std::int64_t tokens,
+           const SavedTensor& tensor) const;
 
   const Plan& plan_;
   const ModelSpec& model_;
-  Seat seat_;
+  PlanLocation location_;
   const Stage& stage_;
   std::vector<std::vector<LogicalTensor>> tensors_;  // [pattern]
   std::vector<std::vector<Operation>> operations_;
-  bool has_one_copy_of_tied_embedding_;
+  bool has_shared_tied_embedding_;
 };
 
-// With full recompute, the number of layers computed again together that needs least memory: L / g kept inputs and everything
-// of g layers are there at a time, so g = √(L x input / everything); a stage of L layers with one micro-batch under way.
-int least_recompute_layers(const Plan& plan, const ModelSpec& model);
+// With full recompute, the number of layers per recomputed group that needs the least memory. For a stage of
+// L layers with one micro-batch in flight, L / g saved inputs and all activations of g layers are live at the
+// same time, so g = √(L x input / all activations of a layer).
+int best_recompute_group_size(const Plan& plan, const ModelSpec& model);
 
 }  // namespace optimus

@@ -1,5 +1,6 @@
-// Writes one device's step program, slot by slot of its stage's order. One object per program; see compile.cpp for the
-// order of things, step_compute.cpp for a block's forward and backward, step_reduce.cpp for gradients and updates.
+// Compiles the step program of one device, slot by slot of its stage's order. One object per program.
+// compile.cpp has the overall order, step_compute.cpp the forward and backward of a block, step_reduce.cpp
+// gradients and updates.
 #pragma once
 
 #include <map>
@@ -13,85 +14,89 @@ namespace optimus {
 
 class StepCompiler {
  public:
-  // Without buffers: those of activations are left out, which is enough to tell how long the program takes.
+  // Without buffers: buffers of activations are omitted, which suffices to compute how long the program
+  // takes.
   StepCompiler(const Plan& plan, const ModelSpec& model, int device, bool has_buffers = true);
   Program compile();
 
  private:
-  // compile.cpp: slots, boundaries between stages, parameters on their way.
+  // compile.cpp: slots, boundaries between stages, parameter gathers.
   void stash_weights();
   void slot(const Slot& slot);
   void work(const Slot& slot);
   void forward(int microbatch, int chunk);
   void backward(int microbatch, int chunk, bool with_weights);
-  void weights_only(int microbatch, int chunk);
+  void backward_weights_only(int microbatch, int chunk);
   struct Neighbour {
     const Stage* stage;
-    int block;  // its block next to ours
+    int block;  // the neighbour's block that is adjacent to this stage
   };
   Neighbour before(int chunk) const;
   Neighbour after(int chunk) const;
-  // What goes from a block of one stage to a block of another, or of the same that is split differently.
+  // Data sent from a block of one stage to a block of another stage, or of the same stage under a different
+  // split.
   struct Crossing {
     const Stage &from, &to;
     int from_block, to_block;
     Side from_side, to_side;
-    std::int64_t width;  // elements a token
+    std::int64_t width;  // elements per token
     bool is_inside() const { return &from == &to; }
   };
-  // An activation (or its gradient) goes from block `from_block` of `from` to block `to_block` of `to`; this device is in
-  // one of them or in both. Returns what the receiving block waits for.
-  Frontier cross(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
-                 bool is_backward, const Frontier& ready);
-  // Chunks cross in few ways, again and again. The reference is good until the next call.
+  // Moves an activation (or its gradient) from block `from_block` of `from` to block `to_block` of `to`. This
+  // device belongs to one of the stages or to both. Returns what the receiving block waits for.
+  Dependencies cross(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
+                     bool is_backward, const Dependencies& ready);
+  // Cached, because chunks cross in few distinct ways. The reference is valid until the next call.
   const std::vector<Route>& routes(bool is_out, const Side& from, const Side& to, int sequences,
                                    std::int64_t width);
-  Frontier send(const Crossing& crossing, int microbatch, bool is_backward, Frontier ready);
-  Frontier receive(const Crossing& crossing, int microbatch, bool is_backward);
-  Frontier join_parts(const Crossing& crossing, int microbatch, bool is_backward, Frontier arrived);
-  int leaving(int block, int microbatch, bool is_backward);
-  // By the instruction added last, a compute or a collective that serves it: what arrived for it.
-  void use_arrivals(const Instruction& by);
-  Frontier gather_parameters(int block, Frontier waits);
-  // Whether a block's backward needs its weights (an embedding's only where it has a norm), and whether they must be gathered for it.
+  Dependencies send(const Crossing& crossing, int microbatch, bool is_backward, Dependencies ready);
+  Dependencies receive(const Crossing& crossing, int microbatch, bool is_backward);
+  Dependencies join_parts(const Crossing& crossing, int microbatch, bool is_backward, Dependencies arrived);
+  int outgoing(int block, int microbatch, bool is_backward);
+  // Adds the arrived data to the uses of the most recently added instruction, a compute or a collective that
+  // serves it.
+  void use_received(const Instruction& by);
+  Dependencies gather_parameters(int block, Dependencies waits);
+  // Whether the backward of a block needs its weights (for an embedding only if it has a norm), and whether
+  // they must be gathered for it.
   bool has_backward_weights(int block) const;
   bool needs_gather(int block, int microbatch, int chunk) const;
 
   // step_compute.cpp
-  Frontier forward_block(int microbatch, int block, Frontier ready, Op op);
-  Frontier forward_attention(int microbatch, int block, const Frontier& ready, Op op);
-  Frontier backward_block(int microbatch, int block, Frontier ready, bool with_weights);
-  Frontier backward_attention_input(int microbatch, int block, const Frontier& ready);
-  Frontier backward_half(Part part, int microbatch, int block, Frontier ready, bool with_weights);
-  Frontier forward_experts(int microbatch, int block, Frontier ready, Op op);
-  Frontier backward_experts(int microbatch, int block, Frontier ready, bool with_weights);
-  Frontier exchange_tokens(Op op, int microbatch, int block, bool is_backward, Frontier ready);
-  void backward_weight(Part part, int microbatch, int block, const Frontier& ready);
+  Dependencies forward_block(int microbatch, int block, Dependencies ready, Op op);
+  Dependencies forward_attention(int microbatch, int block, const Dependencies& ready, Op op);
+  Dependencies backward_block(int microbatch, int block, Dependencies ready, bool with_weights);
+  Dependencies backward_attention_input(int microbatch, int block, const Dependencies& ready);
+  Dependencies backward_half(Part part, int microbatch, int block, Dependencies ready, bool with_weights);
+  Dependencies forward_experts(int microbatch, int block, Dependencies ready, Op op);
+  Dependencies backward_experts(int microbatch, int block, Dependencies ready, bool with_weights);
+  Dependencies exchange_tokens(Op op, int microbatch, int block, bool is_backward, Dependencies ready);
+  void backward_weight(Part part, int microbatch, int block, const Dependencies& ready);
   void backward_weights(int microbatch, int block);  // all parts, in a slot of their own
-  void weights_done(int microbatch, int block);
-  int compute(Op op, Part part, int microbatch, int block, const Frontier& waits, int hop = -1);
-  // What a tensor collective belongs to.
-  struct Served {
+  void finish_weight_gradients(int microbatch, int block);
+  int compute(Op op, Part part, int microbatch, int block, const Dependencies& waits, int ring_step = -1);
+  // The compute that a tensor collective belongs to.
+  struct ServedCompute {
     Op op = Op::forward;  // the compute
     Part part = Part::whole;
     int microbatch = -1, block = -1;
-    bool is_backward = false;  // of a gradient
+    bool is_backward = false;  // carries a gradient
   };
-  int tensor_collective(Op op, const Served& served, Bytes bytes, const Frontier& waits);
-  int ring(Op op, int microbatch, int block, int hop, const Frontier& waits);
-  Frontier gather_sequence(const Served& served, Frontier ready);
-  Frontier reduce_partial(const Served& served, Frontier ready);
+  int tensor_collective(Op op, const ServedCompute& served, Bytes bytes, const Dependencies& waits);
+  int ring(Op op, int microbatch, int block, int ring_step, const Dependencies& waits);
+  Dependencies gather_sequence(const ServedCompute& served, Dependencies ready);
+  Dependencies reduce_partial(const ServedCompute& served, Dependencies ready);
 
   // step_reduce.cpp
   void reduce_gradients(int block, int microbatch, bool is_last);
   const std::map<std::vector<int>, Bytes>& partial(int block);
   void sync_gradients();
-  void tell_buddy(int block, int sum);
-  void tell_buddies();
-  void tell_all_buddies();
-  Instruction buddy_message(Op op, int block, int distance);
-  void update_blocks(const Frontier& gate, int microbatch);
-  int step_gate(const Frontier& waits);
+  void send_copy_of(int block, int sum);
+  void send_pending_copies();
+  void send_all_copies();
+  Instruction copy_message(Op op, int block, int distance);
+  void update_blocks(const Dependencies& gate, int microbatch);
+  int step_gate(const Dependencies& waits);
   void finish_step();
   void report_step();
 
@@ -105,33 +110,43 @@ class StepCompiler {
   int tensor_subgroup(int block, const std::vector<int>& parts);
   int context_group(int block);
   int data_group(int block, Role role);         // shard or replica
-  int expert_group(int block);                  // among whom experts are dealt out
-  int expert_data_group(int block, Role role);  // shard or replica: who holds the same experts
+  int expert_group(int block);                  // devices over which the experts are distributed
+  int expert_data_group(int block, Role role);  // shard or replica: devices that store the same experts
   using BlockMicrobatch = std::pair<int, int>;
-  enum class SlabKind { kept, passing, gradients, passing_gradients, logits, graph, graph_work };
-  Bytes slab_bytes(SlabKind kind, int block, int microbatch);
-  // By the instruction added last: a slab of this block and micro-batch, made on first use.
-  void use_slab(std::map<BlockMicrobatch, int>& slabs, SlabKind kind, int block, int microbatch,
-                bool is_write);
-  void use_slabs(Instruction of);  // by its op and part
+  enum class ActivationBufferKind {
+    saved,
+    transient,
+    gradients,
+    transient_gradients,
+    logits,
+    graph,
+    graph_work
+  };
+  Bytes activation_buffer_bytes(ActivationBufferKind kind, int block, int microbatch);
+  // Adds the activation buffer of this block and micro-batch, created on first use, to the uses of the most recently added
+  // instruction.
+  void use_activation_buffer(std::map<BlockMicrobatch, int>& activation_buffers, ActivationBufferKind kind,
+                             int block, int microbatch, bool is_write);
+  void use_activation_buffers(Instruction of);  // according to its op and part
   void use_whole_gradients(int block, int microbatch);
   bool reduces_every_microbatch(int block) const;
   void use_exchange(int block, Bytes bytes);
-  Frontier all_computed() const;  // the last compute and the last tensor collective
+  Dependencies all_computed() const;  // the last compute and the last tensor collective
   void use_graph(const Instruction& instruction);
-  // Whether the backward begins with the forward again. The loss comes with its gradient and is not computed twice.
+  // Whether the backward begins by repeating the forward. The loss is computed together with its gradient and
+  // is not recomputed.
   bool is_recomputed(int block) const;
   Span recompute_group(int block) const { return optimus::recompute_group(model_, stage_, block); }
-  // The input of a layer that is computed again together with the one below lives only while the forward passes.
-  std::map<BlockMicrobatch, int>& kept_by_forward(int block) {
-    return recompute_group(block).begin == block ? kept_ : brief_kept_;
+  // The input of a layer that is recomputed together with the layer below it is live only during the forward.
+  std::map<BlockMicrobatch, int>& saved_by_forward(int block) {
+    return recompute_group(block).begin == block ? saved_ : forward_saved_;
   }
-  // The layers that are computed again together with this one, the last of them.
-  Frontier recompute(int microbatch, int block, Frontier ready);
+  // Recomputes the layers of this block's recompute group, which ends with this block.
+  Dependencies recompute(int microbatch, int block, Dependencies ready);
 
   const Plan& plan_;
   const ModelSpec& model_;
-  const Seat seat_;
+  const PlanLocation location_;
   const Pipeline& pipeline_;
   const Stage& stage_;
   const int device_;
@@ -140,24 +155,26 @@ class StepCompiler {
   ProgramBuilder builder_;
   int batch_loaded_ = -1;
   int last_compute_ = -1, last_tensor_ = -1, last_reduce_ = -1;
-  std::pair<int, int> last_forward_{-1, -1};  // micro-batch and chunk, when the slot before was a forward
-  using CrossingKey = std::tuple<bool, int, int>;     // gradient?, block, micro-batch
-  std::map<CrossingKey, std::vector<int>> arrivals_;  // buffers of what arrived, until a compute has read it
-  std::map<CrossingKey, int> leaving_;                // buffers of what goes elsewhere
+  std::pair<int, int> last_forward_{-1, -1};  // micro-batch and chunk, if the preceding slot was a forward
+  using CrossingKey = std::tuple<bool, int, int>;     // is gradient, block, micro-batch
+  std::map<CrossingKey, std::vector<int>> received_;  // received buffers, until a compute has read them
+  std::map<CrossingKey, int> outgoing_;               // buffers to be sent
   bool needs_sync_ = false;                           // gradients of a block also come from other pipelines
 
-  // Buffers. Passing activations of the forward and of the backward are two.
-  std::map<BlockMicrobatch, int> kept_, brief_kept_, passing_, again_, gradients_, passing_gradients_,
-      logits_, logits_again_, whole_gradients_;
-  std::map<BlockMicrobatch, int> graph_, brief_graph_, graph_work_, graph_work_again_;  // custom blocks
-  // What the embedding's weight gradient (gradients that came) and the head's backward (sums over logits) wait for.
-  std::map<BlockMicrobatch, Frontier> arrived_;
-  std::map<BlockMicrobatch, Frontier> handed_on_;  // to a chunk of the same stage
-  std::map<bool, std::vector<int>> readers_;       // gradient? -> the computes that read what was received
-  std::map<std::pair<bool, const Stage*>, std::vector<Frontier>> sent_;  // gradient?, to whom -> messages
-  std::map<int, int> gathered_;       // block -> buffer of its whole weights, ZeRO 3
-  std::vector<int> recent_computes_;  // the last compute of each block passed
-  std::map<int, int> weights_left_;   // block -> micro-batches whose weight gradient is still to come
+  // Buffers. Passing activations of the forward and of the recomputation are separate buffers.
+  std::map<BlockMicrobatch, int> saved_, forward_saved_, transient_, recomputed_, gradients_,
+      transient_gradients_, logits_, backward_logits_, whole_gradients_;
+  std::map<BlockMicrobatch, int> graph_, forward_graph_, graph_work_, backward_graph_work_;  // custom blocks
+  // Waits of the embedding's weight gradient (received gradients) and of the head's backward (sums over
+  // logits).
+  std::map<BlockMicrobatch, Dependencies> arrived_;
+  std::map<BlockMicrobatch, Dependencies> passed_on_;  // to a chunk of the same stage
+  std::map<bool, std::vector<int>> readers_;           // is gradient -> computes that read the received data
+  // is gradient, receiving stage -> messages
+  std::map<std::pair<bool, const Stage*>, std::vector<Dependencies>> sent_;
+  std::map<int, int> gathered_;               // block -> buffer of its whole weights, ZeRO 3
+  std::vector<int> recent_computes_;          // the last compute of each of the most recent blocks
+  std::map<int, int> weight_gradients_left_;  // block -> micro-batches whose weight gradient is outstanding
   struct KnownRoutes {
     bool is_out = false;
     Side from, to;
@@ -169,13 +186,14 @@ class StepCompiler {
   const LayerStrategy* tensor_group_of_ = nullptr;
   int last_tensor_group_ = -1;
   std::map<std::pair<int, const LayerStrategy*>, std::map<std::vector<int>, Bytes>>
-      partial_;                 // [pattern, strategy]
-  std::vector<int> untold_;     // blocks whose gradient shard is complete and not yet with its buddy
-  std::map<int, int> told_;     // block -> buffer of the shard that came from elsewhere; -1 without buffers
-  Frontier buddies_;            // gradients of others' shards that this device repeats the update of
-  Frontier fresh_;              // asynchronous: gathers of updated weights that the next forward waits for
-  std::map<int, int> reduced_;  // block -> the instruction that ended its last reduction
-  std::map<std::tuple<SlabKind, int, const LayerStrategy*, int>, Bytes> slab_sizes_;
+      partial_;  // [pattern, strategy]
+  // blocks whose gradient shard is complete but not yet sent to the device of its copy
+  std::vector<int> pending_copies_;
+  std::map<int, int> copy_buffers_;  // block -> buffer of the received shard; -1 without buffers
+  Dependencies copy_waits_;          // received gradients of the shards whose update this device repeats
+  Dependencies pending_updates_;  // asynchronous: gathers of updated weights that the next forward waits for
+  std::map<int, int> reduced_;    // block -> the instruction that completed its last reduction
+  std::map<std::tuple<ActivationBufferKind, int, const LayerStrategy*, int>, Bytes> activation_buffer_sizes_;
 };
 
 }  // namespace optimus

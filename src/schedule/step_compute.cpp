@@ -1,10 +1,12 @@
-// A block's forward and backward as instructions. A layer is two halves, attention and mlp; with tensor parallelism
-// each ends in a sum over the group, with sequence parallelism it begins with a gather and ends in a reduce-scatter:
+// The forward and backward of a block as instructions. A layer consists of two halves, attention and mlp.
+// With tensor parallelism each half ends in a sum over the group; with sequence parallelism it begins with a
+// gather and ends in a reduce-scatter:
 //
 //   forward    [all_gather] attention [all_reduce | reduce_scatter] [all_gather] mlp [all_reduce | reduce_scatter]
 //   backward   [all_gather] mlp input gradient [all_reduce | reduce_scatter], meanwhile its weight gradient; attention
 //
-// The second half of a mixture of experts works on the positions that a device has, with expert parallelism between:
+// The second half of an MoE layer processes the positions of its own device, with expert parallelism in
+// between:
 //
 //   forward    router [dispatch] experts [combine]
 //   backward   [dispatch] experts' input gradient [combine], meanwhile their weight gradients; router
@@ -16,16 +18,16 @@ namespace optimus {
 
 int StepCompiler::tensor_group(int block) {
   const LayerStrategy& s = strategy(block);
-  // Blocks of one run follow one another.
+  // Cached: the blocks of one run are compiled consecutively.
   if (&s == tensor_group_of_) return last_tensor_group_;
-  const int tp = s.tp, first = seat_.index / tp * tp;
+  const int tp = s.tp, first = location_.index / tp * tp;
   tensor_group_of_ = &s;
   return last_tensor_group_ = builder_.group(
              Role::tensor, {stage_.devices.begin() + first, stage_.devices.begin() + first + tp});
 }
 
 int StepCompiler::tensor_subgroup(int block, const std::vector<int>& parts) {
-  const int tp = strategy(block).tp, first = seat_.index / tp * tp;
+  const int tp = strategy(block).tp, first = location_.index / tp * tp;
   std::vector<int> members;
   for (const int part : parts) members.push_back(stage_.devices[static_cast<std::size_t>(first + part)]);
   return builder_.group(Role::tensor, std::move(members));
@@ -33,7 +35,7 @@ int StepCompiler::tensor_subgroup(int block, const std::vector<int>& parts) {
 
 int StepCompiler::context_group(int block) {
   const LayerStrategy& s = strategy(block);
-  const int first = seat_.index / (s.tp * s.cp) * (s.tp * s.cp) + seat_.index % s.tp;
+  const int first = location_.index / (s.tp * s.cp) * (s.tp * s.cp) + location_.index % s.tp;
   std::vector<int> members;
   for (int i = 0; i < s.cp; ++i)
     members.push_back(stage_.devices[static_cast<std::size_t>(first + i * s.tp)]);
@@ -41,49 +43,57 @@ int StepCompiler::context_group(int block) {
 }
 
 int StepCompiler::expert_group(int block) {
-  const int ep = strategy(block).ep, first = seat_.index / ep * ep;
+  const int ep = strategy(block).ep, first = location_.index / ep * ep;
   return builder_.group(Role::expert, {stage_.devices.begin() + first, stage_.devices.begin() + first + ep});
 }
 
-Bytes StepCompiler::slab_bytes(SlabKind slab, int block, int microbatch) {
+Bytes StepCompiler::activation_buffer_bytes(ActivationBufferKind activation_buffer, int block,
+                                            int microbatch) {
   const int n = sequences(microbatch);
-  const auto [at, is_new] = slab_sizes_.try_emplace({slab, pattern(model_, block), &strategy(block), n});
+  const auto [at, is_new] =
+      activation_buffer_sizes_.try_emplace({activation_buffer, pattern(model_, block), &strategy(block), n});
   if (!is_new) return at->second;
-  switch (slab) {
-    case SlabKind::kept:
-      return at->second = sizes_.kept(block, n).bytes;
-    case SlabKind::passing:
-      return at->second = sizes_.passing(block, n).bytes;
-    case SlabKind::gradients:
+  switch (activation_buffer) {
+    case ActivationBufferKind::saved:
+      return at->second = sizes_.saved(block, n).bytes;
+    case ActivationBufferKind::transient:
+      return at->second = sizes_.transient(block, n).bytes;
+    case ActivationBufferKind::gradients:
       return at->second = sizes_.gradients(block, n).bytes;
-    case SlabKind::passing_gradients:
-      return at->second = sizes_.passing_gradients(block, n).bytes;
-    case SlabKind::logits:
+    case ActivationBufferKind::transient_gradients:
+      return at->second = sizes_.transient_gradients(block, n).bytes;
+    case ActivationBufferKind::logits:
       return at->second = sizes_.logits(block, n).bytes;
-    case SlabKind::graph:
+    case ActivationBufferKind::graph:
       return at->second = sizes_.graph(block, n);
-    case SlabKind::graph_work:
+    case ActivationBufferKind::graph_work:
       return at->second = sizes_.graph_work(block, n);
   }
   return at->second;
 }
 
-void StepCompiler::use_slab(std::map<BlockMicrobatch, int>& slabs, SlabKind slab, int block, int microbatch,
-                            bool is_write) {
-  static constexpr BufferKind kinds[] = {BufferKind::kept_activations, BufferKind::passing_activations,
-                                         BufferKind::kept_gradients,   BufferKind::passing_gradients,
-                                         BufferKind::logits,           BufferKind::graph,
+void StepCompiler::use_activation_buffer(std::map<BlockMicrobatch, int>& activation_buffers,
+                                         ActivationBufferKind activation_buffer, int block, int microbatch,
+                                         bool is_write) {
+  static constexpr BufferKind kinds[] = {BufferKind::saved_activations,
+                                         BufferKind::transient_activations,
+                                         BufferKind::saved_gradients,
+                                         BufferKind::transient_gradients,
+                                         BufferKind::logits,
+                                         BufferKind::graph,
                                          BufferKind::graph_work};
-  const Bytes bytes = slab_bytes(slab, block, microbatch);
+  const Bytes bytes = activation_buffer_bytes(activation_buffer, block, microbatch);
   if (bytes.value == 0) return;
-  const auto [at, is_new] = slabs.try_emplace({block, microbatch}, -1);
-  if (is_new) at->second = builder_.buffer(kinds[static_cast<std::size_t>(slab)], block, microbatch, bytes);
+  const auto [at, is_new] = activation_buffers.try_emplace({block, microbatch}, -1);
+  if (is_new)
+    at->second =
+        builder_.buffer(kinds[static_cast<std::size_t>(activation_buffer)], block, microbatch, bytes);
   builder_.use(at->second, is_write);
 }
 
-// A block writes its output straight into what the next block keeps, and its input gradient into the gradients of the block
-// before, where these are on this device and split alike.
-void StepCompiler::use_slabs(Instruction of) {
+// A block writes its output directly into the saved activations of the next block, and its input gradient
+// into the gradients of the preceding block, if that block is on this device and split in the same way.
+void StepCompiler::use_activation_buffers(Instruction of) {
   const bool is_collective = of.lane == Lane::tensor;
   if (is_collective) of.op = of.serves;
   const int block = of.block, microbatch = of.microbatch;
@@ -94,38 +104,44 @@ void StepCompiler::use_slabs(Instruction of) {
                  of.part == Part::whole || of.part == Part::attention || of.part == Part::attention_input,
              is_last_part = of.part == Part::whole || of.part == Part::mlp || of.part == Part::experts;
   const bool is_forward = of.op == Op::forward, is_head = kind(block) == BlockKind::head;
-  use_slab(is_forward ? kept_by_forward(block) : kept_, SlabKind::kept, block, microbatch, is_forward);
+  use_activation_buffer(is_forward ? saved_by_forward(block) : saved_, ActivationBufferKind::saved, block,
+                        microbatch, is_forward);
   if (is_forward) {
-    use_slab(passing_, SlabKind::passing, block, microbatch, true);
+    use_activation_buffer(transient_, ActivationBufferKind::transient, block, microbatch, true);
     if (is_last_part && block + 1 < plan_.num_blocks) {
       if (is_neighbour(block + 1))
-        use_slab(kept_by_forward(block + 1), SlabKind::kept, block + 1, microbatch, true);
+        use_activation_buffer(saved_by_forward(block + 1), ActivationBufferKind::saved, block + 1, microbatch,
+                              true);
       else
-        builder_.use(leaving(block, microbatch, false), true);
+        builder_.use(outgoing(block, microbatch, false), true);
     }
     if (is_head && !is_collective) {
-      use_slab(logits_, SlabKind::logits, block, microbatch, true);
-      if (strategy(block).tp == 1) use_whole_gradients(block, microbatch);  // the loss comes with them
+      use_activation_buffer(logits_, ActivationBufferKind::logits, block, microbatch, true);
+      // the loss is computed together with its gradients
+      if (strategy(block).tp == 1) use_whole_gradients(block, microbatch);
     }
     return;
   }
-  use_slab(again_, SlabKind::passing, block, microbatch, of.op != Op::backward_weight || is_collective);
+  use_activation_buffer(recomputed_, ActivationBufferKind::transient, block, microbatch,
+                        of.op != Op::backward_weight || is_collective);
   if (of.op == Op::recompute) {
     if (is_last_part && block + 1 < recompute_group(block).end)
-      use_slab(kept_, SlabKind::kept, block + 1, microbatch, true);
+      use_activation_buffer(saved_, ActivationBufferKind::saved, block + 1, microbatch, true);
     return;
   }
-  use_slab(gradients_, SlabKind::gradients, block, microbatch, of.op == Op::backward_input || is_collective);
+  use_activation_buffer(gradients_, ActivationBufferKind::gradients, block, microbatch,
+                        of.op == Op::backward_input || is_collective);
   if (of.op == Op::backward_input) {
-    use_slab(passing_gradients_, SlabKind::passing_gradients, block, microbatch, true);
+    use_activation_buffer(transient_gradients_, ActivationBufferKind::transient_gradients, block, microbatch,
+                          true);
     if (is_first_part && block > 0) {
       if (is_neighbour(block - 1))
-        use_slab(gradients_, SlabKind::gradients, block - 1, microbatch, true);
+        use_activation_buffer(gradients_, ActivationBufferKind::gradients, block - 1, microbatch, true);
       else
-        builder_.use(leaving(block, microbatch, true), true);
+        builder_.use(outgoing(block, microbatch, true), true);
     }
     if (is_head && !is_collective && strategy(block).tp > 1)
-      use_slab(logits_again_, SlabKind::logits, block, microbatch, true);
+      use_activation_buffer(backward_logits_, ActivationBufferKind::logits, block, microbatch, true);
   }
   use_whole_gradients(block, microbatch);
 }
@@ -136,8 +152,9 @@ bool StepCompiler::reduces_every_microbatch(int block) const {
          (shard_count(stage_, s) > 1 || (has_experts(block) && expert_shard_count(stage_, s) > 1));
 }
 
-// One micro-batch's whole gradient on its way to the shards, from the first part of the backward that adds to it. The head's
-// part of a tied embedding's gradient waits there for the embedding's own.
+// The whole gradient of one micro-batch before it is reduced to shards. It is live from the first part of the
+// backward that adds to it. The head's part of a tied embedding's gradient stays there until the embedding
+// adds its own part.
 void StepCompiler::use_whole_gradients(int block, int microbatch) {
   if (!reduces_every_microbatch(block)) return;
   const auto [at, is_new] = whole_gradients_.try_emplace({block, microbatch}, -1);
@@ -145,13 +162,13 @@ void StepCompiler::use_whole_gradients(int block, int microbatch) {
     at->second = builder_.buffer(BufferKind::whole_gradients, block, microbatch,
                                  sizes_.whole_buffer(block, StateKind::gradients));
   builder_.use(at->second, true);
-  const bool holds_tied =
+  const bool has_tied_embedding =
       model_.is_tied && kind(block) == BlockKind::head && stage_.chunks.front().first() == 0;
-  if (holds_tied && is_same_split(strategy(0), strategy(block))) use_whole_gradients(0, microbatch);
+  if (has_tied_embedding && is_same_split(strategy(0), strategy(block))) use_whole_gradients(0, microbatch);
 }
 
-Frontier StepCompiler::all_computed() const {
-  return last_tensor_ < 0 ? Frontier{last_compute_} : Frontier{last_compute_, last_tensor_};
+Dependencies StepCompiler::all_computed() const {
+  return last_tensor_ < 0 ? Dependencies{last_compute_} : Dependencies{last_compute_, last_tensor_};
 }
 
 bool StepCompiler::is_recomputed(int block) const {
@@ -160,17 +177,21 @@ bool StepCompiler::is_recomputed(int block) const {
   return can_be && strategy(block).recompute == RecomputeMode::full;
 }
 
-// A graph lives from the forward that builds it to the backward; where the forward runs again, the first one builds none that
-// lasts. Gradients of weights are part of the work, until they have been added.
+// A graph is live from the forward that builds it to the backward. If the forward is recomputed, the graph of
+// the first forward is not kept. Weight gradients belong to graph_work until they have been added to the
+// accumulators.
 void StepCompiler::use_graph(const Instruction& of) {
   if (kind(of.block) != BlockKind::custom) return;
   const bool is_forward = of.op == Op::forward;
-  use_slab(is_forward && is_recomputed(of.block) ? brief_graph_ : graph_, SlabKind::graph, of.block,
-           of.microbatch, is_forward || of.op == Op::recompute);
-  use_slab(is_forward ? graph_work_ : graph_work_again_, SlabKind::graph_work, of.block, of.microbatch, true);
+  use_activation_buffer(is_forward && is_recomputed(of.block) ? forward_graph_ : graph_,
+                        ActivationBufferKind::graph, of.block, of.microbatch,
+                        is_forward || of.op == Op::recompute);
+  use_activation_buffer(is_forward ? graph_work_ : backward_graph_work_, ActivationBufferKind::graph_work,
+                        of.block, of.microbatch, true);
 }
 
-int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Frontier& waits, int hop) {
+int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Dependencies& waits,
+                          int ring_step) {
   const int index = builder_.add({.op = op,
                                   .lane = Lane::compute,
                                   .part = part,
@@ -178,23 +199,25 @@ int StepCompiler::compute(Op op, Part part, int microbatch, int block, const Fro
                                   .microbatch = microbatch,
                                   .chunk = chunk_of(block),
                                   .block = block,
-                                  .hop = hop},
+                                  .ring_step = ring_step},
                                  waits);
   last_compute_ = index;
   const Instruction added = builder_.program().instructions.back();
-  use_arrivals(added);
+  use_received(added);
   if (!has_buffers_) return index;
-  use_slabs(added);
+  use_activation_buffers(added);
   use_graph(added);
-  // Weight gradients need no weights; an embedding's come through its norm, if it has one, a custom block's through autograd.
-  const bool comes_through = kind(block) == BlockKind::embedding || kind(block) == BlockKind::custom;
-  const bool needs_weights = op != Op::backward_weight || (comes_through && has_backward_weights(block));
+  // Weight gradients need no weights, with two exceptions: an embedding with a norm, and a custom block
+  // (autograd).
+  const bool has_weight_path = kind(block) == BlockKind::embedding || kind(block) == BlockKind::custom;
+  const bool needs_weights = op != Op::backward_weight || (has_weight_path && has_backward_weights(block));
   if (const auto whole = gathered_.find(block); whole != gathered_.end() && needs_weights)
     builder_.use(whole->second, false);
   return index;
 }
 
-int StepCompiler::tensor_collective(Op op, const Served& served, Bytes bytes, const Frontier& waits) {
+int StepCompiler::tensor_collective(Op op, const ServedCompute& served, Bytes bytes,
+                                    const Dependencies& waits) {
   Instruction instruction{.op = op,
                           .lane = Lane::tensor,
                           .part = served.part,
@@ -206,83 +229,87 @@ int StepCompiler::tensor_collective(Op op, const Served& served, Bytes bytes, co
   instruction.bytes = bytes.value;
   last_tensor_ = builder_.add(instruction, waits);
   if (!has_buffers_ || served.op == Op::receive) return last_tensor_;
-  use_arrivals(instruction);
-  use_slabs(instruction);
+  use_received(instruction);
+  use_activation_buffers(instruction);
   const bool is_beside_weights = served.op != Op::backward_weight || has_backward_weights(served.block);
   if (const auto whole = gathered_.find(served.block); whole != gathered_.end() && is_beside_weights)
     builder_.use(whole->second, false);
   return last_tensor_;
 }
 
-// Keys and values go one further round the ring; backward with their gradients, which the last exchange brings home alone.
-int StepCompiler::ring(Op op, int microbatch, int block, int hop, const Frontier& waits) {
-  const bool is_backward = op == Op::backward_input, is_last = hop + 1 == strategy(block).cp;
+// Keys and values move one step around the ring; in the backward together with their gradients. The last
+// exchange of the backward returns only the gradients to their owner.
+int StepCompiler::ring(Op op, int microbatch, int block, int ring_step, const Dependencies& waits) {
+  const bool is_backward = op == Op::backward_input, is_last = ring_step + 1 == strategy(block).cp;
   Instruction instruction{.op = Op::ring_exchange,
                           .lane = Lane::tensor,
-                          .part = Part::attention_hop,
+                          .part = Part::attention_ring_step,
                           .is_backward = is_backward,
                           .serves = op,
                           .microbatch = microbatch};
-  instruction.chunk = chunk_of(block), instruction.block = block, instruction.hop = hop;
+  instruction.chunk = chunk_of(block), instruction.block = block, instruction.ring_step = ring_step;
   instruction.group = context_group(block);
   const int n = sequences(microbatch);
   const Bytes keys = is_backward && is_last ? Bytes(0) : sizes_.ring(block, n),
               gradients = is_backward ? sizes_.ring_gradients(block, n) : Bytes(0);
   instruction.bytes = (keys + gradients).value;
   last_tensor_ = builder_.add(instruction, waits);
-  if (has_buffers_) use_slabs(instruction);
+  if (has_buffers_) use_activation_buffers(instruction);
   return last_tensor_;
 }
 
-Frontier StepCompiler::gather_sequence(const Served& served, Frontier ready) {
+Dependencies StepCompiler::gather_sequence(const ServedCompute& served, Dependencies ready) {
   if (!strategy(served.block).sequence_parallel) return ready;
   const Bytes whole = sizes_.whole_activation(served.block, sequences(served.microbatch));
-  // What came before may stand on other lanes than the gather: keep waiting for it as well.
+  // Earlier instructions may be on other lanes than the gather, so their waits remain.
   ready.push_back(tensor_collective(Op::all_gather, served, whole, ready));
   return ready;
 }
 
-Frontier StepCompiler::reduce_partial(const Served& served, Frontier ready) {
+Dependencies StepCompiler::reduce_partial(const ServedCompute& served, Dependencies ready) {
   const LayerStrategy& s = strategy(served.block);
   if (s.tp == 1) return ready;
   const Bytes whole = sizes_.whole_activation(served.block, sequences(served.microbatch));
   return {tensor_collective(s.sequence_parallel ? Op::reduce_scatter : Op::all_reduce, served, whole, ready)};
 }
 
-Frontier StepCompiler::forward_attention(int microbatch, int block, const Frontier& ready, Op op) {
+Dependencies StepCompiler::forward_attention(int microbatch, int block, const Dependencies& ready, Op op) {
   const int cp = strategy(block).cp;
   if (cp == 1) return {compute(op, Part::attention, microbatch, block, ready)};
-  Frontier keys = {compute(op, Part::attention_input, microbatch, block, ready)};
+  Dependencies keys = {compute(op, Part::attention_input, microbatch, block, ready)};
   int before = keys.front();
-  for (int hop = 0; hop < cp; ++hop) {
-    // The next keys and values travel while these are worked on, and no further ahead: two buffers are enough.
-    const Frontier here = keys;
-    if (hop + 1 < cp) keys = {ring(op, microbatch, block, hop, {here.front(), before})};
-    before = compute(op, Part::attention_hop, microbatch, block, here, hop);
+  for (int ring_step = 0; ring_step < cp; ++ring_step) {
+    // The next keys and values are sent while the current ones are processed, and no earlier: two buffers are
+    // enough.
+    const Dependencies here = keys;
+    if (ring_step + 1 < cp) keys = {ring(op, microbatch, block, ring_step, {here.front(), before})};
+    before = compute(op, Part::attention_ring_step, microbatch, block, here, ring_step);
   }
   return {compute(op, Part::attention_output, microbatch, block, {})};
 }
 
-Frontier StepCompiler::exchange_tokens(Op op, int microbatch, int block, bool is_backward, Frontier ready) {
+Dependencies StepCompiler::exchange_tokens(Op op, int microbatch, int block, bool is_backward,
+                                           Dependencies ready) {
   if (strategy(block).ep == 1) return ready;
   Instruction instruction{
       .op = op, .lane = Lane::tensor, .is_backward = is_backward, .microbatch = microbatch};
   instruction.chunk = chunk_of(block), instruction.block = block;
   instruction.group = expert_group(block);
   instruction.bytes = sizes_.dispatched(block, sequences(microbatch)).value;
-  // What came before may stand on other lanes: keep waiting for it as well.
+  // Earlier instructions may be on other lanes, so their waits remain.
   ready.push_back(builder_.add(instruction, ready));
   return ready;
 }
 
-Frontier StepCompiler::forward_experts(int microbatch, int block, Frontier ready, Op op) {
+Dependencies StepCompiler::forward_experts(int microbatch, int block, Dependencies ready, Op op) {
   ready = {compute(op, Part::router, microbatch, block, ready)};
   ready = exchange_tokens(Op::dispatch, microbatch, block, false, std::move(ready));
   ready = {compute(op, Part::experts, microbatch, block, ready)};
   return exchange_tokens(Op::combine, microbatch, block, false, std::move(ready));
 }
 
-Frontier StepCompiler::backward_experts(int microbatch, int block, Frontier ready, bool with_weights) {
+Dependencies StepCompiler::backward_experts(int microbatch, int block, Dependencies ready,
+                                            bool with_weights) {
   ready = exchange_tokens(Op::dispatch, microbatch, block, true, std::move(ready));
   ready = {compute(Op::backward_input, Part::experts, microbatch, block, ready)};
   ready = exchange_tokens(Op::combine, microbatch, block, true, std::move(ready));
@@ -292,14 +319,15 @@ Frontier StepCompiler::backward_experts(int microbatch, int block, Frontier read
   return ready;
 }
 
-Frontier StepCompiler::forward_block(int microbatch, int block, Frontier ready, Op op) {
+Dependencies StepCompiler::forward_block(int microbatch, int block, Dependencies ready, Op op) {
   switch (kind(block)) {
     case BlockKind::embedding:
       ready = {compute(op, Part::whole, microbatch, block, ready)};
       ready = reduce_partial({op, Part::whole, microbatch, block}, std::move(ready));
       break;
     case BlockKind::layer: {
-      const Served attention{op, Part::attention, microbatch, block}, mlp{op, Part::mlp, microbatch, block};
+      const ServedCompute attention{op, Part::attention, microbatch, block},
+          mlp{op, Part::mlp, microbatch, block};
       ready = gather_sequence(attention, std::move(ready));
       ready = reduce_partial(attention, forward_attention(microbatch, block, ready, op));
       if (has_experts(block)) {
@@ -317,14 +345,14 @@ Frontier StepCompiler::forward_block(int microbatch, int block, Frontier ready, 
       ready = gather_sequence({op, Part::whole, microbatch, block}, std::move(ready));
       ready = {compute(op, Part::whole, microbatch, block, ready)};
       if (strategy(block).tp > 1) {
-        // Largest logit, sum of exponentials and the target's logit of each token, in fp32.
+        // The largest logit, the sum of exponentials and the target's logit of each token, in fp32.
         const Side side{static_cast<int>(stage_.devices.size()), strategy(block)};
         const std::int64_t tokens =
-            share_of(side, seat_.index, sequences(microbatch), plan_.sequence_length, false).num_tokens();
+            share_of(side, location_.index, sequences(microbatch), plan_.sequence_length, false).num_tokens();
         ready = {tensor_collective(Op::all_reduce, {op, Part::whole, microbatch, block},
                                    Bytes(tokens * 3 * 4), ready)};
       }
-      arrived_[{block, microbatch}] = ready;  // the backward begins here
+      arrived_[{block, microbatch}] = ready;  // the backward waits for this
       break;
     }
   }
@@ -332,20 +360,21 @@ Frontier StepCompiler::forward_block(int microbatch, int block, Frontier ready, 
   return ready;
 }
 
-Frontier StepCompiler::backward_attention_input(int microbatch, int block, const Frontier& ready) {
+Dependencies StepCompiler::backward_attention_input(int microbatch, int block, const Dependencies& ready) {
   const int cp = strategy(block).cp;
   if (cp == 1) return {compute(Op::backward_input, Part::attention, microbatch, block, ready)};
-  Frontier keys = {compute(Op::backward_input, Part::attention_output, microbatch, block, ready)};
-  for (int hop = 0; hop < cp; ++hop)
-    // The gradients of keys and values travel with them and come home with the last exchange.
-    keys = {ring(Op::backward_input, microbatch, block, hop,
-                 {compute(Op::backward_input, Part::attention_hop, microbatch, block, keys, hop)})};
+  Dependencies keys = {compute(Op::backward_input, Part::attention_output, microbatch, block, ready)};
+  for (int ring_step = 0; ring_step < cp; ++ring_step)
+    // The gradients of keys and values are sent with them and return to their owner with the last exchange.
+    keys = {
+        ring(Op::backward_input, microbatch, block, ring_step,
+             {compute(Op::backward_input, Part::attention_ring_step, microbatch, block, keys, ring_step)})};
   return {compute(Op::backward_input, Part::attention_input, microbatch, block, keys)};
 }
 
-Frontier StepCompiler::recompute(int microbatch, int block, Frontier ready) {
+Dependencies StepCompiler::recompute(int microbatch, int block, Dependencies ready) {
   const Span group = recompute_group(block);
-  Frontier again = ready;
+  Dependencies again = ready;
   for (int b = static_cast<int>(group.begin); b < group.end; ++b) {
     again = gather_parameters(b, std::move(again));
     again = forward_block(microbatch, b, std::move(again), Op::recompute);
@@ -354,11 +383,12 @@ Frontier StepCompiler::recompute(int microbatch, int block, Frontier ready) {
   return ready;
 }
 
-Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready, bool with_weights) {
-  // A weight gradient stands behind the sum of the input gradient, so that the two overlap; what it gathers, before.
+Dependencies StepCompiler::backward_block(int microbatch, int block, Dependencies ready, bool with_weights) {
+  // A weight gradient is placed after the sum of the input gradient, so that the two overlap. The gather of
+  // its operand is placed before.
   switch (kind(block)) {
     case BlockKind::embedding:
-      // No input gradient; the weight gradient waits for what came.
+      // No input gradient; the weight gradient waits for the received gradient.
       arrived_[{block, microbatch}] =
           gather_sequence({Op::backward_weight, Part::whole, microbatch, block, true}, ready);
       if (with_weights) backward_weight(Part::whole, microbatch, block, arrived_[{block, microbatch}]);
@@ -370,43 +400,43 @@ Frontier StepCompiler::backward_block(int microbatch, int block, Frontier ready,
       ready = backward_half(Part::attention, microbatch, block, std::move(ready), with_weights);
       break;
     case BlockKind::custom:
-      // Never deferred: autograd gives all gradients at once. The first block wants none of its input.
+      // Never deferred: autograd computes all gradients at once. The first block has no input gradient.
       if (block > 0) ready = {compute(Op::backward_input, Part::whole, microbatch, block, ready)};
       backward_weight(Part::whole, microbatch, block, ready);
       break;
     case BlockKind::head: {
       // Never deferred: the gradient of the logits is not stored.
-      const Frontier logits = arrived_[{block, microbatch}];
+      const Dependencies logits = arrived_[{block, microbatch}];
       ready.insert(ready.end(), logits.begin(), logits.end());
-      const Frontier input = gather_sequence({Op::backward_input, Part::whole, microbatch, block}, {});
+      const Dependencies input = gather_sequence({Op::backward_input, Part::whole, microbatch, block}, {});
       ready.insert(ready.end(), input.begin(), input.end());
       ready = reduce_partial({Op::backward_input, Part::whole, microbatch, block, true},
                              {compute(Op::backward_input, Part::whole, microbatch, block, ready)});
-      // Only BERT's transform has a weight gradient of its own, from what comes through the norm behind that sum.
-      backward_weight(Part::whole, microbatch, block, model_.is_bert() ? ready : Frontier{});
+      // Only BERT's transform has a weight gradient of its own, computed from the gradient after that sum.
+      backward_weight(Part::whole, microbatch, block, model_.is_bert() ? ready : Dependencies{});
       break;
     }
   }
   recent_computes_.push_back(last_compute_);
   if (with_weights || kind(block) == BlockKind::head || kind(block) == BlockKind::custom)
-    weights_done(microbatch, block);
+    finish_weight_gradients(microbatch, block);
   return ready;
 }
 
-Frontier StepCompiler::backward_half(Part part, int microbatch, int block, Frontier ready,
-                                     bool with_weights) {
+Dependencies StepCompiler::backward_half(Part part, int microbatch, int block, Dependencies ready,
+                                         bool with_weights) {
   ready = gather_sequence({Op::backward_input, part, microbatch, block, true}, std::move(ready));
-  const Served operand{Op::backward_weight, part, microbatch, block};
-  const Frontier input = with_weights ? gather_sequence(operand, {}) : Frontier{};
-  const Frontier done = part == Part::attention
-                            ? backward_attention_input(microbatch, block, ready)
-                            : Frontier{compute(Op::backward_input, part, microbatch, block, ready)};
+  const ServedCompute operand{Op::backward_weight, part, microbatch, block};
+  const Dependencies input = with_weights ? gather_sequence(operand, {}) : Dependencies{};
+  const Dependencies done = part == Part::attention
+                                ? backward_attention_input(microbatch, block, ready)
+                                : Dependencies{compute(Op::backward_input, part, microbatch, block, ready)};
   ready = reduce_partial({Op::backward_input, part, microbatch, block, true}, done);
   if (with_weights) backward_weight(part, microbatch, block, input);
   return ready;
 }
 
-void StepCompiler::backward_weight(Part part, int microbatch, int block, const Frontier& ready) {
+void StepCompiler::backward_weight(Part part, int microbatch, int block, const Dependencies& ready) {
   compute(Op::backward_weight, part, microbatch, block, ready);
 }
 
@@ -427,13 +457,13 @@ void StepCompiler::backward_weights(int microbatch, int block) {
       break;
     case BlockKind::head:
     case BlockKind::custom:
-      return;  // done together with its input gradient
+      return;  // computed together with the input gradient
   }
-  weights_done(microbatch, block);
+  finish_weight_gradients(microbatch, block);
 }
 
-void StepCompiler::weights_done(int microbatch, int block) {
-  const int left = --weights_left_[block];
+void StepCompiler::finish_weight_gradients(int microbatch, int block) {
+  const int left = --weight_gradients_left_[block];
   reduce_gradients(block, microbatch, left == 0);
 }
 

@@ -1,11 +1,12 @@
-// Gradients and updates: reductions inside the stage as weight gradients become complete, sums with other stages and
-// pipelines, the step gate, the optimizer, and the gathers that spread updated weights.
+// Gradients and updates: reductions inside the stage as soon as weight gradients are complete, sums with
+// other stages and pipelines, the step gate, the optimizer, and the gathers that distribute updated weights.
 //
-// Inside a stage the devices with the same tensor part form a data group. A sharded state is first reduced to shards
-// inside its shard group, then summed over the replicas of the shard. A tensor that other stages or pipelines hold too
-// (a tied embedding; everything when there are several pipelines) is left out of the sum over replicas and summed once
-// over all its owners instead. Where the tensor parts of a replica hold equal copies of a gradient (norms; key/value heads
-// they share), the lowest of them contributes it to that sum and the others contribute nothing.
+// Inside a stage the devices with the same tensor part form a data group. A sharded state is first reduced to
+// shards inside its shard group, then summed over the replicas of the shard. A tensor that other stages or
+// pipelines own too (a tied embedding; every tensor if there are several pipelines) is excluded from the sum
+// over replicas and is summed once over all its owners instead. If the tensor parts of a replica have equal
+// copies of a gradient (norms; shared key/value heads), the lowest part contributes to that sum and the
+// others add zero.
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +17,7 @@ namespace optimus {
 
 int StepCompiler::data_group(int block, Role role) {
   const LayerStrategy& s = strategy(block);
-  const int shards = shard_count(stage_, s), data = seat_.index / s.tp, part = seat_.index % s.tp;
+  const int shards = shard_count(stage_, s), data = location_.index / s.tp, part = location_.index % s.tp;
   const int total = static_cast<int>(stage_.devices.size()) / s.tp;
   const bool is_shard = role == Role::shard || role == Role::gather;
   const int first = is_shard ? data / shards * shards : data % shards;
@@ -29,7 +30,8 @@ int StepCompiler::data_group(int block, Role role) {
 
 int StepCompiler::expert_data_group(int block, Role role) {
   const LayerStrategy& s = strategy(block);
-  const int shards = expert_shard_count(stage_, s), copy = seat_.index / s.ep, part = seat_.index % s.ep;
+  const int shards = expert_shard_count(stage_, s), copy = location_.index / s.ep,
+            part = location_.index % s.ep;
   const int total = static_cast<int>(stage_.devices.size()) / s.ep;
   const bool is_shard = role == Role::shard || role == Role::gather;
   const int first = is_shard ? copy / shards * shards : copy % shards;
@@ -52,7 +54,7 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
   const int shards = shard_count(stage_, s),
             replicas = static_cast<int>(stage_.devices.size()) / (s.tp * shards);
   const auto reduce = [&](int group, Bytes bytes) {
-    tell_buddies();
+    send_pending_copies();
     Instruction instruction{
         .op = Op::reduce_gradients, .lane = Lane::reduce, .microbatch = microbatch, .chunk = chunk_of(block)};
     instruction.block = block, instruction.group = group, instruction.bytes = bytes.value;
@@ -63,30 +65,31 @@ void StepCompiler::reduce_gradients(int block, int microbatch, bool is_last) {
     if (role == Role::shard) use_exchange(block, sizes_.exchange_buffer(block, StateKind::gradients));
     if (role == Role::tensor) use_exchange(block, bytes);
   };
-  const bool is_time = is_last || is_async;
-  const bool is_sharded_now = shards > 1 && (is_time || s.zero >= 2);
-  // Before anything is cut into shards, the tensor parts add up what each has seen only partly.
-  if (is_time || is_sharded_now)
+  const bool is_final = is_last || is_async;
+  const bool is_sharded_now = shards > 1 && (is_final || s.zero >= 2);
+  // Before anything is reduced to shards, the tensor parts sum the gradients that each has computed only
+  // partially.
+  if (is_final || is_sharded_now)
     for (const auto& [parts, bytes] : partial(block)) reduce(tensor_subgroup(block, parts), bytes);
-  // ZeRO 2 and 3 keep only the shard of the sum, so each micro-batch is reduced as it comes.
+  // ZeRO 2 and 3 store only the shard of the sum, so every micro-batch is reduced immediately.
   if (is_sharded_now) reduce(data_group(block, Role::shard), sizes_.part(block, StateKind::gradients));
-  if (replicas > 1 && is_time && !needs_sync_) {
+  if (replicas > 1 && is_final && !needs_sync_) {
     const Bytes own = sizes_.part(block, StateKind::gradients) - sizes_.shared(block);
     if (own.value > 0) reduce(data_group(block, Role::replica), Bytes(own.value / shards));
   }
-  // What other stages or pipelines hold too is not complete yet.
-  if (is_last && has_buddy(plan_, s) && !needs_sync_ && sizes_.shared(block).value == 0)
-    untold_.push_back(block);
+  // Gradients that other stages or pipelines own too are not complete yet.
+  if (is_last && has_shard_copies(plan_, s) && !needs_sync_ && sizes_.shared(block).value == 0)
+    pending_copies_.push_back(block);
   if (!has_experts(block)) return;
   const Bytes experts = sizes_.experts(block, StateKind::gradients);
   const int expert_shards = expert_shard_count(stage_, s),
             copies = static_cast<int>(stage_.devices.size()) / (s.ep * expert_shards);
-  if (expert_shards > 1 && (is_time || s.zero >= 2)) reduce(expert_data_group(block, Role::shard), experts);
-  if (copies > 1 && is_time && !needs_sync_)
+  if (expert_shards > 1 && (is_final || s.zero >= 2)) reduce(expert_data_group(block, Role::shard), experts);
+  if (copies > 1 && is_final && !needs_sync_)
     reduce(expert_data_group(block, Role::replica), Bytes(experts.value / expert_shards));
 }
 
-// The shards of all members, one behind the other, while a gather or a sum is under way.
+// Buffer for the concatenated shards of all members during a gather or a sum.
 void StepCompiler::use_exchange(int block, Bytes bytes) {
   if (has_buffers_) builder_.use(builder_.buffer(BufferKind::exchange, block, -1, bytes), true);
 }
@@ -101,45 +104,47 @@ void StepCompiler::sync_gradients() {
   }
 }
 
-Instruction StepCompiler::buddy_message(Op op, int block, int distance) {
+Instruction StepCompiler::copy_message(Op op, int block, int distance) {
   const LayerStrategy& s = strategy(block);
-  const int shards = shard_count(stage_, s), data = seat_.index / s.tp;
+  const int shards = shard_count(stage_, s), data = location_.index / s.tp;
   const int shard = data % shards, other = ((shard + distance) % shards + shards) % shards;
   Instruction message{.op = op, .lane = Lane::transfer, .chunk = chunk_of(block), .block = block};
-  message.peer = stage_.devices[static_cast<std::size_t>((data - shard + other) * s.tp + seat_.index % s.tp)];
+  message.peer =
+      stage_.devices[static_cast<std::size_t>((data - shard + other) * s.tp + location_.index % s.tp)];
   message.bytes = sizes_.part(block, StateKind::gradients).value / shards;
   return message;
 }
 
-// The other's sum is complete at about the same time, so that its message is waited for no earlier.
-void StepCompiler::tell_buddy(int block, int sum) {
-  builder_.add(buddy_message(Op::send_buddy, block, plan_.buddy), {sum});
-  buddies_.push_back(builder_.add(buddy_message(Op::receive_buddy, block, -plan_.buddy), {sum}));
-  told_[block] = -1;
+// The sum of the other device completes at about the same time, so its message is not waited for any earlier.
+void StepCompiler::send_copy_of(int block, int sum) {
+  builder_.add(copy_message(Op::send_copy, block, plan_.copy_distance), {sum});
+  copy_waits_.push_back(builder_.add(copy_message(Op::receive_copy, block, -plan_.copy_distance), {sum}));
+  copy_buffers_[block] = -1;
   if (!has_buffers_) return;
-  told_[block] = builder_.buffer(BufferKind::buddy_gradients, block, -1,
-                                 sizes_.shard_buffer(block, StateKind::gradients));
-  builder_.use(told_[block], true);
+  copy_buffers_[block] = builder_.buffer(BufferKind::copy_gradients, block, -1,
+                                         sizes_.shard_buffer(block, StateKind::gradients));
+  builder_.use(copy_buffers_[block], true);
 }
 
-// Before the next on the lane of sums, which waits for the one before anyway: so a sum and the message behind it both run beside
-// the backward of the blocks below.
-void StepCompiler::tell_buddies() {
-  for (const int block : std::exchange(untold_, {})) tell_buddy(block, reduced_.at(block));
+// Called before the next sum is added to the reduce lane. That sum waits for the preceding one anyway, so
+// both the sum and the message that follows the preceding one overlap with the backward of the blocks below.
+void StepCompiler::send_pending_copies() {
+  for (const int block : std::exchange(pending_copies_, {})) send_copy_of(block, reduced_.at(block));
 }
 
-// And those that were added up last of all. The lane is in order: behind its last entry every sum is complete, the tied embedding's too.
-void StepCompiler::tell_all_buddies() {
-  tell_buddies();
+// Includes the shards that are summed last. The lane is in order: after its last entry every sum is complete,
+// including the tied embedding's.
+void StepCompiler::send_all_copies() {
+  send_pending_copies();
   for (const int block : own_blocks())
-    if (has_buddy(plan_, strategy(block)) && !told_.contains(block))
-      tell_buddy(block, last_reduce_ >= 0 ? last_reduce_ : last_compute_);
+    if (has_shard_copies(plan_, strategy(block)) && !copy_buffers_.contains(block))
+      send_copy_of(block, last_reduce_ >= 0 ? last_reduce_ : last_compute_);
 }
 
-void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
+void StepCompiler::update_blocks(const Dependencies& gate, int microbatch) {
   for (const int block : own_blocks()) {
     const LayerStrategy& s = strategy(block);
-    Frontier waits = gate;
+    Dependencies waits = gate;
     for (const int done : all_computed()) waits.push_back(done);
     if (const auto reduced = reduced_.find(block); reduced != reduced_.end())
       waits.push_back(reduced->second);
@@ -147,14 +152,15 @@ void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
         .op = Op::optimizer, .lane = s.offload ? Lane::host : Lane::compute, .microbatch = microbatch};
     update.chunk = chunk_of(block), update.block = block;
     const int updated = builder_.add(update, waits);
-    if (const auto told = told_.find(block); told != told_.end() && has_buffers_) {
+    if (const auto told = copy_buffers_.find(block); told != copy_buffers_.end() && has_buffers_) {
       builder_.use(told->second, false);
-      // Nobody wants the weights that the repeated update gives; with ZeRO 1 and 2 they go where the gather brings the same.
+      // The weights from the repeated update are not used. With ZeRO 1 and 2 they are written where the
+      // gather writes the same values.
       if (s.zero == 3 && bytes_of(plan_.precision) < 4)
         use_exchange(block, sizes_.shard_buffer(block, StateKind::weights));
     }
     const bool is_async = is_asynchronous(plan_.schedule);
-    if (is_async) fresh_.push_back(updated);
+    if (is_async) pending_updates_.push_back(updated);
     if (s.zero == 0 || s.zero == 3) continue;
     const auto gather = [&](int group, Bytes bytes) {
       Instruction instruction{.op = Op::gather_parameters,
@@ -164,7 +170,7 @@ void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
       instruction.block = block, instruction.group = group, instruction.bytes = bytes.value;
       const int gathered = builder_.add(instruction, {updated});
       use_exchange(block, sizes_.exchange_buffer(block, StateKind::weights));
-      if (is_async) fresh_.push_back(gathered);
+      if (is_async) pending_updates_.push_back(gathered);
     };
     if (shard_count(stage_, s) > 1)
       gather(data_group(block, Role::gather), sizes_.part(block, StateKind::weights));
@@ -174,24 +180,24 @@ void StepCompiler::update_blocks(const Frontier& gate, int microbatch) {
 }
 
 void StepCompiler::finish_step() {
-  tell_buddies();
+  send_pending_copies();
   sync_gradients();
-  tell_all_buddies();
-  Frontier waits = buddies_;
+  send_all_copies();
+  Dependencies waits = copy_waits_;
   for (const int done : all_computed()) waits.push_back(done);
   update_blocks({step_gate(waits)}, -1);
 }
 
-int StepCompiler::step_gate(const Frontier& waits) {
+int StepCompiler::step_gate(const Dependencies& waits) {
   Instruction gate{.op = Op::step_gate, .lane = Lane::reduce};
   gate.group = builder_.group(Role::world, {});
-  gate.bytes = 16;  // the sum of squares in double, and whether all are finite
+  gate.bytes = 16;  // the sum of squares as a double, and the finite flag
   return builder_.add(gate, waits);
 }
 
-// Asynchronous: every update has been; only loss and norms of the step are still to be added up.
+// Asynchronous schedules: all updates are already done; only the loss and the norms of the step are summed.
 void StepCompiler::report_step() {
-  Frontier waits = fresh_;
+  Dependencies waits = pending_updates_;
   for (const int done : all_computed()) waits.push_back(done);
   step_gate(waits);
 }

@@ -1,4 +1,5 @@
-// See bound.h. What a stage costs: bound_stage.cpp; what memory it needs: bound_memory.cpp.
+// Implements bound.h: the time bound of a whole pipeline. Stage costs are in bound_stage.cpp, memory in
+// bound_memory.cpp.
 #include "search/bound.h"
 
 #include <algorithm>
@@ -11,38 +12,38 @@
 namespace optimus {
 namespace {
 
-// Rounding of sums in another order than the simulator's, and of bytes to whole ones.
+// Tolerance for sums in another order than the simulator's, and for bytes rounded to integers.
 constexpr double kRounding = 1 - 1e-5;
 
-double straggling(const Demand& demand, int num_devices) {
+double straggler_loss(const Demand& demand, int num_devices) {
   const int per_node = demand.cluster.profile().groups.front().devices_per_node;
   const double nodes = std::max(1.0, std::ceil(static_cast<double>(num_devices) / per_node));
-  return 1 + demand.constants.straggling * std::log2(nodes);
+  return 1 + demand.constants.straggler_loss * std::log2(nodes);
 }
 
 }  // namespace
 
-Bounder::Bounder(const Demand& demand, const Ground& ground)
+BoundModel::BoundModel(const Demand& demand, const ClusterView& cluster_view)
     : demand_(demand),
-      ground_(ground),
-      specimens_(demand, ground),
+      cluster_view_(cluster_view),
+      sample_costs_(demand, cluster_view),
       links_(demand.constants),
       has_two_kinds_(has_two_kinds_of_layers(demand.model)) {}
 
-// Reductions that the stage's last backwards do not hide: no more time than these take is there for them. The simulator looks at
-// two micro-batches: chunks of both come between the first reduction and the last.
-double Bounder::unhidden(const Candidate& c, const StageCost& stage) const {
+// The part of the reductions that the stage's last backwards cannot hide. The simulator considers two
+// micro-batches: chunks of both may lie between the first reduction and the last.
+double BoundModel::exposed_reduction(const Candidate& c, const StageCost& stage) const {
   if (!has_copies(demand_, c)) return 0;
   if (!demand_.software.overlaps_reduce) return stage.reduced;
   const double slowed = demand_.constants.interference * stage.reduced;
   double window = stage.backward + stage.slack + slowed;
   if (c.schedule == Schedule::zero_bubble) window += 2 * stage.weight;
   if (c.chunks > 1) window = 2 * (window + stage.slack) + stage.forward;
-  // Compute that is slowed down leaves the last reduction that much time.
+  // The slowdown of compute by concurrent reductions gives the last reduction that much more time.
   double left = std::max(stage.last_reduced - slowed, stage.reduced - window);
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   if (c.chunks == 1 && microbatches > 1) {
-    // Those of the micro-batch before are in the way.
+    // The reductions of the preceding micro-batch delay those of the last one.
     const double both =
         2 * window + stage.forward + stage.slack + demand_.constants.interference * stage.gathered * 2;
     left = std::max(left, stage.reduced + stage.scattered - both);
@@ -50,40 +51,44 @@ double Bounder::unhidden(const Candidate& c, const StageCost& stage) const {
   return std::max(0.0, left);
 }
 
-// When all stages have their gradients.
-double Bounder::end_of(const Candidate& c, const std::vector<StageCost>& stages) const {
+// The time at which all stages have their gradients.
+double BoundModel::last_gradient_time(const Candidate& c, const std::vector<StageCost>& stages) const {
   const MicrobatchCount count = count_microbatches(demand_.batch, c.microbatch, c.dp);
   const double total = count.total(), last = std::min(1.0, count.last_size);
   const bool is_split = c.schedule == Schedule::zero_bubble;
   double all_forward = stages.front().before,
-         behind = 0;  // one micro-batch through all; backwards of the stages behind s
+         remaining_backwards = 0;  // one forward through all stages; backwards of the stages after s
   for (const StageCost& stage : stages) {
     const bool is_last = &stage == &stages.back();
     all_forward += stage.forward + stage.message * (c.chunks - is_last);
-    behind += stage.last_backward + (is_last ? 0 : stage.message);
+    remaining_backwards += stage.last_backward + (is_last ? 0 : stage.message);
   }
   double fill = stages.front().before, drain = 0, end = 0;
   for (int s = 0; s < c.pp; ++s) {
     const StageCost& stage = stages[static_cast<std::size_t>(s)];
-    behind -= stage.last_backward + (s + 1 == c.pp ? 0 : stage.message);
-    // The forwards before the first backward; what is left of them waits for it.
-    const int ahead = c.schedule == Schedule::interleaved ? (c.pp - s - 1) * 2 + (c.chunks - 1) * c.pp + 1
-                      : c.schedule == Schedule::gpipe     ? count.number
-                                                          : std::min(c.pp - s, count.number);
-    const double forwards_left = std::max(0.0, total * stage.forward - ahead * stage.longest_forward);
+    remaining_backwards -= stage.last_backward + (s + 1 == c.pp ? 0 : stage.message);
+    // The forwards before the first backward. The remaining forwards run after it.
+    const int warmup_forwards = c.schedule == Schedule::interleaved
+                                    ? (c.pp - s - 1) * 2 + (c.chunks - 1) * c.pp + 1
+                                : c.schedule == Schedule::gpipe ? count.number
+                                                                : std::min(c.pp - s, count.number);
+    const double forwards_left =
+        std::max(0.0, total * stage.forward - warmup_forwards * stage.max_chunk_forward);
     const double backwards = total * (stage.backward + stage.weight) + last * stage.interference;
     double own = std::max(stage.before, fill) + total * stage.forward + backwards;
     if (c.schedule != Schedule::gpipe)
-      own = std::max(own, all_forward + (c.chunks == 1 ? behind : 0) + forwards_left + backwards);
-    end = std::max({end, own + unhidden(c, stage), own + (is_split ? 0 : drain * last)});
+      own =
+          std::max(own, all_forward + (c.chunks == 1 ? remaining_backwards : 0) + forwards_left + backwards);
+    end = std::max({end, own + exposed_reduction(c, stage), own + (is_split ? 0 : drain * last)});
     fill += stage.first_forward + stage.message;
     drain += stage.last_backward + stage.message;
   }
   return end;
 }
 
-// Updates, and what is waited for with them: the gate, and gathers of updated weights. The next forwards hide most of that.
-double Bounder::update_seconds(const Candidate& c, const StageCost& stage, double gate) const {
+// Updates, and the waits that belong to them: the gate, and gathers of updated weights. The next forwards
+// hide most of these waits.
+double BoundModel::update_seconds(const Candidate& c, const StageCost& stage, double gate) const {
   const bool gathers = c.zero == 1 || c.zero == 2;
   if (!demand_.software.overlaps_gather) return gate + stage.update + (gathers ? stage.gathered : 0);
   const double waits = gate + (gathers ? std::max(0.0, stage.gathered - stage.update) : 0);
@@ -91,15 +96,15 @@ double Bounder::update_seconds(const Candidate& c, const StageCost& stage, doubl
   return stage.update + std::max(kept * waits, waits - (1 - kept) * (stage.forward + stage.slack));
 }
 
-Bounder::StageWork Bounder::work_of(const Candidate& c, int s, const StageLayers& layers) {
+BoundModel::StageWork BoundModel::work_of(const Candidate& c, int s, const StageLayers& layers) {
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   const StageCost cost = stage_cost(c, s, layers);
   const double bytes =
-      memory_terms(c, s, least_in_flight(c, s, microbatches), c.is_fitted).of(layers, dense_of(c, s, layers));
-  return {cost.forward, cost.backward + cost.weight, bytes <= limit_of(c, s) * (1 - 0.001 * c.spare)};
+      memory_terms(c, s, min_in_flight(c, s, microbatches), c.is_fitted).of(layers, dense_of(c, s, layers));
+  return {cost.forward, cost.backward + cost.weight, bytes <= limit_of(c, s) * (1 - 0.001 * c.memory_margin)};
 }
 
-double Bounder::after_gate(const Candidate& c, const std::vector<StageCost>& stages) const {
+double BoundModel::update_time(const Candidate& c, const std::vector<StageCost>& stages) const {
   const GroupShape all = shape_of_all(c.num_devices(), demand_.cluster);
   const double gate = links_.collective(Collective::all_reduce, all, 16);
   double after = 0;
@@ -107,63 +112,67 @@ double Bounder::after_gate(const Candidate& c, const std::vector<StageCost>& sta
   return after;
 }
 
-Bound Bounder::of(const Candidate& c, double enough) {
+Bound BoundModel::of(const Candidate& c, double cutoff_seconds) {
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
-  const double stretched = straggling(demand_, c.num_devices()) * kRounding;
+  const double straggler_factor = straggler_loss(demand_, c.num_devices()) * kRounding;
   const auto seconds = [&](const Candidate& one, const std::vector<StageLayers>& layers) {
     const std::vector<StageCost> stages = stage_costs(one, layers);
-    return (end_of(one, stages) + after_gate(one, stages)) * stretched;
+    return (last_gradient_time(one, stages) + update_time(one, stages)) * straggler_factor;
   };
   Bound bound;
-  // Computing anything again only takes longer; working out what is, and memory, costs more than this.
+  // Recomputation only adds time. Computing the fitted recompute modes and memory costs more than this first
+  // bound.
   Candidate none = c;
   none.is_fitted = false;
-  if (c.is_fitted || enough < 1e300) bound.seconds = seconds(none, layers_of(none));
-  if (bound.seconds >= enough) return bound;
+  if (c.is_fitted || cutoff_seconds < 1e300) bound.seconds = seconds(none, layers_of(none));
+  if (bound.seconds >= cutoff_seconds) return bound;
   const std::vector<StageLayers> layers = layers_of(c);
   for (int s = 0; s < c.pp; ++s)
-    if (!is_as_before(c, layers, s))  // of those that are the first has most under way
-      see_memory(bound, c, s, layers[static_cast<std::size_t>(s)], least_in_flight(c, s, microbatches));
+    if (!equals_previous_stage(c, layers,
+                               s))  // of equal stages, the first has the most micro-batches in flight
+      update_memory_bound(bound, c, s, layers[static_cast<std::size_t>(s)],
+                          min_in_flight(c, s, microbatches));
   if (bound.fits() && (c.is_fitted || bound.seconds == 0)) bound.seconds = seconds(c, layers);
   return bound;
 }
 
-double Bounder::of_any_zero(Candidate c) {
-  c.zero = kNoTraffic, c.shard_group = 0, c.is_fitted = false;
+double BoundModel::bound_any_zero(Candidate c) {
+  c.zero = kZeroWithoutTraffic, c.shard_group = 0, c.is_fitted = false;
   const std::vector<StageCost> stages = stage_costs(c, layers_of(c));
-  return (end_of(c, stages) + after_gate(c, stages)) * straggling(demand_, c.num_devices()) * kRounding;
+  return (last_gradient_time(c, stages) + update_time(c, stages)) * straggler_loss(demand_, c.num_devices()) *
+         kRounding;
 }
 
-const std::vector<Order>& Bounder::orders_of(const Candidate& c, int microbatches) {
+const std::vector<Order>& BoundModel::orders_of(const Candidate& c, int microbatches) {
   for (const KnownOrders& known : known_orders_)
     if (known.schedule == c.schedule && known.pp == c.pp && known.microbatches == microbatches &&
         known.chunks == c.chunks)
       return known.orders;
-  constexpr std::size_t kMost = 4;
-  if (known_orders_.size() == kMost) known_orders_.erase(known_orders_.begin());
+  constexpr std::size_t kMaxCount = 4;
+  if (known_orders_.size() == kMaxCount) known_orders_.erase(known_orders_.begin());
   KnownOrders& known = known_orders_.emplace_back(KnownOrders{c.schedule, c.pp, microbatches, c.chunks, {}});
   for (int s = 0; s < c.pp; ++s)
     known.orders.push_back(order_of(c.schedule, {s, c.pp, microbatches, c.chunks}));
   return known.orders;
 }
 
-double Bounder::tighter(const Candidate& c, const Bound& bound) {
+double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
   const MicrobatchCount count = count_microbatches(demand_.batch, c.microbatch, c.dp);
-  constexpr double kMostSlots = 30'000;
-  if (c.pp == 1 || 2.0 * c.pp * c.chunks * count.number > kMostSlots) return bound.seconds;
+  constexpr double kMaxSlots = 30'000;
+  if (c.pp == 1 || 2.0 * c.pp * c.chunks * count.number > kMaxSlots) return bound.seconds;
   const std::vector<StageLayers> layers = layers_of(c);
   const std::vector<StageCost> costs = stage_costs(c, layers);
   std::vector<StageTimes> times;
-  times.reserve(layers.size());  // stages refer to them; those that are alike to one
+  times.reserve(layers.size());  // stages refer to its elements; equal stages share one
   const std::vector<Order>& orders = orders_of(c, count.number);
   std::vector<PipelineStage> stages;
   for (int s = 0; s < c.pp; ++s) {
     const auto at = static_cast<std::size_t>(s);
-    if (!is_as_before(c, layers, s)) {
+    if (!equals_previous_stage(c, layers, s)) {
       StageTimes& own = times.emplace_back();
       for (int chunk = 0, used = 0; chunk < c.chunks; ++chunk) {
         const int n = c.chunks == 1 ? layers[at].total()
-                                    : dealt(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
+                                    : split_layers(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
         const ChunkCost cost = chunk_cost(c, s, chunk, layers[at].part(used, n));
         used += n;
         own.first_forward.push_back({cost.forward, {}}), own.forward.push_back({cost.forward, {}});
@@ -180,25 +189,26 @@ double Bounder::tighter(const Candidate& c, const Bound& bound) {
   sizes.back() = count.last_size;
   const PipelineTimes run = run_pipeline(stages, sizes, demand_.software.messages, false);
   double gate = 0;
-  for (std::size_t s = 0; s < layers.size(); ++s) gate = std::max(gate, run.ends[s] + unhidden(c, costs[s]));
+  for (std::size_t s = 0; s < layers.size(); ++s)
+    gate = std::max(gate, run.ends[s] + exposed_reduction(c, costs[s]));
   return std::max(bound.seconds,
-                  (gate + after_gate(c, costs)) * straggling(demand_, c.num_devices()) * kRounding);
+                  (gate + update_time(c, costs)) * straggler_loss(demand_, c.num_devices()) * kRounding);
 }
 
 namespace {
 
-// Slots have a part that does not grow with layers; it may be negative (a last sum that nothing waits for). However finely a
-// stage is cut, it has no more slots than layers.
-double least_of(const SlotCost& cost) { return cost.least_layer() + std::min(0.0, cost.base); }
+// A slot has a part that does not depend on its number of layers. It may be negative (a last sum that nothing
+// waits for). A stage has at most as many slots as layers.
+double min_slot_cost(const SlotCost& cost) { return cost.min_layer() + std::min(0.0, cost.base); }
 
 }  // namespace
 
-// Of one stage, the last that is `before` others; again: what computing again adds to a micro-batch.
-double Bounder::seconds_of_shape(const Candidate& shape, int s, double again) {
+// Bound from one stage s. again: recompute time that is added to a micro-batch.
+double BoundModel::seconds_of_shape(const Candidate& shape, int s, double recompute_seconds) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
-  const Specimen& own = specimen(kind_of_stage(shape, s), shape, shape.recompute);
-  const int number = dealt(demand_.model.layers, shape.pp, s);
-  const auto [least_dense, most_dense] = least_and_most_dense(shape, s);
+  const SampleCost& own = sample_cost(kind_of_stage(shape, s), shape, shape.recompute);
+  const int number = split_layers(demand_.model.layers, shape.pp, s);
+  const auto [least_dense, most_dense] = min_and_max_dense(shape, s);
   const auto of = [&](const SlotCost& cost) {
     const int dense = cost.dense < 0 ? most_dense : least_dense;
     return cost.of({number, dense, s == 0, s + 1 == shape.pp});
@@ -206,79 +216,82 @@ double Bounder::seconds_of_shape(const Candidate& shape, int s, double again) {
   const auto in_one = [&](const SlotCost& cost) {
     return of(cost) + std::min(0.0, cost.base) * (number - 1);
   };
-  // A backward in one, or split in two: either may be quicker.
-  const double forward = in_one(own.forward), split_forward = of(own.forward) - own.hidden_by_weights,
+  // A backward in one slot, or split in two: either may be faster.
+  const double forward = in_one(own.forward), split_forward = of(own.forward) - own.hidden_by_weight_slot,
                whole = in_one(own.backward), split = of(own.input) + of(own.weight);
-  // Split backwards fill with whole stages; others, however finely stages are cut, with a layer of each stage before.
-  const int before = ground_.is_uniform() ? s : 0;
+  // With a split backward the pipeline fills with whole stages. Otherwise it fills with at least one layer of
+  // each preceding stage, for any number of chunks.
+  const int before = cluster_view_.is_uniform() ? s : 0;
   const double layer = std::max(
-      0.0, own.forward.base + own.forward.least_layer() + own.backward.base + own.backward.least_layer());
-  const double stage =
-      std::max(0.0, own.forward.base - own.hidden_by_weights +
-                        dealt(demand_.model.layers, shape.pp, shape.pp - 1) * least_of(own.forward));
-  return std::min(before * layer * std::min(1.0, count.last_size) + (forward + whole + again) * count.total(),
-                  before * stage + (split_forward + split + again) * count.total());
+      0.0, own.forward.base + own.forward.min_layer() + own.backward.base + own.backward.min_layer());
+  const double stage = std::max(
+      0.0, own.forward.base - own.hidden_by_weight_slot +
+               split_layers(demand_.model.layers, shape.pp, shape.pp - 1) * min_slot_cost(own.forward));
+  return std::min(
+      before * layer * std::min(1.0, count.last_size) + (forward + whole + recompute_seconds) * count.total(),
+      before * stage + (split_forward + split + recompute_seconds) * count.total());
 }
 
-Bound Bounder::of_any_schedule(const Candidate& shape, double enough) {
+Bound BoundModel::bound_any_schedule(const Candidate& shape, double cutoff_seconds) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
-  const int more = static_cast<int>(demand_.model.layers % shape.pp);  // stages that have a layer more
-  const double stretched = straggling(demand_, shape.num_devices()) * kRounding;
-  std::vector<int>& told = told_;  // stages that are not as their neighbours
-  told.clear();
+  const int more = static_cast<int>(demand_.model.layers % shape.pp);  // stages that have one layer more
+  const double straggler_factor = straggler_loss(demand_, shape.num_devices()) * kRounding;
+  std::vector<int>& distinct_stages = distinct_stages_;  // stages that differ from their neighbours
+  distinct_stages.clear();
   double longest = 0;
   for (int s = 0; s < shape.pp; ++s) {
-    const bool is_told = s == 0 || s == more - 1 || s == more || s + 1 == shape.pp ||
-                         (has_two_kinds_ && least_and_most_dense(shape, s).second > 0);
-    if (!is_told && ground_.is_uniform()) continue;
+    const bool is_distinct = s == 0 || s == more - 1 || s == more || s + 1 == shape.pp ||
+                             (has_two_kinds_ && min_and_max_dense(shape, s).second > 0);
+    if (!is_distinct && cluster_view_.is_uniform()) continue;
     const int kind = kind_of_stage(shape, s);
-    if (!is_told && kind == kind_of_stage(shape, s - 1) && kind == kind_of_stage(shape, s + 1)) continue;
-    told.push_back(s);
+    if (!is_distinct && kind == kind_of_stage(shape, s - 1) && kind == kind_of_stage(shape, s + 1)) continue;
+    distinct_stages.push_back(s);
     longest = std::max(longest, seconds_of_shape(shape, s, 0));
   }
   Bound bound;
-  bound.seconds = longest * stretched;
-  if (bound.seconds >= enough) return bound;
-  Candidate least = most_sharded(demand_, shape);
-  if (least.zero == 3) least.zero = kNothingGathered;
-  for (const int s : told) {
-    // How the layers of either kind are dealt is not known yet.
-    if (least_and_most_dense(shape, s).second > 0) continue;
-    const int number = dealt(demand_.model.layers, shape.pp, s), kind = kind_of_stage(shape, s);
+  bound.seconds = longest * straggler_factor;
+  if (bound.seconds >= cutoff_seconds) return bound;
+  Candidate least = max_sharded(demand_, shape);
+  if (least.zero == 3) least.zero = kZeroWithoutGathers;
+  for (const int s : distinct_stages) {
+    // The distribution of the two kinds of layers is not known yet.
+    if (min_and_max_dense(shape, s).second > 0) continue;
+    const int number = split_layers(demand_.model.layers, shape.pp, s), kind = kind_of_stage(shape, s);
     const StageLayers layers =
-        shape.is_fitted ? fitted(least, s, number) : layers_in(shape.recompute, number);
-    double again = 0;
+        shape.is_fitted ? fitted(least, s, number) : uniform_layers(shape.recompute, number);
+    double recompute_seconds = 0;
     for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
       if (shape.is_fitted && layers.of(mode) > 0) {
-        const Specimen &own = specimen(kind, shape, shape.recompute), &other = specimen(kind, shape, mode);
-        again += layers.of(mode) *
-                 std::min(other.backward.layer - own.backward.layer, other.input.layer - own.input.layer);
+        const SampleCost &own = sample_cost(kind, shape, shape.recompute),
+                         &other = sample_cost(kind, shape, mode);
+        recompute_seconds += layers.of(mode) * std::min(other.backward.layer - own.backward.layer,
+                                                        other.input.layer - own.input.layer);
       }
-    if (again > 0) longest = std::max(longest, seconds_of_shape(shape, s, again));
-    see_memory(bound, least, s, layers, std::min(shape.pp - s, count.number));
+    if (recompute_seconds > 0) longest = std::max(longest, seconds_of_shape(shape, s, recompute_seconds));
+    update_memory_bound(bound, least, s, layers, std::min(shape.pp - s, count.number));
   }
-  bound.seconds = longest * stretched;
+  bound.seconds = longest * straggler_factor;
   return bound;
 }
 
-double Bounder::of_any_shape(const Candidate& c) {
-  // All devices busy with layers alone, at the pace of the fastest kind; fewer devices take longer and straggle less, but never
-  // that much less.
+double BoundModel::bound_any_shape(const Candidate& c) {
+  // All devices are busy with layers only, at the speed of the fastest kind. Fewer devices take longer; their
+  // smaller straggler penalty never compensates for that.
   double least = 1e300, least_dense = 1e300, cheapest = 1e300;
-  for (int kind = 0; kind < std::ssize(ground_.kinds()); ++kind) {
+  for (int kind = 0; kind < std::ssize(cluster_view_.kinds()); ++kind) {
     Candidate split = c;
     split.recompute = RecomputeMode::none;
-    const Specimen& own = specimens_.of(kind, split, false);
+    const SampleCost& own = sample_costs_.of(kind, split, false);
     const auto seconds_of_layer = [&](bool is_dense) {
       const auto layer = [&](const SlotCost& cost) { return cost.layer + (is_dense ? cost.dense : 0); };
       const auto slot = [&](const SlotCost& cost) { return layer(cost) + std::min(0.0, cost.base); };
       return std::min(slot(own.forward) + slot(own.backward),
-                      slot(own.forward) - own.hidden_by_weights + layer(own.input) + layer(own.weight));
+                      slot(own.forward) - own.hidden_by_weight_slot + layer(own.input) + layer(own.weight));
     };
     least = std::min(least, seconds_of_layer(false));
     least_dense = std::min(least_dense, seconds_of_layer(true));
     if (demand_.goal == Goal::throughput) continue;
-    const DeviceType& type = ground_.type_of(kind);
+    const DeviceType& type = cluster_view_.type_of(kind);
     cheapest = std::min(cheapest, demand_.goal == Goal::energy
                                       ? demand_.watts.value_or(type.watts)
                                       : demand_.price.value_or(type.price_per_hour.value_or(0)) / 3600);
@@ -287,7 +300,7 @@ double Bounder::of_any_shape(const Candidate& c) {
   const double device_seconds = static_cast<double>(demand_.batch) / c.microbatch *
                                 ((layers - dense) * least + dense * least_dense) * c.tp * c.cp * kRounding;
   if (demand_.goal != Goal::throughput) return device_seconds * cheapest;
-  return device_seconds / ground_.num_devices() * straggling(demand_, ground_.num_devices());
+  return device_seconds / cluster_view_.num_devices() * straggler_loss(demand_, cluster_view_.num_devices());
 }
 
 }  // namespace optimus

@@ -1,9 +1,11 @@
-// Bounds: the least seconds and bytes that a candidate can have, from a few priced layers; never above what the simulator gives
-// for it (tests hold them to that on random problems), mostly a few percent below. Costs microseconds; nothing grows with devices.
+// Bounds: lower bounds of the step time and of the memory of a candidate, computed from a few priced layers.
+// A bound never exceeds the simulated value (tests check this on random problems) and is mostly a few percent
+// below it. A bound takes microseconds, independent of the number of devices.
 //
-// A stage cannot begin before the first micro-batch has passed the stages before it, works through all micro-batches, and behind
-// its last backward the stages before it still have theirs; whichever stage makes that longest bounds the pipeline. Then come
-// reductions that no backward is left to hide, the gate, updates, and gathers that the next forward does not hide.
+// A stage cannot start before the first micro-batch has passed the preceding stages. It then processes all
+// micro-batches, and after its last backward the preceding stages still have to run theirs. The stage for
+// which this sum is largest bounds the pipeline. Added to it are the reductions that no backward can hide,
+// the gate, the updates, and the gathers that the next forward does not hide.
 #pragma once
 
 #include <tuple>
@@ -11,136 +13,148 @@
 #include <vector>
 
 #include "schedule/order.h"
-#include "search/specimen.h"
+#include "search/sample_cost.h"
 
 namespace optimus {
 
 struct Bound {
   double seconds = 0;
-  // Of the stage that comes nearest to what its devices have, or exceeds it most; all that a process takes.
+  // Memory of the process with the least headroom, or with the largest excess; includes everything the
+  // process allocates.
   double bytes = 0, limit = 0;
   bool fits() const { return bytes <= limit; }
 };
 
-// With its state sharded as far as it may be: needs least memory.
-Candidate most_sharded(const Demand& demand, Candidate candidate);
-// Pretended ZeRO stages. What is counted with them is never more than with a real one: nothing travels between replicas; all
-// state is sharded, and nobody holds a gathered copy.
-inline constexpr int kNoTraffic = -1, kNothingGathered = 4;
-// Devices that share one copy of the state.
+// The candidate with its state sharded as far as the constraints allow: the variant with the smallest memory.
+Candidate max_sharded(const Demand& demand, Candidate candidate);
+// Pseudo ZeRO stages used only for bounds; costs computed with them never exceed those of a real ZeRO stage.
+// kZeroWithoutTraffic: no communication between replicas. kZeroWithoutGathers: all state is sharded and no rank stores a
+// gathered copy.
+inline constexpr int kZeroWithoutTraffic = -1, kZeroWithoutGathers = 4;
+// The number of devices that share one copy of the state.
 int num_shards(const Candidate& candidate);
-// The same of a mixture's experts.
+// The number of devices that share one copy of an expert's state.
 int num_expert_shards(const Candidate& candidate);
-// Micro-batches whose activations a stage keeps, at least; chunks are counted as parts of one.
-double least_in_flight(const Candidate& candidate, int stage, int microbatches);
-// What a device may use: what it has, or what the user allows.
+// Lower bound of the number of micro-batches whose activations a stage stores at the same time; a chunk
+// counts as a fraction of a micro-batch.
+double min_in_flight(const Candidate& candidate, int stage, int microbatches);
+// The memory that a device may use: its capacity or --max-memory, whichever is smaller.
 Bytes memory_limit(const Demand& demand, Bytes has);
-// Communicators that a process has: each takes memory.
+// The number of communicators of a process; each takes memory.
 int num_communicators(const Candidate& candidate);
-// What a process takes for these tensors. Processors have no context beside them.
+// Memory of a process with these tensors. CPU processes have no device context in addition.
 double process_bytes(const Demand& demand, const DeviceType& type, double live, double moving,
                      int communicators);
 
-class Bounder {
+class BoundModel {
  public:
-  Bounder(const Demand& demand, const Ground& ground);
+  BoundModel(const Demand& demand, const ClusterView& cluster_view);
 
-  // With no less than `enough` seconds it is not worked out any further. Of one that does not fit only bytes are told.
-  Bound of(const Candidate& candidate, double enough = 1e300);
-  // Higher, where that costs little: the slots of all stages are put in time as the simulator does it, each with its bound.
-  double tighter(const Candidate& candidate, const Bound& bound);
-  // Of every schedule, ZeRO stage and placement of the state: the other axes must be set. With no less than `enough` seconds its
-  // memory is not looked at.
-  Bound of_any_schedule(const Candidate& candidate, double enough = 1e300);
-  // Of every ZeRO stage: as if replicas had nothing to tell each other.
-  double of_any_zero(Candidate candidate);
-  // Of every number of stages and replicas, and every way of computing again: tp, cp, sequence_parallel, microbatch must be set.
-  // In the goal's unit.
-  double of_any_shape(const Candidate& candidate);
-  // The layers of one stage, computed again as little as lets it fit; full where nothing does.
+  // Stops early when the time bound reaches `cutoff_seconds`. For a candidate that does not fit, only the
+  // bytes are meaningful.
+  Bound of(const Candidate& candidate, double cutoff_seconds = 1e300);
+  // A higher time bound where it is inexpensive to compute: runs the slots of all stages through the
+  // simulator's pipeline model, each slot with its lower bound.
+  double tighten_bound(const Candidate& candidate, const Bound& bound);
+  // Bound over all schedules, ZeRO stages and placements of the state; the other axes must be set. Memory is
+  // not computed when the time bound reaches `cutoff_seconds`.
+  Bound bound_any_schedule(const Candidate& candidate, double cutoff_seconds = 1e300);
+  // Bound over all ZeRO stages: communication between replicas takes no time.
+  double bound_any_zero(Candidate candidate);
+  // Bound over all numbers of stages and replicas and all recompute modes; tp, cp, sequence_parallel and
+  // microbatch must be set. In the unit of the goal.
+  double bound_any_shape(const Candidate& candidate);
+  // The recompute modes of a stage's layers with as little recomputation as memory allows; full recomputation
+  // if nothing fits.
   StageLayers fitted(const Candidate& candidate, int stage, int layers);
-  // Of all stages, dealt evenly.
+  // The same for all stages, with layers distributed evenly.
   std::vector<StageLayers> layers_of(const Candidate& candidate);
-  // Seconds that one micro-batch keeps a stage busy, and whether its memory suffices.
+  // Time that one micro-batch keeps a stage busy, and whether the stage fits into memory.
   struct StageWork {
     double forward = 0, backward = 0;
     bool fits = false;
   };
   StageWork work_of(const Candidate& candidate, int stage, const StageLayers& layers);
-  int num_specimens() const { return specimens_.num_made(); }
+  int num_sample_costs() const { return sample_costs_.num_computed(); }
 
  private:
-  // Seconds of collectives over the devices that hold the same part.
+  // Seconds of the collectives among the devices that store the same parameters.
   struct Traffic {
-    SlotCost shard, replica;  // gradients: to shards, and over their copies
-    SlotCost gather;          // weights, from shards
-    double reduce(const Held& held) const { return shard.of(held) + replica.of(held); }
+    SlotCost shard, replica;  // gradients: reduce-scatter to shards, and all-reduce over copies of a shard
+    SlotCost gather;          // weights: all-gather from shards
+    double reduce(const BlockCounts& block_counts) const {
+      return shard.of(block_counts) + replica.of(block_counts);
+    }
   };
-  // What memory a stage needs, by its layers.
+  // Memory of a stage as a function of its layers.
   struct MemoryTerms {
     struct Layer {
       double state = 0, gathered = 0;
-      double kept[3] = {}, brief[3] = {};  // [mode]
+      double saved_activations[3] = {}, transient[3] = {};  // [mode]
     };
     double fixed = 0;
-    Layer layer, dense;                        // of each
-    double brief_ends = 0, gathered_ends = 0;  // of the ends of the model
-    double gathered_beside = 0;                // of an end and of layers, if there are any
-    // dense: those of the layers that are of the other kind.
+    Layer layer, dense;                                  // bytes of one layer
+    double transient_of_ends = 0, gathered_at_ends = 0;  // of the embedding and the head
+    // of an end of the model together with neighbouring layers, if the stage has any
+    double gathered_with_ends = 0;
+    // dense: the layers that are of the second kind.
     double of(const StageLayers& layers, const StageLayers& dense) const;
   };
-  // Whole weights and gradients of a sharded block, and shards of all members; what others have of it all is gathered.
-  struct Moved {
+  // Buffers of a sharded block: its whole weights, its whole gradient, and the exchange buffer with the
+  // shards of all members. gathered: weights gathered by software other than ours.
+  struct ExchangeBuffers {
     double weights = 0, gradient = 0, exchange = 0, gathered = 0;
   };
   struct EndTerms {
-    double state = 0, kept = 0, brief = 0;
-    Moved moved;
+    double state = 0, saved_activations = 0, transient = 0;
+    ExchangeBuffers exchange_buffers;
   };
   struct StageTerms {
-    MemoryTerms of_layers;  // one micro-batch under way
+    MemoryTerms of_layers;  // for one micro-batch in flight
     EndTerms embedding, head;
-    Moved least_layer;
+    ExchangeBuffers min_layer;
   };
   StageTerms terms_of_any_stage(const Candidate& c, int kind, bool all_modes);
-  void see_moved(MemoryTerms& terms, const Candidate& c, int stage, double in_flight) const;
-  // Numbers of a stage's layers that are of the other kind, where a model has two.
+  void add_exchange_memory(MemoryTerms& terms, const Candidate& c, int stage, double in_flight) const;
+  // The number of layers of the second kind among a stage's layers, by recompute mode; zero if the model has
+  // one kind of layers.
   StageLayers dense_of(const Candidate& c, int stage, const StageLayers& layers) const;
-  Held held_by(const Candidate& c, int stage, const StageLayers& layers) const;
-  // The fewest and the most that the stage has, however finely it is cut.
-  std::pair<int, int> least_and_most_dense(const Candidate& c, int stage) const;
+  BlockCounts block_counts_of(const Candidate& c, int stage, const StageLayers& layers) const;
+  // The smallest and the largest number of such layers in the stage over all permitted numbers of chunks.
+  std::pair<int, int> min_and_max_dense(const Candidate& c, int stage) const;
   struct StageCost;
-  // Specimens of one candidate on one kind of device: [mode]; those that are not needed are not made.
-  const Specimen& specimen(int kind, const Candidate& c, RecomputeMode mode);
-  const Traffic& traffic(int kind, const Candidate& c, const Specimen& specimen);
+  // The cost samples of one candidate on one kind of device, indexed by recompute mode; computed on demand.
+  const SampleCost& sample_cost(int kind, const Candidate& c, RecomputeMode mode);
+  const Traffic& traffic(int kind, const Candidate& c, const SampleCost& sample_cost);
   struct ChunkCost;
   ChunkCost chunk_cost(const Candidate& c, int stage, int chunk, const StageLayers& layers);
   StageCost stage_cost(const Candidate& c, int stage, const StageLayers& layers, bool has_message = false);
-  double seconds_of_shape(const Candidate& shape, int stage, double again);
+  double seconds_of_shape(const Candidate& shape, int stage, double recompute_seconds);
   std::vector<StageCost> stage_costs(const Candidate& c, const std::vector<StageLayers>& layers);
-  bool is_as_before(const Candidate& c, const std::vector<StageLayers>& layers, int stage) const;
-  double after_gate(const Candidate& c, const std::vector<StageCost>& stages) const;
-  double unhidden(const Candidate& c, const StageCost& stage) const;
-  double end_of(const Candidate& c, const std::vector<StageCost>& stages) const;
-  double update_of(const Candidate& c, const Specimen& own, const Held& held) const;
+  bool equals_previous_stage(const Candidate& c, const std::vector<StageLayers>& layers, int stage) const;
+  double update_time(const Candidate& c, const std::vector<StageCost>& stages) const;
+  double exposed_reduction(const Candidate& c, const StageCost& stage) const;
+  double last_gradient_time(const Candidate& c, const std::vector<StageCost>& stages) const;
+  double update_of(const Candidate& c, const SampleCost& own, const BlockCounts& block_counts) const;
   double update_seconds(const Candidate& c, const StageCost& stage, double gate) const;
   MemoryTerms memory_terms(const Candidate& c, int stage, double in_flight, bool all_modes);
-  void see_memory(Bound& bound, const Candidate& c, int stage, const StageLayers& layers, double in_flight);
+  void update_memory_bound(Bound& bound, const Candidate& c, int stage, const StageLayers& layers,
+                           double in_flight);
   double limit_of(const Candidate& c, int stage) const;
   int kind_of_stage(const Candidate& c, int stage) const;
-  double message(const Candidate& c, int stage, const Specimen& specimen) const;
+  double message(const Candidate& c, int stage, const SampleCost& sample_cost) const;
 
   const Demand& demand_;
-  const Ground& ground_;
-  Specimens specimens_;
+  const ClusterView& cluster_view_;
+  SampleCosts sample_costs_;
   LinkCost links_;
-  const bool has_two_kinds_;  // of layers
-  std::vector<int> told_;     // of the shape that is looked at
+  const bool has_two_kinds_;          // the model has two kinds of layers
+  std::vector<int> distinct_stages_;  // distinct stages of the shape that is being bounded
   StageTerms last_terms_;
   Candidate terms_candidate_;
   int terms_kind_ = -1;
   bool terms_have_all_modes_ = false;
-  // Orders of all stages, of pipelines that were put in time last.
+  // Cache: slot orders of all stages of recently timed pipelines.
   struct KnownOrders {
     Schedule schedule = Schedule::one_f_one_b;
     int pp = 0, microbatches = 0, chunks = 0;
@@ -151,10 +165,10 @@ class Bounder {
   std::map<std::tuple<int, int, int, int, int, int>, Traffic> traffic_;
   std::tuple<int, int, int, int, int, int> last_key_{};
   const Traffic* last_traffic_ = nullptr;
-  // Those asked for last are mostly asked for again.
+  // Cache: the most recent request is usually repeated.
   int last_kind_ = -1;
   Candidate last_;
-  const Specimen* last_specimens_[3] = {};
+  const SampleCost* last_sample_costs_[3] = {};
 };
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// The memory half of bounds: what a stage needs by its layers, and how few of them have to be computed again.
+// Implements the memory part of bound.h: the memory of a stage as a function of its layers, and the smallest
+// amount of recomputation that fits.
 #include <algorithm>
 #include <cmath>
 
@@ -16,14 +17,14 @@ int num_expert_shards(const Candidate& c) {
   return c.zero > 0 && reached % c.ep == 0 ? reached / c.ep : 1;
 }
 
-double least_in_flight(const Candidate& c, int stage, int microbatches) {
+double min_in_flight(const Candidate& c, int stage, int microbatches) {
   const StagePosition at{stage, c.pp, microbatches, c.chunks};
   if (c.schedule == Schedule::interleaved && microbatches % c.pp != 0)
-    return std::min(c.pp - stage, microbatches);  // a short last round keeps less than the formula
-  return static_cast<double>(most_kept(c.schedule, at)) / c.chunks;
+    return std::min(c.pp - stage, microbatches);  // an incomplete last round stores less than the formula
+  return static_cast<double>(max_saved_microbatches(c.schedule, at)) / c.chunks;
 }
 
-Candidate most_sharded(const Demand& demand, Candidate c) {
+Candidate max_sharded(const Demand& demand, Candidate c) {
   const Constraints& constraints = demand.constraints;
   c.zero = !has_copies(demand, c)
                ? 0
@@ -54,30 +55,33 @@ constexpr RecomputeMode kModes[] = {RecomputeMode::none, RecomputeMode::selectiv
 
 }  // namespace
 
-double Bounder::limit_of(const Candidate& c, int s) const {
-  const Bytes has = ground_.least_memory(s * c.width(), (s + 1) * c.width());
+double BoundModel::limit_of(const Candidate& c, int s) const {
+  const Bytes has = cluster_view_.min_memory(s * c.width(), (s + 1) * c.width());
   return static_cast<double>(memory_limit(demand_, has).value);
 }
 
-double Bounder::MemoryTerms::of(const StageLayers& layers, const StageLayers& dense_layers) const {
-  double bytes = fixed, largest = brief_ends;
-  double most_gathered = layers.total() > 0 ? std::max(gathered_ends, gathered_beside) : gathered_ends;
+double BoundModel::MemoryTerms::of(const StageLayers& layers, const StageLayers& dense_layers) const {
+  double bytes = fixed, largest = transient_of_ends;
+  double most_gathered =
+      layers.total() > 0 ? std::max(gathered_at_ends, gathered_with_ends) : gathered_at_ends;
   const auto add = [&](const Layer& of, int count, RecomputeMode mode) {
     if (count == 0) return;
-    bytes += count * (of.state + of.kept[static_cast<int>(mode)]);
-    largest = std::max(largest, of.brief[static_cast<int>(mode)]);
+    bytes += count * (of.state + of.saved_activations[static_cast<int>(mode)]);
+    largest = std::max(largest, of.transient[static_cast<int>(mode)]);
     most_gathered = std::max(most_gathered, of.gathered);
   };
   for (const RecomputeMode mode : kModes) {
     add(layer, layers.of(mode) - dense_layers.of(mode), mode);
     add(dense, dense_layers.of(mode), mode);
   }
-  constexpr double kWholeBytes = 8;  // what is counted is rounded down in a few places
-  return bytes + largest + most_gathered - kWholeBytes;
+  constexpr double kRoundingBytes = 8;  // some terms are rounded down
+  return bytes + largest + most_gathered - kRoundingBytes;
 }
 
-// Stages differ in what is under way and in the ends of the model; the rest is worked out once for all of them.
-Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_flight, bool all_modes) {
+// Stages differ in the number of micro-batches in flight and in the ends of the model; the rest is computed
+// once for all of them.
+BoundModel::MemoryTerms BoundModel::memory_terms(const Candidate& c, int s, double in_flight,
+                                                 bool all_modes) {
   const int kind = kind_of_stage(c, s);
   if (kind != terms_kind_ || all_modes != terms_have_all_modes_ || !(c == terms_candidate_)) {
     last_terms_ = terms_of_any_stage(c, kind, all_modes);
@@ -85,120 +89,126 @@ Bounder::MemoryTerms Bounder::memory_terms(const Candidate& c, int s, double in_
   }
   MemoryTerms terms = last_terms_.of_layers;
   for (MemoryTerms::Layer* layer : {&terms.layer, &terms.dense})
-    for (double& kept : layer->kept) kept *= in_flight;
+    for (double& saved_activations : layer->saved_activations) saved_activations *= in_flight;
   const auto add_end = [&](const EndTerms& end) {
-    terms.fixed += end.state + end.kept * in_flight;
-    terms.brief_ends = std::max(terms.brief_ends, end.brief);
+    terms.fixed += end.state + end.saved_activations * in_flight;
+    terms.transient_of_ends = std::max(terms.transient_of_ends, end.transient);
   };
   if (s == 0) add_end(last_terms_.embedding);
-  // Both ends in one stage share a tied embedding.
+  // If one stage has both ends, a tied embedding exists only once.
   if (s + 1 == c.pp && !(c.pp == 1 && demand_.model.is_tied)) add_end(last_terms_.head);
-  see_moved(terms, c, s, in_flight);
+  add_exchange_memory(terms, c, s, in_flight);
   return terms;
 }
 
-// As cost/memory_cost.cpp counts them (beside_kept), or less.
-void Bounder::see_moved(MemoryTerms& terms, const Candidate& c, int s, double in_flight) const {
-  // Gradients that are added up in the last micro-batch alone find others done.
+// The same terms as in cost/memory_cost.cpp (beside_kept), or smaller ones.
+void BoundModel::add_exchange_memory(MemoryTerms& terms, const Candidate& c, int s, double in_flight) const {
+  // When gradients are accumulated only in the last micro-batch, the other micro-batches have already freed
+  // their activations.
   const bool is_late = c.zero == 1 && demand_.software.runs_programs && in_flight > 1;
   if (is_late) terms.layer.gathered = terms.dense.gathered = 0;
   const bool has_embedding = s == 0, has_head = s + 1 == c.pp;
   if ((!has_embedding && !has_head) || is_late) return;
-  const Moved &embedding = last_terms_.embedding.moved, &layer = last_terms_.least_layer;
-  Moved head = last_terms_.head.moved;
-  if (has_embedding) terms.gathered_ends = embedding.gathered;
+  const ExchangeBuffers &embedding = last_terms_.embedding.exchange_buffers, &layer = last_terms_.min_layer;
+  ExchangeBuffers head = last_terms_.head.exchange_buffers;
+  if (has_embedding) terms.gathered_at_ends = embedding.gathered;
   if (has_embedding && has_head && demand_.model.is_tied) {
-    // One copy: the head's part of the gradient waits in the embedding's.
+    // A tied embedding has one copy: the head's part of the gradient waits in the embedding's buffer.
     terms.layer.gathered += embedding.gradient, terms.dense.gathered += embedding.gradient;
     head.gradient = embedding.gradient;
   } else if (has_head) {
-    terms.gathered_ends = std::max(terms.gathered_ends, head.gradient + head.exchange + head.gathered);
-    if (c.chunks == 1) terms.gathered_beside = terms.gathered_ends + layer.gradient + 2 * layer.weights;
+    terms.gathered_at_ends = std::max(terms.gathered_at_ends, head.gradient + head.exchange + head.gathered);
+    if (c.chunks == 1) terms.gathered_with_ends = terms.gathered_at_ends + layer.gradient + 2 * layer.weights;
   }
   if (c.zero < 2 || count_microbatches(demand_.batch, c.microbatch, c.dp).number < in_flight + 1) return;
-  // The reduction of the first block lasts until the last block's gradient is there again.
-  const Moved &first = has_embedding ? embedding : layer, &last = has_head ? head : layer;
+  // The reduction of the first block can last until the gradient of the last block exists again.
+  const ExchangeBuffers &first = has_embedding ? embedding : layer, &last = has_head ? head : layer;
   const double both = first.gradient + first.exchange + last.gradient + last.weights;
-  if (has_embedding && has_head) terms.gathered_ends = std::max(terms.gathered_ends, both);
-  terms.gathered_beside =
-      std::max(terms.gathered_beside, both + (has_head && c.chunks == 1 ? layer.weights : 0));
+  if (has_embedding && has_head) terms.gathered_at_ends = std::max(terms.gathered_at_ends, both);
+  terms.gathered_with_ends =
+      std::max(terms.gathered_with_ends, both + (has_head && c.chunks == 1 ? layer.weights : 0));
 }
 
-Bounder::StageTerms Bounder::terms_of_any_stage(const Candidate& c, int kind, bool all_modes) {
-  const Specimen& own = specimen(kind, c, c.recompute);
+BoundModel::StageTerms BoundModel::terms_of_any_stage(const Candidate& c, int kind, bool all_modes) {
+  const SampleCost& own = sample_cost(kind, c, c.recompute);
   const double shards = num_shards(c), expert_shards = num_expert_shards(c),
                moving = 1 + demand_.constants.reserve;
-  const bool is_ours = demand_.software.runs_programs, is_theirs_whole = c.zero >= 3 && !is_ours;
+  const bool is_ours = demand_.software.runs_programs, is_whole_in_other_software = c.zero >= 3 && !is_ours;
   const auto state = [&](const BlockBytes& block) {
     const double experts = block.elements > 0 ? block.experts / block.elements : 0;
     const double sharded = (1 - experts) / shards + experts / expert_shards;
-    return block.weights * (c.zero >= 3 ? sharded : 1) * (is_theirs_whole && c.zero == 3 ? 2 : 1) +
+    return block.weights * (c.zero >= 3 ? sharded : 1) * (is_whole_in_other_software && c.zero == 3 ? 2 : 1) +
            block.gradients * (c.zero >= 2 ? sharded : 1) +
            (c.offload ? 0
-                      : block.optimizer * (c.zero >= 1 ? sharded : 1) * (is_theirs_whole ? 2.0 / 3 : 1) *
-                            (c.buddy > 0 ? 2 : 1));
+                      : block.optimizer * (c.zero >= 1 ? sharded : 1) *
+                            (is_whole_in_other_software ? 2.0 / 3 : 1) * (c.copy_distance > 0 ? 2 : 1));
   };
-  // Others gather for ZeRO 3 alone. Shards of all members are at least a whole gradient.
+  // Other trainers gather only for ZeRO 3. The shards of all members are at least a whole gradient.
   const double weight = bytes_of(demand_.precision), gradient = demand_.precision == Precision::fp64 ? 8 : 4;
   const bool is_moved = is_ours && c.zero > 0 && c.zero <= 3 && shards > 1;
-  const auto moved = [&](const BlockBytes& block) {
+  const auto exchange_buffers = [&](const BlockBytes& block) {
     const double amount = block.elements * moving;
     if (!is_moved)
-      return Moved{.gathered = is_ours || c.zero != 3 ? 0 : amount * 8 * demand_.constants.live_factor};
-    return Moved{c.zero == 3 ? amount * weight : 0, c.zero >= 2 ? amount * gradient : 0, amount * gradient};
+      return ExchangeBuffers{.gathered =
+                                 is_ours || c.zero != 3 ? 0 : amount * 8 * demand_.constants.live_factor};
+    return ExchangeBuffers{c.zero == 3 ? amount * weight : 0, c.zero >= 2 ? amount * gradient : 0,
+                           amount * gradient};
   };
   StageTerms result;
   MemoryTerms& terms = result.of_layers;
-  terms.fixed = process_bytes(demand_, ground_.type_of(kind), 0, 0, num_communicators(c));
-  const auto see_layer = [&](MemoryTerms::Layer& layer, BlockBytes Specimen::*which) {
+  terms.fixed = process_bytes(demand_, cluster_view_.type_of(kind), 0, 0, num_communicators(c));
+  const auto set_layer_terms = [&](MemoryTerms::Layer& layer, BlockBytes SampleCost::*which) {
     layer.state = state(own.*which);
-    // Of two neighbouring layers, and shards of one on their way.
-    const Moved both = moved(own.*which);
+    // Of two neighbouring layers, plus the shards of one in transfer.
+    const ExchangeBuffers both = exchange_buffers(own.*which);
     layer.gathered = both.exchange + 2 * both.gradient + 2 * both.weights + both.gathered;
     for (const RecomputeMode mode : kModes) {
       if (!all_modes && mode != c.recompute) continue;
-      const BlockBytes& bytes = specimen(kind, c, mode).*which;
-      layer.kept[static_cast<int>(mode)] = bytes.kept * moving;
-      layer.brief[static_cast<int>(mode)] = bytes.brief * moving;
+      const BlockBytes& bytes = sample_cost(kind, c, mode).*which;
+      layer.saved_activations[static_cast<int>(mode)] = bytes.saved_activations * moving;
+      layer.transient[static_cast<int>(mode)] = bytes.transient * moving;
     }
   };
-  see_layer(terms.layer, &Specimen::layer);
-  if (has_two_kinds_) see_layer(terms.dense, &Specimen::dense);
+  set_layer_terms(terms.layer, &SampleCost::layer);
+  if (has_two_kinds_) set_layer_terms(terms.dense, &SampleCost::dense);
   const auto end = [&](const BlockBytes& block) {
-    return EndTerms{state(block), block.kept * moving, block.brief * moving, moved(block)};
+    return EndTerms{state(block), block.saved_activations * moving, block.transient * moving,
+                    exchange_buffers(block)};
   };
   result.embedding = end(own.embedding), result.head = end(own.head);
   const bool is_dense_less = has_two_kinds_ && own.dense.elements < own.layer.elements;
-  result.least_layer = moved(is_dense_less ? own.dense : own.layer);
+  result.min_layer = exchange_buffers(is_dense_less ? own.dense : own.layer);
   return result;
 }
 
-void Bounder::see_memory(Bound& bound, const Candidate& c, int s, const StageLayers& layers,
-                         double in_flight) {
+void BoundModel::update_memory_bound(Bound& bound, const Candidate& c, int s, const StageLayers& layers,
+                                     double in_flight) {
   const double bytes = memory_terms(c, s, in_flight, c.is_fitted).of(layers, dense_of(c, s, layers)),
                limit = limit_of(c, s);
   if (bound.limit == 0 || bytes - limit > bound.bytes - bound.limit) bound.bytes = bytes, bound.limit = limit;
 }
 
-// Every number of fully recomputed layers, with as many selective ones as are then needed: the quickest that fits.
-StageLayers Bounder::fitted(const Candidate& c, int s, int layers) {
+// Tries every number of fully recomputed layers, each with as many selective ones as memory then requires.
+// Returns the fastest that fits.
+StageLayers BoundModel::fitted(const Candidate& c, int s, int layers) {
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
-  const MemoryTerms terms = memory_terms(c, s, least_in_flight(c, s, microbatches), true);
-  const double limit = limit_of(c, s) * (1 - 0.001 * c.spare);
+  const MemoryTerms terms = memory_terms(c, s, min_in_flight(c, s, microbatches), true);
+  const double limit = limit_of(c, s) * (1 - 0.001 * c.memory_margin);
   const int kind = kind_of_stage(c, s);
-  const auto layer_seconds = [&](RecomputeMode mode) { return specimen(kind, c, mode).backward.layer; };
+  const auto layer_seconds = [&](RecomputeMode mode) { return sample_cost(kind, c, mode).backward.layer; };
   const double none = layer_seconds(RecomputeMode::none),
                selective = layer_seconds(RecomputeMode::selective) - none,
                full = layer_seconds(RecomputeMode::full) - none;
-  const double saved = terms.layer.kept[0] - terms.layer.kept[1];
+  const double saved = terms.layer.saved_activations[0] - terms.layer.saved_activations[1];
   const auto bytes = [&](const StageLayers& trial) { return terms.of(trial, dense_of(c, s, trial)); };
-  StageLayers best = layers_in(RecomputeMode::full, layers);
+  StageLayers best = uniform_layers(RecomputeMode::full, layers);
   double least = layers * full;
-  // With as few the others do not fit however they are computed again.
+  // With fewer fully recomputed layers, the others do not fit in any recompute mode.
   int fewest = 0;
-  const double saved_more = terms.layer.kept[1] - terms.layer.kept[2];
+  const double saved_more = terms.layer.saved_activations[1] - terms.layer.saved_activations[2];
   if (!has_two_kinds_ && saved >= 0 && saved_more > 0) {
-    const double all_selective = terms.fixed + layers * (terms.layer.state + terms.layer.kept[1]);
+    const double all_selective =
+        terms.fixed + layers * (terms.layer.state + terms.layer.saved_activations[1]);
     fewest =
         static_cast<int>(std::clamp(std::floor((all_selective - limit) / saved_more), 0.0, 1.0 * layers));
   }
@@ -216,11 +226,11 @@ StageLayers Bounder::fitted(const Candidate& c, int s, int layers) {
   return best;
 }
 
-std::vector<StageLayers> Bounder::layers_of(const Candidate& c) {
+std::vector<StageLayers> BoundModel::layers_of(const Candidate& c) {
   std::vector<StageLayers> layers;
   for (int s = 0; s < c.pp; ++s) {
-    const int count = dealt(demand_.model.layers, c.pp, s);  // the same however many chunks there are
-    layers.push_back(c.is_fitted ? fitted(c, s, count) : layers_in(c.recompute, count));
+    const int count = split_layers(demand_.model.layers, c.pp, s);  // independent of the number of chunks
+    layers.push_back(c.is_fitted ? fitted(c, s, count) : uniform_layers(c.recompute, count));
   }
   return layers;
 }

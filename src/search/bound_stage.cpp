@@ -1,5 +1,5 @@
-// The half of Bounder that prices one stage: its slots, messages, reductions and updates, never above what the simulator gives.
-// What these make of a whole pipeline: bound.cpp.
+// Implements the part of bound.h that prices one stage: its slots, messages, reductions and updates. No value
+// exceeds the simulated one. bound.cpp combines them into the bound of a pipeline.
 #include <algorithm>
 
 #include "plan/layouts.h"
@@ -8,28 +8,28 @@
 
 namespace optimus {
 
-int Bounder::kind_of_stage(const Candidate& c, int s) const {
-  return ground_.slowest(s * c.width(), (s + 1) * c.width());
+int BoundModel::kind_of_stage(const Candidate& c, int s) const {
+  return cluster_view_.slowest(s * c.width(), (s + 1) * c.width());
 }
 
-const Specimen& Bounder::specimen(int kind, const Candidate& c, RecomputeMode mode) {
+const SampleCost& BoundModel::sample_cost(int kind, const Candidate& c, RecomputeMode mode) {
   const bool is_same = kind == last_kind_ && c.tp == last_.tp && c.cp == last_.cp && c.ep == last_.ep &&
                        c.microbatch == last_.microbatch && c.sequence_parallel == last_.sequence_parallel;
   if (!is_same) {
     last_ = c, last_kind_ = kind;
-    for (const Specimen*& known : last_specimens_) known = nullptr;
+    for (const SampleCost*& known : last_sample_costs_) known = nullptr;
   }
-  const Specimen*& known = last_specimens_[static_cast<int>(mode)];
+  const SampleCost*& known = last_sample_costs_[static_cast<int>(mode)];
   if (known == nullptr) {
     last_.recompute = mode;
-    known = &specimens_.of(kind, last_);
+    known = &sample_costs_.of(kind, last_);
   }
   return *known;
 }
 
-const Bounder::Traffic& Bounder::traffic(int kind, const Candidate& c, const Specimen& specimen) {
+const BoundModel::Traffic& BoundModel::traffic(int kind, const Candidate& c, const SampleCost& sample_cost) {
   static constexpr Traffic kNone;
-  if (c.zero == kNoTraffic) return kNone;
+  if (c.zero == kZeroWithoutTraffic) return kNone;
   const int data = c.dp * c.cp, shards = num_shards(c), expert_shards = num_expert_shards(c);
   const std::tuple key{kind, c.tp, c.ep, data, shards, expert_shards};
   if (last_traffic_ != nullptr && key == last_key_) return *last_traffic_;
@@ -37,27 +37,27 @@ const Bounder::Traffic& Bounder::traffic(int kind, const Candidate& c, const Spe
   Traffic& t = found->second;
   last_key_ = key, last_traffic_ = &t;
   if (!is_new) return t;
-  const GroupShape shard_group = ground_.spread(kind, shards, c.tp),
-                   replica_group = ground_.spread(kind, data / shards, c.tp * shards);
+  const GroupShape shard_group = cluster_view_.spread(kind, shards, c.tp),
+                   replica_group = cluster_view_.spread(kind, data / shards, c.tp * shards);
   const int copies = c.width() / (c.ep * expert_shards);
-  const GroupShape expert_shard_group = ground_.spread(kind, expert_shards, c.ep),
-                   expert_replica_group = ground_.spread(kind, copies, c.ep * expert_shards);
+  const GroupShape expert_shard_group = cluster_view_.spread(kind, expert_shards, c.ep),
+                   expert_replica_group = cluster_view_.spread(kind, copies, c.ep * expert_shards);
   const Precision accumulators = demand_.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
   const int gradient = state_bytes(demand_.precision, accumulators, StateKind::gradients);
   const bool is_8_bit = demand_.software.gathers_in_fp8 && format_of(demand_.precision).is_narrow();
   const double weight = bytes_of(demand_.precision) * (is_8_bit ? 0.5 : 1);
-  // Groups of one take no time.
+  // Groups of one rank take no time.
   const auto each = [&](Collective collective, const GroupShape& group, const GroupShape& of_experts,
                         double bytes, double expert_bytes) {
     const auto seconds = [&](const BlockBytes& block) {
       return links_.collective(collective, group, (block.elements - block.experts) * bytes) +
              links_.collective(collective, of_experts, block.experts * expert_bytes);
     };
-    // A tied embedding is summed in another way: left out.
+    // A tied embedding is reduced differently; it is omitted here.
     const bool is_tied = demand_.model.is_tied;
-    SlotCost cost{0, seconds(specimen.layer), is_tied ? 0 : seconds(specimen.embedding),
-                  is_tied ? 0 : seconds(specimen.head)};
-    if (has_two_kinds_) cost.dense = seconds(specimen.dense) - cost.layer;
+    SlotCost cost{0, seconds(sample_cost.layer), is_tied ? 0 : seconds(sample_cost.embedding),
+                  is_tied ? 0 : seconds(sample_cost.head)};
+    if (has_two_kinds_) cost.dense = seconds(sample_cost.dense) - cost.layer;
     return cost;
   };
   t.shard = each(Collective::reduce_scatter, shard_group, expert_shard_group, gradient, gradient);
@@ -67,29 +67,30 @@ const Bounder::Traffic& Bounder::traffic(int kind, const Candidate& c, const Spe
   return t;
 }
 
-// In the order of the blocks, chunk by chunk; stages dealt otherwise than evenly are taken to begin where even ones do.
-StageLayers Bounder::dense_of(const Candidate& c, int s, const StageLayers& layers) const {
+// In the order of the blocks, chunk by chunk. Unevenly distributed stages are assumed to begin where even
+// ones do.
+StageLayers BoundModel::dense_of(const Candidate& c, int s, const StageLayers& layers) const {
   StageLayers dense;
   if (!has_two_kinds_) return dense;
   int used = 0;
   for (int chunk = 0; chunk < c.chunks; ++chunk) {
     const int part = chunk * c.pp + s;
-    const int n = c.chunks == 1 ? layers.total() : dealt(demand_.model.layers, c.pp * c.chunks, part);
-    dense += dense_among(demand_.model, first_dealt(demand_.model.layers, c.pp * c.chunks, part),
+    const int n = c.chunks == 1 ? layers.total() : split_layers(demand_.model.layers, c.pp * c.chunks, part);
+    dense += count_dense(demand_.model, first_split_layer(demand_.model.layers, c.pp * c.chunks, part),
                          layers.part(used, n));
     used += n;
   }
   return dense;
 }
 
-Held Bounder::held_by(const Candidate& c, int s, const StageLayers& layers) const {
+BlockCounts BoundModel::block_counts_of(const Candidate& c, int s, const StageLayers& layers) const {
   return {layers.total(), dense_of(c, s, layers).total(), s == 0, s + 1 == c.pp};
 }
 
-std::pair<int, int> Bounder::least_and_most_dense(const Candidate& c, int s) const {
+std::pair<int, int> BoundModel::min_and_max_dense(const Candidate& c, int s) const {
   if (!has_two_kinds_) return {0, 0};
   Candidate other = c;
-  const StageLayers layers = layers_in(RecomputeMode::none, dealt(demand_.model.layers, c.pp, s));
+  const StageLayers layers = uniform_layers(RecomputeMode::none, split_layers(demand_.model.layers, c.pp, s));
   other.chunks = 1;
   int least = dense_of(other, s, layers).total(), most = least;
   for (const ScheduleChoice& choice : schedule_choices(demand_, c.pp)) {
@@ -100,62 +101,67 @@ std::pair<int, int> Bounder::least_and_most_dense(const Candidate& c, int s) con
   return {least, most};
 }
 
-// layers: of this chunk.
-Bounder::ChunkCost Bounder::chunk_cost(const Candidate& c, int s, int chunk, const StageLayers& layers) {
+// layers: those of this chunk.
+BoundModel::ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk,
+                                             const StageLayers& layers) {
   const int kind = kind_of_stage(c, s), n = layers.total();
-  const Specimen& own = specimen(kind, c, c.recompute);
+  const SampleCost& own = sample_cost(kind, c, c.recompute);
   const Traffic& t = traffic(kind, c, own);
-  const StageLayers dense = dense_among(
-      demand_.model, first_dealt(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s), layers);
-  const Held held{n, dense.total(), s == 0 && chunk == 0, s + 1 == c.pp && chunk + 1 == c.chunks};
+  const StageLayers dense = count_dense(
+      demand_.model, first_split_layer(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s), layers);
+  const BlockCounts block_counts{n, dense.total(), s == 0 && chunk == 0,
+                                 s + 1 == c.pp && chunk + 1 == c.chunks};
   const bool is_split = c.schedule == Schedule::zero_bubble;
   const Software& software = demand_.software;
   ChunkCost cost;
-  cost.forward = own.forward.of(held) - (is_split ? own.hidden_by_weights : 0);
-  cost.backward = (is_split ? own.input : own.backward).of(held);
-  if (is_split) cost.weight = own.weight.of(held);
+  cost.forward = own.forward.of(block_counts) - (is_split ? own.hidden_by_weight_slot : 0);
+  cost.backward = (is_split ? own.input : own.backward).of(block_counts);
+  if (is_split) cost.weight = own.weight.of(block_counts);
   for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
     if (const int count = c.is_fitted ? layers.of(mode) : 0; count > 0) {
-      const Specimen& other = specimen(kind, c, mode);
+      const SampleCost& other = sample_cost(kind, c, mode);
       const SlotCost &slow = is_split ? other.input : other.backward,
-                     &quick = is_split ? own.input : own.backward;
-      cost.backward += count * (slow.layer - quick.layer) + dense.of(mode) * (slow.dense - quick.dense);
+                     &fast = is_split ? own.input : own.backward;
+      cost.backward += count * (slow.layer - fast.layer) + dense.of(mode) * (slow.dense - fast.dense);
     }
   if (!has_copies(demand_, c)) return cost;
-  // Communication beside compute slows it down, by half at most.
+  // Communication concurrent with compute slows it down, by half at most.
   double beside_forward = 0, beside_backward = 0;
   if (c.zero == 3) {
-    // Gathers run at most two blocks ahead. Backwards may do without the ends' weights (schedule/compile.cpp, needs_gather).
-    const double all = t.gather.of(held), layers_alone = t.gather.of({n, held.dense}),
-                 least = std::max(0.0, layers_alone - 2 * t.gather.most_layer());
+    // Gathers run at most two blocks ahead. A backward may not need the weights of the model's ends
+    // (schedule/compile.cpp, needs_gather).
+    const double all = t.gather.of(block_counts), gather_of_layers = t.gather.of({n, block_counts.dense}),
+                 least = std::max(0.0, gather_of_layers - 2 * t.gather.max_layer());
     if (software.overlaps_gather) {
       cost.forward = std::max(cost.forward, least), cost.backward = std::max(cost.backward, least);
-      beside_forward = all, beside_backward = is_split ? 0 : layers_alone;
+      beside_forward = all, beside_backward = is_split ? 0 : gather_of_layers;
     } else {
-      cost.forward += all, cost.backward += layers_alone;
+      cost.forward += all, cost.backward += gather_of_layers;
     }
   }
   const bool reduces = software.overlaps_reduce && !is_split;
-  if (c.zero >= 2 && reduces) beside_backward += t.shard.of(held);
-  const double interference = demand_.constants.interference, most = 0.5 * own.backward_compute.of(held);
-  // What slows a slot down at its end hides what the next begins with: a forward's, tokens on their way to experts or a gather; a
-  // backward's, what is left of a gather.
+  if (c.zero >= 2 && reduces) beside_backward += t.shard.of(block_counts);
+  const double interference = demand_.constants.interference,
+               most = 0.5 * own.backward_compute.of(block_counts);
+  // The slowdown at the end of a slot hides what the next slot begins with: for a forward, the transfer of
+  // tokens to experts or a gather; for a backward, the rest of a gather.
   const auto slowed = [&](double beside, double limit, double hides) {
     return std::max(0.0, std::min(beside * interference, limit) - hides);
   };
-  cost.forward += slowed(beside_forward, 0.5 * own.forward_compute.of(held), own.first_collective);
-  const double usual = slowed(beside_backward, most, own.hidden_by_weights);
+  cost.forward += slowed(beside_forward, 0.5 * own.forward_compute.of(block_counts), own.first_collective);
+  const double usual = slowed(beside_backward, most, own.hidden_by_weight_slot);
   cost.backward += usual;
-  const double last = beside_backward + t.replica.of(held) + (c.zero < 2 ? t.shard.of(held) : 0);
-  if (reduces) cost.interference = slowed(last, most, own.hidden_by_weights) - usual;
+  const double last =
+      beside_backward + t.replica.of(block_counts) + (c.zero < 2 ? t.shard.of(block_counts) : 0);
+  if (reduces) cost.interference = slowed(last, most, own.hidden_by_weight_slot) - usual;
   return cost;
 }
 
-// has_message: somebody else sets it.
-Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLayers& layers,
-                                       bool has_message) {
+// has_message: the caller sets the message time.
+BoundModel::StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& layers,
+                                             bool has_message) {
   const int kind = kind_of_stage(c, s);
-  const Specimen& own = specimen(kind, c, c.recompute);
+  const SampleCost& own = sample_cost(kind, c, c.recompute);
   const Traffic& t = traffic(kind, c, own);
   const bool is_first = s == 0, is_last = s + 1 == c.pp;
   StageCost stage;
@@ -163,77 +169,80 @@ Bounder::StageCost Bounder::stage_cost(const Candidate& c, int s, const StageLay
   ChunkCost cost;
   int used = 0;
   for (int chunk = 0; chunk < c.chunks; ++chunk) {
-    const int n =
-        c.chunks == 1 ? layers.total() : dealt(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
+    const int n = c.chunks == 1 ? layers.total()
+                                : split_layers(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
     const StageLayers here = layers.part(used, n);
     used += n;
-    // Most chunks are as the one before.
+    // Most chunks equal the preceding one.
     if (chunk < 2 || !(here == before) || chunk + 1 == c.chunks || has_two_kinds_)
       cost = chunk_cost(c, s, chunk, here);
     before = here;
     if (chunk == 0) stage.first_forward = cost.forward, stage.last_backward = cost.backward;
-    stage.longest_forward = std::max(stage.longest_forward, cost.forward);
+    stage.max_chunk_forward = std::max(stage.max_chunk_forward, cost.forward);
     stage.forward += cost.forward, stage.backward += cost.backward, stage.weight += cost.weight;
     stage.interference += cost.interference;
   }
   stage.slack = own.slack * c.chunks;
-  const Held held = held_by(c, s, layers);
-  stage.reduced = t.reduce(held);
-  if (c.zero >= 2) stage.scattered = t.shard.of(held);
-  stage.gathered = t.gather.of(held);
-  stage.last_reduced = is_first ? t.reduce({0, 0, true}) : t.shard.least_layer() + t.replica.least_layer();
-  stage.update = update_of(c, own, held);
+  const BlockCounts block_counts = block_counts_of(c, s, layers);
+  stage.reduced = t.reduce(block_counts);
+  if (c.zero >= 2) stage.scattered = t.shard.of(block_counts);
+  stage.gathered = t.gather.of(block_counts);
+  stage.last_reduced = is_first ? t.reduce({0, 0, true}) : t.shard.min_layer() + t.replica.min_layer();
+  stage.update = update_of(c, own, block_counts);
   stage.before = is_first || is_last ? own.before : 0;
   if (c.pp > 1 && !has_message) stage.message = message(c, s, own);
   return stage;
 }
 
-// Each block's optimizer on its shard.
-double Bounder::update_of(const Candidate& c, const Specimen& own, const Held& held) const {
-  if (c.offload || c.zero == kNoTraffic) return 0;
+// Every rank updates its shard of each block.
+double BoundModel::update_of(const Candidate& c, const SampleCost& own,
+                             const BlockCounts& block_counts) const {
+  if (c.offload || c.zero == kZeroWithoutTraffic) return 0;
   const double shards = num_shards(c), of_experts = own.layer.experts / own.layer.elements;
   const double layer = own.update_layer * ((1 - of_experts) / shards + of_experts / num_expert_shards(c));
-  double seconds = (held.layers - held.dense) * layer + held.dense * own.update_dense / shards;
-  if (held.has_embedding) seconds += own.update_embedding / shards;
-  if (held.has_head && !demand_.model.is_tied) seconds += own.update_head / shards;
-  return c.buddy > 0 ? 2 * seconds : seconds;
+  double seconds =
+      (block_counts.layers - block_counts.dense) * layer + block_counts.dense * own.update_dense / shards;
+  if (block_counts.has_embedding) seconds += own.update_embedding / shards;
+  if (block_counts.has_head && !demand_.model.is_tied) seconds += own.update_head / shards;
+  return c.copy_distance > 0 ? 2 * seconds : seconds;
 }
 
-// Stages between the ends with the same layers are alike.
-bool Bounder::is_as_before(const Candidate& c, const std::vector<StageLayers>& layers, int s) const {
+// Stages between the ends with equal layers have equal costs.
+bool BoundModel::equals_previous_stage(const Candidate& c, const std::vector<StageLayers>& layers,
+                                       int s) const {
   const auto at = static_cast<std::size_t>(s);
   const int more = static_cast<int>(demand_.model.layers % (c.pp * c.chunks)) %
-                   c.pp;  // from there on chunks are dealt otherwise
-  return ground_.is_uniform() && s > 1 && s + 1 < c.pp && layers[at] == layers[at - 1] &&
+                   c.pp;  // chunks of later stages have one layer less
+  return cluster_view_.is_uniform() && s > 1 && s + 1 < c.pp && layers[at] == layers[at - 1] &&
          (c.chunks == 1 || s != more) &&
          (!has_two_kinds_ || dense_of(c, s, layers[at]) == dense_of(c, s - 1, layers[at - 1]));
 }
 
-std::vector<Bounder::StageCost> Bounder::stage_costs(const Candidate& c,
-                                                     const std::vector<StageLayers>& layers) {
+std::vector<BoundModel::StageCost> BoundModel::stage_costs(const Candidate& c,
+                                                           const std::vector<StageLayers>& layers) {
   std::vector<StageCost> stages;
   stages.reserve(layers.size());
-  // Stages of whole nodes are all as far from each other.
-  const NodeGroup& group = ground_.group_of(0);
-  const bool has_equal_links = ground_.num_devices() == ground_.cluster().num_devices() &&
+  // Between stages of whole nodes all links are equal.
+  const NodeGroup& group = cluster_view_.group_of(0);
+  const bool has_equal_links = cluster_view_.num_devices() == cluster_view_.cluster().num_devices() &&
                                c.width() % std::max(group.devices_per_node, group.devices_per_domain) == 0;
   for (int s = 0; s < c.pp; ++s) {
-    const bool is_alike = is_as_before(c, layers, s);
+    const bool is_alike = equals_previous_stage(c, layers, s);
     const bool has_message = has_equal_links && s > 0;
     stages.push_back(is_alike ? stages.back()
                               : stage_cost(c, s, layers[static_cast<std::size_t>(s)], has_message));
     if (has_message) stages.back().message = stages.front().message;
-    // Inside a node or between nodes, by where the stage ends.
+    // The message stays inside a node or crosses nodes, depending on where the stage ends.
     if (is_alike && !has_equal_links)
-      stages.back().message = message(c, s, specimen(kind_of_stage(c, s), c, c.recompute));
+      stages.back().message = message(c, s, sample_cost(kind_of_stage(c, s), c, c.recompute));
   }
   return stages;
 }
 
-double Bounder::message(const Candidate& c, int s, const Specimen& own) const {
-  const Device here = ground_.map()[VirtualDevice{s * c.width()}],
-               there = ground_.map()[VirtualDevice{(s + 1) % c.pp * c.width()}];
-  return links_.message(ground_.cluster().link(here, there), own.boundary_bytes);
+double BoundModel::message(const Candidate& c, int s, const SampleCost& own) const {
+  const Device here = cluster_view_.map()[VirtualDevice{s * c.width()}],
+               there = cluster_view_.map()[VirtualDevice{(s + 1) % c.pp * c.width()}];
+  return links_.message(cluster_view_.cluster().link(here, there), own.boundary_bytes);
 }
 
 }  // namespace optimus

@@ -17,8 +17,9 @@ std::vector<int> allowed(const std::set<int>& values, const std::optional<Range>
   return result;
 }
 
-// Powers of two, and the ends of the range that a user gave: those are meant even where we would not look.
-std::set<int> doublings(std::int64_t most, const std::optional<Range>& range) {
+// Powers of two, plus the ends of the user's range, which are tried even if the default choice would skip
+// them.
+std::set<int> powers_of_two(std::int64_t most, const std::optional<Range>& range) {
   std::set<int> values;
   for (std::int64_t value = 1; value <= most; value *= 2) values.insert(static_cast<int>(value));
   if (range)
@@ -43,7 +44,7 @@ Plan plan_of(const Demand& demand, const Candidate& c) {
   shape.batch = demand.batch, shape.sequence_length = demand.sequence_length;
   shape.schedule = c.schedule, shape.precision = demand.precision;
   Plan plan = uniform_plan(demand.model, shape);
-  plan.buddy = c.buddy;
+  plan.copy_distance = c.copy_distance;
   return plan;
 }
 
@@ -82,29 +83,31 @@ int num_dense(const ModelSpec& model, int begin, int end) {
   return count;
 }
 
-StageLayers dense_among(const ModelSpec& model, int first, const StageLayers& layers) {
+StageLayers count_dense(const ModelSpec& model, int first, const StageLayers& layers) {
   const int selective = first + layers.full, none = selective + layers.selective;
   return {num_dense(model, first, selective), num_dense(model, selective, none),
           num_dense(model, none, none + layers.none)};
 }
 
-StageLayers layers_in(RecomputeMode mode, int count) {
+StageLayers uniform_layers(RecomputeMode mode, int count) {
   return {mode == RecomputeMode::full ? count : 0, mode == RecomputeMode::selective ? count : 0,
           mode == RecomputeMode::none ? count : 0};
 }
 
-int dealt(std::int64_t layers, int parts, int i) {
+int split_layers(std::int64_t layers, int parts, int i) {
   return static_cast<int>(layers / parts + (i < layers % parts ? 1 : 0));
 }
 
-int first_dealt(std::int64_t layers, int parts, int i) {
+int first_split_layer(std::int64_t layers, int parts, int i) {
   return static_cast<int>(layers / parts * i + std::min<std::int64_t>(i, layers % parts));
 }
 
 namespace {
 
-// The blocks [first, …) of a chunk with these layers, as runs; the ends of the model go with their neighbours.
-Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int first, bool embeds, bool heads) {
+// The blocks of a chunk that begins with block `first`, as runs of equal strategy. The ends of the model join
+// the neighbouring run.
+Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int first, bool has_embedding,
+               bool heads) {
   Chunk chunk;
   for (const RecomputeMode mode : {RecomputeMode::full, RecomputeMode::selective, RecomputeMode::none}) {
     const int count = layers.of(mode);
@@ -114,7 +117,7 @@ Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int fir
     first += count;
     chunk.runs.push_back(run);
   }
-  if (embeds) {
+  if (has_embedding) {
     for (BlockRun& run : chunk.runs) ++run.first;
     chunk.runs.front().first = first - layers.total(), ++chunk.runs.front().count;
   }
@@ -129,19 +132,19 @@ Plan plan_of(const Demand& demand, const Candidate& c, const std::vector<StageLa
   Plan plan = plan_of(demand, c);
   Pipeline& pipeline = plan.pipelines.front();
   int first = 0;
-  std::vector<int> used(layers.size());  // of each stage's layers, by the chunks before
+  std::vector<int> used(layers.size());  // layers of each stage that preceding chunks have used
   for (int chunk = 0; chunk < c.chunks; ++chunk)
     for (int s = 0; s < c.pp; ++s) {
       const StageLayers& all = layers[static_cast<std::size_t>(s)];
       const int left = all.total() - used[static_cast<std::size_t>(s)];
       const int part = chunk * c.pp + s;
       const int count = c.chunks == 1   ? left
-                        : parts.empty() ? dealt(demand.model.layers, c.pp * c.chunks, part)
+                        : parts.empty() ? split_layers(demand.model.layers, c.pp * c.chunks, part)
                                         : parts[static_cast<std::size_t>(part)];
-      const bool embeds = s == 0 && chunk == 0, heads = s + 1 == c.pp && chunk + 1 == c.chunks;
+      const bool has_embedding = s == 0 && chunk == 0, heads = s + 1 == c.pp && chunk + 1 == c.chunks;
       Chunk& target = pipeline.stages[static_cast<std::size_t>(s)].chunks[static_cast<std::size_t>(chunk)];
-      target =
-          chunk_of(strategy_of(c), all.part(used[static_cast<std::size_t>(s)], count), first, embeds, heads);
+      target = chunk_of(strategy_of(c), all.part(used[static_cast<std::size_t>(s)], count), first,
+                        has_embedding, heads);
       used[static_cast<std::size_t>(s)] += count;
       first = target.end();
     }
@@ -152,37 +155,38 @@ MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp) {
   const std::int64_t usual = static_cast<std::int64_t>(microbatch) * dp;
   const std::int64_t rest = batch % usual;
   MicrobatchCount count{static_cast<int>(batch / usual), 1};
-  // A replica that has a sequence less waits for the one that has not.
+  // A replica with one sequence less waits for the others.
   if (rest > 0) ++count.number, count.last_size = static_cast<double>((rest + dp - 1) / dp) / microbatch;
-  if (batch < usual) count.last_size = 1;  // it is the usual one
+  if (batch < usual) count.last_size = 1;  // the only micro-batch has the usual size
   return count;
 }
 
-std::int64_t most_tensor_parts(const ModelSpec& model) {
-  // Experts are never cut.
+std::int64_t max_tensor_parts(const ModelSpec& model) {
+  // Experts are never split by tensor parallelism.
   const bool has_columns = !model.is_mixture() || has_two_kinds_of_layers(model);
   return std::min({model.heads, has_columns ? model.ffn : model.vocab, model.vocab});
 }
 
 std::vector<int> tensor_choices(const Demand& demand, int num_devices) {
   const std::int64_t most = std::min<std::int64_t>(
-      {most_tensor_parts(demand.model), num_devices,
-       // Beyond a few domains nothing is gained: what is not cut and what is sent stay the same.
+      {max_tensor_parts(demand.model), num_devices,
+       // Beyond a few domains nothing is gained: replicated work and message sizes stay the same.
        std::max<std::int64_t>(8, 4LL * demand.cluster.profile().groups.front().devices_per_domain)});
-  std::set<int> values = doublings(most, demand.constraints.tp);
+  std::set<int> values = powers_of_two(most, demand.constraints.tp);
   for (int tp = 1; tp <= std::min<std::int64_t>(most, 64); ++tp)
     if (demand.model.heads % tp == 0 && num_devices % tp == 0) values.insert(tp);
-  // Devices that share a key/value head cannot multiply in 8 bits. Who asks for them is told so.
+  // Devices that share a key/value head cannot use fp8 GEMMs. An explicit --tp is kept, and the error is
+  // reported later.
   if (demand.precision == Precision::fp8 && !demand.constraints.tp)
     std::erase_if(values, [&](int tp) { return demand.model.kv_heads % tp != 0; });
   return allowed(values, demand.constraints.tp);
 }
 
 std::vector<int> context_choices(const Demand& demand, int num_devices) {
-  // Fewer than 512 positions a device leave products too small for any device.
+  // Fewer than 512 positions per device make GEMMs too small for any device.
   const std::int64_t most =
       std::min<std::int64_t>(num_devices, std::max<std::int64_t>(1, demand.sequence_length / 512));
-  std::set<int> values = doublings(std::min<std::int64_t>(most, 64), {});
+  std::set<int> values = powers_of_two(std::min<std::int64_t>(most, 64), {});
   if (demand.constraints.cp)
     for (const int end : {demand.constraints.cp->least, demand.constraints.cp->most})
       if (end >= 1 && end <= std::min<std::int64_t>(num_devices, demand.sequence_length)) values.insert(end);
@@ -204,11 +208,11 @@ std::vector<int> pipeline_choices(const Demand& demand, int num_devices) {
 }
 
 std::vector<int> microbatch_choices(const Demand& demand, int cp) {
-  // More tokens at a time than this make no product more efficient.
-  constexpr std::int64_t kMostTokens = 65536;
-  const std::int64_t most = std::max<std::int64_t>(1, kMostTokens * cp / demand.sequence_length);
+  // More tokens per micro-batch do not make any GEMM more efficient.
+  constexpr std::int64_t kMaxTokens = 65536;
+  const std::int64_t most = std::max<std::int64_t>(1, kMaxTokens * cp / demand.sequence_length);
   const std::optional<Range>& range = demand.constraints.microbatch;
-  std::set<int> values = doublings(std::min<std::int64_t>({demand.batch, 64, most}), {});
+  std::set<int> values = powers_of_two(std::min<std::int64_t>({demand.batch, 64, most}), {});
   if (range)
     for (const int end : {range->least, range->most})
       if (end >= 1 && end <= demand.batch) values.insert(end);
@@ -218,20 +222,20 @@ std::vector<int> microbatch_choices(const Demand& demand, int cp) {
 std::vector<RecomputeMode> recompute_choices(const Demand& demand) {
   if (!demand.constraints.recompute.empty())
     return {parse_recompute(demand.constraints.recompute, "--recompute")};
-  return {RecomputeMode::none, RecomputeMode::full};  // what lies between is fitted
+  return {RecomputeMode::none, RecomputeMode::full};  // modes in between are covered by fitted candidates
 }
 
-int replica_step(const Candidate& c) { return c.ep / std::gcd(c.ep, c.tp * c.cp); }
+int replica_multiple(const Candidate& c) { return c.ep / std::gcd(c.ep, c.tp * c.cp); }
 
-std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch, int step) {
+std::vector<int> data_choices(const Demand& demand, int max_dp, int microbatch, int step) {
   const std::optional<Range>& range = demand.constraints.dp;
-  most_dp = most_dp / step * step;
-  const int most = static_cast<int>(std::min<std::int64_t>(
-                       most_dp, std::max<std::int64_t>(1, demand.batch / microbatch))) /
-                   step * step;
+  max_dp = max_dp / step * step;
+  const int most =
+      static_cast<int>(std::min<std::int64_t>(max_dp, std::max<std::int64_t>(1, demand.batch / microbatch))) /
+      step * step;
   if (most < 1) return {};
-  // As many micro-batches need fewer replicas when the batch does not divide. With more than one sequence at a time the last
-  // micro-batch may be a quicker one instead.
+  // If the batch is not divisible, fewer replicas may suffice for the same number of micro-batches. With more
+  // than one sequence per micro-batch, a shorter last micro-batch is the alternative.
   const MicrobatchCount count = count_microbatches(demand.batch, microbatch, most);
   const std::int64_t sequences = static_cast<std::int64_t>(count.number) * microbatch;
   const auto fewest = static_cast<int>((demand.batch + sequences - 1) / sequences);
@@ -240,7 +244,7 @@ std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch,
   if (demand.goal != Goal::throughput)
     for (int dp = most; dp >= step; dp = dp / 2 / step * step) values.insert(dp);
   if (range) {
-    const int top = std::min(most_dp, range->most) / step * step;
+    const int top = std::min(max_dp, range->most) / step * step;
     if (top >= range->least && top >= 1) values.insert(top);
   }
   return allowed(values, range);
@@ -256,7 +260,7 @@ std::vector<ScheduleChoice> schedule_choices(const Demand& demand, int pp) {
   const bool can_be_one = !c.chunks || c.chunks->has(1);
   if (can_be_one && (wants(Schedule::one_f_one_b) || (is_any && pp == 1)))
     choices.push_back({Schedule::one_f_one_b, 1});
-  // As long as 1F1B and with more in memory: only on demand.
+  // GPipe takes as long as 1F1B and needs more memory: only on request.
   if (can_be_one && !is_any && wants(Schedule::gpipe)) choices.push_back({Schedule::gpipe, 1});
   if (can_be_one && (pp > 1 || !is_any) && wants(Schedule::zero_bubble))
     choices.push_back({Schedule::zero_bubble, 1});
@@ -281,13 +285,14 @@ std::vector<ZeroChoice> zero_choices(const Demand& demand, const Candidate& cand
   for (int zero = 1; zero <= 3; ++zero) {
     if (!wants(zero) || (!has_copies(demand, candidate) && !c.zero)) continue;
     choices.push_back({zero, 0});
-    // The only copy of the state: a second one is worth something where devices fail. Experts have none.
+    // There is only one copy of the state. A second copy is useful where devices fail; experts do not support
+    // it.
     if (demand.failures.mtbf.value > 0 && demand.software.runs_programs && data > 1 &&
         !demand.model.is_mixture())
       choices.push_back(
           {zero, 0,
            buddy_distance(data, candidate.tp, demand.cluster.profile().groups.front().devices_per_node)});
-    // Shards inside a domain, or inside some of them; copies across.
+    // Shard inside one domain, or inside a few of them; replicate across.
     for (const int domains : {1, 4, 16})
       if (const int group = in_domain * domains; group > 1 && group < data && data % group == 0)
         choices.push_back({zero, group});

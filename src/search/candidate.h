@@ -1,6 +1,6 @@
-// Candidate: one point of the space that is searched, a grid pp x dp x cp x tp of equal stages with one strategy; and the numbers
-// that each of its axes may have. What a candidate leaves out (uneven stages, layers that differ, several pipelines, other
-// placements) is added to the best of them by search/refine.h.
+// Candidate: one point of the search space, a grid pp x dp x cp x tp of equal stages with one strategy, and
+// the permitted values of each axis. Plans outside this space (uneven stages, layers with different
+// strategies, several pipelines, other placements) are derived from the best candidates by search/refine.h.
 #pragma once
 
 #include <string>
@@ -10,45 +10,46 @@
 
 namespace optimus {
 
-// How many layers of a stage are computed again in which way; in the order of the blocks: full first, none last.
+// The number of layers of a stage in each recompute mode. Blocks are ordered by mode: full first, none last.
 struct StageLayers {
   int full = 0, selective = 0, none = 0;
   int total() const { return full + selective + none; }
   int of(RecomputeMode mode) const;
-  // Of the layers [begin, begin + count) among these.
+  // The same for layers [begin, begin + count) of these.
   StageLayers part(int begin, int count) const;
   StageLayers& operator+=(const StageLayers& other);
   bool operator==(const StageLayers&) const = default;
 };
-StageLayers layers_in(RecomputeMode mode, int count);
+StageLayers uniform_layers(RecomputeMode mode, int count);
 
 struct Candidate {
   int pp = 1, tp = 1, cp = 1, dp = 1, ep = 1;
   int chunks = 1, microbatch = 1;
   int zero = 0, shard_group = 0;
-  int buddy = 0;  // as in Plan
+  int copy_distance = 0;  // as in Plan
   bool sequence_parallel = false, offload = false;
   RecomputeMode recompute = RecomputeMode::none;
-  bool is_fitted = false;  // recompute no more layers of each stage than memory demands, instead
-  int spare = 2;           // fitted: thousandths of the memory that are left free, for what bounds leave out
+  // recompute only as many layers of each stage as memory requires; overrides `recompute`
+  bool is_fitted = false;
+  int memory_margin = 2;  // if fitted: thousandths of the memory left free for costs that bounds omit
   Schedule schedule = Schedule::one_f_one_b;
   bool operator==(const Candidate&) const = default;
 
-  int width() const { return tp * cp * dp; }  // devices of a stage
+  int width() const { return tp * cp * dp; }  // devices per stage
   int num_devices() const { return pp * width(); }
 };
 
 Plan plan_of(const Demand& demand, const Candidate& candidate);
-// With stages of other layers than the even ones: [stage]; parts: how many of them each chunk has, [chunk x pp + stage], where they
-// are not even.
+// With explicit layers for each stage. parts: the number of layers of each chunk, [chunk x pp + stage];
+// empty: even chunks.
 Plan plan_of(const Demand& demand, const Candidate& candidate, const std::vector<StageLayers>& layers,
              const std::vector<int>& parts = {});
-// Layers of part i when they are dealt evenly: more to the first.
-int dealt(std::int64_t layers, int parts, int i);
-// The first of them.
-int first_dealt(std::int64_t layers, int parts, int i);
+// The number of layers of part i in an even split; the first parts get the remainder.
+int split_layers(std::int64_t layers, int parts, int i);
+// The index of the first layer of part i.
+int first_split_layer(std::int64_t layers, int parts, int i);
 LayerStrategy strategy_of(const Candidate& candidate);
-// How many micro-batches a pipeline has, and what the last one takes of the usual one's time.
+// The number of micro-batches of a pipeline, and the duration of the last one relative to the others.
 struct MicrobatchCount {
   int number = 1;
   double last_size = 1;
@@ -56,22 +57,25 @@ struct MicrobatchCount {
 };
 MicrobatchCount count_microbatches(std::int64_t batch, int microbatch, int dp);
 
-// What each axis may have, ascending, constraints applied. An empty list: constraints exclude everything there is.
+// The permitted values of each axis, ascending, with constraints applied. Empty: the constraints exclude
+// every value.
 std::vector<int> tensor_choices(const Demand& demand, int num_devices);
-// Each needs a head, a column of the mlp and a word.
-std::int64_t most_tensor_parts(const ModelSpec& model);
+// The largest tensor-parallel size: each rank needs at least one head, one MLP column and one vocabulary
+// entry.
+std::int64_t max_tensor_parts(const ModelSpec& model);
 std::vector<int> context_choices(const Demand& demand, int num_devices);
-// Into how many parts the experts of a mixture are dealt; 1 for other models.
+// Expert-parallel sizes; 1 for models without experts.
 std::vector<int> expert_choices(const Demand& demand, int num_devices);
 std::vector<int> pipeline_choices(const Demand& demand, int num_devices);
-// Of a sequence cut into cp parts.
+// For a sequence split into cp parts.
 std::vector<int> microbatch_choices(const Demand& demand, int cp);
 std::vector<RecomputeMode> recompute_choices(const Demand& demand);
-// Of a grid whose other axes take num_devices / dp: the most that batch and devices allow; smaller ones where these cost less.
-// All are multiples of `step`.
-std::vector<int> data_choices(const Demand& demand, int most_dp, int microbatch, int step = 1);
-// Replicas come in such numbers that the devices of a stage can be cut into ep parts.
-int replica_step(const Candidate& candidate);
+// Numbers of replicas. Contains the largest number that batch and devices allow, and smaller ones where they
+// can cost less. All values are multiples of `step`.
+std::vector<int> data_choices(const Demand& demand, int max_dp, int microbatch, int step = 1);
+// The number of replicas must be a multiple of this, so that the devices of a stage can be split into ep
+// parts.
+int replica_multiple(const Candidate& candidate);
 
 struct ScheduleChoice {
   Schedule schedule = Schedule::one_f_one_b;
@@ -80,17 +84,20 @@ struct ScheduleChoice {
 std::vector<ScheduleChoice> schedule_choices(const Demand& demand, int pp);
 
 struct ZeroChoice {
-  int zero = 0, shard_group = 0, buddy = 0;
+  int zero = 0, shard_group = 0, copy_distance = 0;
 };
-// Of a candidate with everything else set; `in_domain`: how many of the devices that hold the same part a fast domain holds.
+// For a candidate with all other axes set. `in_domain`: the number of devices with the same parameters inside
+// one fast domain.
 std::vector<ZeroChoice> zero_choices(const Demand& demand, const Candidate& candidate, int in_domain);
-// Whether anything has a copy that could be sharded: replicas, context parts, experts that tensor parts hold each.
+// Whether any state has copies that could be sharded: replicas, context-parallel ranks, or experts replicated
+// over tensor-parallel ranks.
 bool has_copies(const Demand& demand, const Candidate& candidate);
 
-// Layers [begin, end) of a mixture that have no experts, unlike its others; 0 in other models, whose layers are all alike.
+// The number of layers without experts among layers [begin, end) of a mixture-of-experts model that has both
+// kinds; 0 for other models.
 int num_dense(const ModelSpec& model, int begin, int end);
-// Of these layers of one run that begins with layer `first`.
-StageLayers dense_among(const ModelSpec& model, int first, const StageLayers& layers);
+// The same by recompute mode, for consecutive layers that begin with layer `first`.
+StageLayers count_dense(const ModelSpec& model, int first, const StageLayers& layers);
 bool has_two_kinds_of_layers(const ModelSpec& model);
 
 }  // namespace optimus

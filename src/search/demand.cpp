@@ -29,31 +29,32 @@ std::string text(const Range& range) {
 
 void declare_layout(OptionTable& table, Constraints& c) {
   table.add("tp", c.tp, "N|N..M", "tensor parallel devices");
-  table.add("pp", c.pp, "N|N..M", "stages of a pipeline");
+  table.add("pp", c.pp, "N|N..M", "pipeline stages");
   table.add("dp", c.dp, "N|N..M", "data parallel replicas");
   table.add("cp", c.cp, "N|N..M", "context parallel devices: parts of a sequence");
   table.add("ep", c.ep, "N|N..M", "expert parallel devices");
   table.add("zero", c.zero, "N|N..M", "ZeRO stage, 0 to 3: what is sharded over data parallel replicas");
   table.add_word("schedule", c.schedule, schedule_words(),
-                 "of a pipeline; pipedream and pipemare are for train alone, change what is learned, and are "
-                 "never chosen otherwise");
-  table.add("chunks", c.chunks, "N|N..M", "chunks of layers a stage (interleaved)");
-  table.add("max-memory", c.max_memory, "SIZE", "of a device, all a process takes (default: what it has)");
-  table.add("offload", c.offload, "optimizer state may lie in host memory");
+                 "pipeline schedule; pipedream and pipemare change convergence: only train accepts them, the "
+                 "planner never chooses them");
+  table.add("chunks", c.chunks, "N|N..M", "layer chunks per stage (interleaved schedule)");
+  table.add("max-memory", c.max_memory, "SIZE",
+            "memory limit of a device, for everything a process uses (default: its capacity)");
+  table.add("offload", c.offload, "allow optimizer state in host memory");
   table.add("no-zero3", c.no_zero3, "never shard parameters");
 }
 
 void declare(OptionTable& table, Constraints& c) {
   declare_layout(table, c);
-  table.add("microbatch", c.microbatch, "N|N..M", "sequences of a replica computed at a time");
-  table.add_word("recompute", c.recompute, recompute_words(), "what the backward computes again");
+  table.add("microbatch", c.microbatch, "N|N..M", "sequences per replica in a micro-batch");
+  table.add_word("recompute", c.recompute, recompute_words(), "activations recomputed in the backward pass");
 }
 
 void declare(OptionTable& table, Failures& failures) {
-  table.add(
-      "mtbf", failures.mtbf, "T",
-      "how long a device works until it fails, on average: a second copy of sharded state is then planned "
-      "where it is worth its price (default: none fails; a run that can go on without who is lost has one)");
+  table.add("mtbf", failures.mtbf, "T",
+            "mean time between failures of one device: the planner then weighs a second copy of sharded "
+            "state against its cost (default: devices do not fail; a run that can continue after losing "
+            "workers plans the copy anyway)");
 }
 
 void check(const Constraints& c) {
@@ -67,7 +68,7 @@ void check(const Constraints& c) {
     if (!c.recompute.empty()) (void)parse_recompute(c.recompute, "--recompute");
     if (!c.schedule.empty() && is_asynchronous(parse_schedule(c.schedule, "--schedule")))
       throw UserError(
-          "--schedule: {} changes what is learned and is never planned; train takes it, or a plan by hand",
+          "--schedule: {} changes convergence and is never planned; use it with train, or in a plan file",
           c.schedule);
   } catch (const UserError& error) {
     throw UsageError("{}", error.what());
@@ -78,9 +79,9 @@ void check(const Demand& demand) {
   if (demand.goal == Goal::throughput) return;
   for (const DeviceType& type : demand.cluster.profile().types) {
     if (demand.goal == Goal::cost && !demand.price && !type.price_per_hour)
-      throw UserError("--goal cost needs what an hour of {} costs; give --price", type.name);
+      throw UserError("--goal cost needs the price of {} per hour; set --price", type.name);
     if (demand.goal == Goal::energy && !demand.watts && type.watts <= 0)
-      throw UserError("--goal energy needs the power of {}; give --watts", type.name);
+      throw UserError("--goal energy needs the power of {}; set --watts", type.name);
   }
 }
 
@@ -89,11 +90,11 @@ Demand demand_on(const Demand& demand, const Cluster& cluster, const Constants& 
   copy.batch = demand.batch, copy.sequence_length = demand.sequence_length, copy.precision = demand.precision;
   copy.constraints = demand.constraints, copy.goal = demand.goal, copy.failures = demand.failures;
   copy.price = demand.price, copy.watts = demand.watts;
-  copy.shares_memory = demand.shares_memory, copy.has_offload = demand.has_offload;
+  copy.shares_memory = demand.shares_memory, copy.supports_offload = demand.supports_offload;
   return copy;
 }
 
-double rate_of(const Demand& demand, const DeviceMap& map, int num_devices) {
+double cost_rate(const Demand& demand, const DeviceMap& map, int num_devices) {
   if (demand.goal == Goal::throughput) return 1;
   const auto of_type = [&](const DeviceType& type) {
     if (demand.goal == Goal::energy) return demand.watts.value_or(type.watts);

@@ -1,7 +1,7 @@
-// What is asked of the planner: a model, machines, a batch, and what the plan must or must not be. Constraints are declared once
-// as options and used by every command that plans.
+// Demand: the input of the planner: a model, a cluster, a batch, and constraints on the plan. Constraints are
+// declared once as options and used by every command that plans.
 //
-// Read next: search/search.h (the answer), search/candidate.h (the plans that are looked at).
+// Read next: search/search.h (the result), search/candidate.h (the search space).
 #pragma once
 
 #include <climits>
@@ -26,52 +26,56 @@ inline Json show(const Range& range) { return text(range); }
 
 struct Constraints {
   std::optional<Range> tp, pp, dp, cp, ep, zero, chunks, microbatch;
-  std::string schedule, recompute;  // empty: any
-  std::optional<Bytes> max_memory;  // of a device; no more than it has
+  std::string schedule, recompute;  // empty: any value
+  std::optional<Bytes> max_memory;  // per device; capped at the device's capacity
   bool offload = false;             // optimizer state may lie in host memory
   bool no_zero3 = false;
   bool operator==(const Constraints&) const = default;
 };
-// Where devices are concerned: tp, pp, dp, cp, ep, zero, schedule, chunks, max-memory, offload, no-zero3.
+// Declares the options that concern the device layout: tp, pp, dp, cp, ep, zero, schedule, chunks,
+// max-memory, offload, no-zero3.
 void declare_layout(OptionTable& table, Constraints& constraints);
-// And what else a plan chooses: microbatch, recompute.
+// Declares these and the other plan options: microbatch, recompute.
 void declare(OptionTable& table, Constraints& constraints);
 // Throws UsageError for words and numbers that no plan can have.
 void check(const Constraints& constraints);
 
-// What the best plan has least of: seconds of a step, money for it, or energy.
+// The quantity that the best plan minimises: step time, cost per step, or energy per step.
 enum class Goal { throughput, cost, energy };
 
-// What is known or assumed about devices that fail (search/failures.h).
+// Known or assumed failure behaviour of the devices (search/failures.h).
 struct Failures {
-  Seconds mtbf{0};                 // mean time between failures of one device; 0: they never fail
-  Seconds checkpoint_every{1800};  // what is lost where no copy is left: half of that, on average
-  Seconds restart{60};             // and this, until steps go on
-  Seconds recovery{5};             // until steps go on where the others have everything
+  Seconds mtbf{0};  // mean time between failures of one device; 0: devices never fail
+  // interval of checkpoints; without a copy of the state, half of it is lost on average
+  Seconds checkpoint_every{1800};
+  Seconds restart{60};  // time until training continues from a checkpoint
+  Seconds recovery{5};  // time until training continues if the remaining devices have all state
 };
 void declare(OptionTable& table, Failures& failures);  // mtbf
 
-// Refers to values that must outlive it.
+// Holds references; the referenced values must outlive it.
 struct Demand {
   const ModelSpec& model;
   const Cluster& cluster;
   const Software& software;
   const Constants& constants;
-  std::int64_t batch = 1, sequence_length = 1;  // sequences a step, tokens of each
+  std::int64_t batch = 1, sequence_length = 1;  // sequences per step, tokens per sequence
   Precision precision = Precision::bf16;
   Constraints constraints{};
   Goal goal = Goal::throughput;
-  std::optional<double> price{}, watts{};  // of a device: an hour; while it computes. None: those of its type
+  // per device: price per hour, power under load; unset: the values of its type
+  std::optional<double> price{}, watts{};
   Failures failures{};
-  bool shares_memory = false;  // devices are parts of one memory: more of them have no more
-  bool has_offload = true;     // whoever runs the plan can have state in host memory
+  bool shares_memory = false;    // the devices share one memory: more devices do not add memory
+  bool supports_offload = true;  // the runtime supports optimizer state in host memory
 };
 
-// The same of other machines, and by other constants. Both must outlive it.
+// The same demand for another cluster and other constants. Both must outlive the result.
 Demand demand_on(const Demand& demand, const Cluster& cluster, const Constants& constants);
-// What a second of the first `num_devices` present devices costs in the goal's unit: 1, money, or watts.
-double rate_of(const Demand& demand, const DeviceMap& map, int num_devices);
-// Throws UserError when the goal needs a price or watts that nobody has stated.
+// What one second of the first `num_devices` present devices costs in the unit of the goal: 1, money, or
+// energy.
+double cost_rate(const Demand& demand, const DeviceMap& map, int num_devices);
+// Throws UserError if the goal needs a price or a power that is not specified.
 void check(const Demand& demand);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// What a plan really takes, by the simulator: seconds of a step, and bytes of its fullest process.
+// Evaluates a plan with the simulator: the step time, and the memory of the process with the least headroom.
 #pragma once
 
 #include "search/bound.h"
@@ -6,19 +6,21 @@
 
 namespace optimus {
 
-struct Fill {
+struct PeakMemory {
   double bytes = 0,
-         limit = 0;  // of the process that comes nearest to its device's memory, or exceeds it most
-  double host_bytes = 0, host_limit = 0;  // of the node that holds most offloaded state, where one does
+         limit = 0;  // of the process with the least headroom, or with the largest excess
+  double host_bytes = 0, host_limit = 0;  // of the node with the most offloaded state, if any
   bool fits_host() const { return host_bytes <= host_limit; }
   bool fits() const { return bytes <= limit && fits_host(); }
 };
-// All stages of all pipelines; of those that hold the same, the one with most micro-batches under way.
-Fill fill_of(const Demand& demand, const Ground& ground, const Plan& plan);
+// Considers all stages of all pipelines; of stages with equal contents, only the one with the most
+// micro-batches in flight.
+PeakMemory peak_memory_of(const Demand& demand, const ClusterView& cluster_view, const Plan& plan);
 
 // The plan must be valid.
-double seconds_of(const Demand& demand, const Ground& ground, const Plan& plan);
-// With where the time goes, slots, and memory of all stages.
-StepPrediction predict(const Demand& demand, const Ground& ground, const Plan& plan, bool keeps_slots = true);
+double seconds_of(const Demand& demand, const ClusterView& cluster_view, const Plan& plan);
+// The full prediction: time split, slots, and memory of all stages.
+StepPrediction predict(const Demand& demand, const ClusterView& cluster_view, const Plan& plan,
+                       bool stores_slots = true);
 
 }  // namespace optimus

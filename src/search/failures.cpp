@@ -6,26 +6,27 @@
 
 namespace optimus {
 
-double stretch_of(const Failures& failures, int num_devices, bool keeps_state) {
+double failure_slowdown(const Failures& failures, int num_devices, bool survives_device_loss) {
   if (failures.mtbf.value <= 0) return 1;
-  const double lost =
-      keeps_state ? failures.recovery.value : failures.checkpoint_every.value / 2 + failures.restart.value;
+  const double lost = survives_device_loss ? failures.recovery.value
+                                           : failures.checkpoint_every.value / 2 + failures.restart.value;
   return 1 + num_devices / failures.mtbf.value * lost;
 }
 
-bool keeps_state(const Plan& plan) { return fewest_holders(plan).size() > 1; }
+bool survives_device_loss(const Plan& plan) { return smallest_owner_set(plan).size() > 1; }
 
-bool keeps_state(const Candidate& c) { return c.buddy > 0 || num_shards(c) < c.dp * c.cp; }
+bool survives_device_loss(const Candidate& c) { return c.copy_distance > 0 || num_shards(c) < c.dp * c.cp; }
 
-double weight_of(const Demand& demand, const DeviceMap& map, const Plan& plan) {
+double objective_weight(const Demand& demand, const DeviceMap& map, const Plan& plan) {
   const int devices = num_devices(plan);
-  const double rate = rate_of(demand, map, devices);
+  const double rate = cost_rate(demand, map, devices);
   if (demand.failures.mtbf.value <= 0) return rate;
-  return rate * stretch_of(demand.failures, devices, keeps_state(plan));
+  return rate * failure_slowdown(demand.failures, devices, survives_device_loss(plan));
 }
 
-double weight_of(const Demand& demand, const DeviceMap& map, const Candidate& c) {
-  return rate_of(demand, map, c.num_devices()) * stretch_of(demand.failures, c.num_devices(), keeps_state(c));
+double objective_weight(const Demand& demand, const DeviceMap& map, const Candidate& c) {
+  return cost_rate(demand, map, c.num_devices()) *
+         failure_slowdown(demand.failures, c.num_devices(), survives_device_loss(c));
 }
 
 int buddy_distance(int num_shards, int stride, int per_node) {

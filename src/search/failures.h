@@ -1,12 +1,14 @@
-// What failing devices cost a plan, so that a second copy of sharded state (Plan::buddy) can be weighed against its price.
+// The cost of device failures for a plan, used to weigh a second copy of sharded state (Plan::buddy) against
+// its price.
 //
-// So many devices fail every mtbf / devices. Where every piece of the state is on another device too, the others go on after a
-// moment; else the run goes back to its last checkpoint, which is half as old, on average, as checkpoints are apart, and starts again:
+// A device fails every mtbf / devices seconds. If every part of the state is also on another device, the
+// remaining devices continue after a short recovery. Otherwise the run restarts from its last checkpoint,
+// which is half a checkpoint interval old on average:
 //
-//   seconds for a useful one = 1 + devices / mtbf x (recovery, or checkpoint_every / 2 + restart)
+//   seconds per useful second = 1 + devices / mtbf x (recovery, or checkpoint_every / 2 + restart)
 //
-// First order: failures while another is being dealt with are left out. Only mtbf is the user's; the others are assumptions where nobody
-// says better.
+// This is a first-order estimate: failures during a recovery are ignored. Only mtbf is set by the user; the
+// other values are assumptions.
 #pragma once
 
 #include "cluster/device_map.h"
@@ -15,19 +17,20 @@
 
 namespace optimus {
 
-// How much longer a run takes.
-double stretch_of(const Failures& failures, int num_devices, bool keeps_state);
+// The factor by which failures lengthen a run.
+double failure_slowdown(const Failures& failures, int num_devices, bool survives_device_loss);
 
-// Whether no single device takes state with it. Of a candidate without ZeRO stage, as the grid begins with: whether that can be so.
-bool keeps_state(const Plan& plan);
-bool keeps_state(const Candidate& candidate);
+// Whether no single device stores state that no other device has. For a candidate without a ZeRO stage, as at
+// the start of the grid search: whether this is possible.
+bool survives_device_loss(const Plan& plan);
+bool survives_device_loss(const Candidate& candidate);
 
-// rate_of, times what failures add to it: what a second of a step counts.
-double weight_of(const Demand& demand, const DeviceMap& map, const Plan& plan);
-double weight_of(const Demand& demand, const DeviceMap& map, const Candidate& candidate);
+// The weight of one second of a step in the objective: cost_rate times the failure factor.
+double objective_weight(const Demand& demand, const DeviceMap& map, const Plan& plan);
+double objective_weight(const Demand& demand, const DeviceMap& map, const Candidate& candidate);
 
-// The distance between a shard and its copy that brings them to different nodes, where there are several; at least 1. Shards are
-// `stride` devices apart, `per_node` devices make a node.
+// The distance between a shard and its copy that places them on different nodes, if there are several nodes;
+// at least 1. Shards are `stride` devices apart; a node has `per_node` devices.
 int buddy_distance(int num_shards, int stride, int per_node);
 
 }  // namespace optimus

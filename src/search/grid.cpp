@@ -1,5 +1,5 @@
-// Best-first search of the grid: shapes first, each opened into its schedules and ZeRO stages when its bound is the least left,
-// each of those simulated when its own is.
+// Best-first search of the grid. A shape is expanded into its schedules and ZeRO stages when its bound is the
+// smallest left; each resulting candidate is simulated when its own bound is.
 #include <algorithm>
 #include <queue>
 
@@ -11,97 +11,97 @@
 namespace optimus {
 namespace {
 
-// What the cost of a layer depends on.
-template <typename See>
-void for_splits(const Demand& demand, const Ground& ground, See&& see) {
-  for (const int tp : tensor_choices(demand, ground.num_devices()))
-    for (const int cp : context_choices(demand, ground.num_devices() / tp))
+// Enumerates the axes that determine the cost of a layer.
+template <typename Visit>
+void for_splits(const Demand& demand, const ClusterView& cluster_view, Visit&& visit) {
+  for (const int tp : tensor_choices(demand, cluster_view.num_devices()))
+    for (const int cp : context_choices(demand, cluster_view.num_devices() / tp))
       for (const int microbatch : microbatch_choices(demand, cp))
         for (const bool is_sequence_parallel : {true, false}) {
           if (is_sequence_parallel && tp == 1) continue;
-          // Experts work on each device's own positions.
+          // Expert parallelism needs sequence parallelism: experts process each device's own positions.
           if (!is_sequence_parallel && tp > 1 && demand.model.is_mixture()) continue;
           Candidate c{.tp = tp, .cp = cp, .microbatch = microbatch};
           c.sequence_parallel = is_sequence_parallel;
-          for (const int ep : expert_choices(demand, ground.num_devices())) {
+          for (const int ep : expert_choices(demand, cluster_view.num_devices())) {
             c.ep = ep;
-            if (static_cast<std::int64_t>(replica_step(c)) * tp * cp <= ground.num_devices()) see(c);
+            if (static_cast<std::int64_t>(replica_multiple(c)) * tp * cp <= cluster_view.num_devices())
+              visit(c);
           }
         }
 }
 
-// Stages, replicas, and what is computed again.
-template <typename See>
-void for_shapes(const Demand& demand, const Ground& ground, const Candidate& split, See&& see) {
+// Enumerates stages, replicas and recompute modes.
+template <typename Visit>
+void for_shapes(const Demand& demand, const ClusterView& cluster_view, const Candidate& split,
+                Visit&& visit) {
   std::vector<std::pair<RecomputeMode, bool>> modes;
   for (const RecomputeMode mode : recompute_choices(demand)) modes.emplace_back(mode, false);
   if (demand.constraints.recompute.empty()) modes.emplace_back(RecomputeMode::none, true);
-  const int most = ground.num_devices() / (split.tp * split.cp);
+  const int most = cluster_view.num_devices() / (split.tp * split.cp);
   for (const int pp : pipeline_choices(demand, most))
-    for (const int dp : data_choices(demand, most / pp, split.microbatch, replica_step(split)))
+    for (const int dp : data_choices(demand, most / pp, split.microbatch, replica_multiple(split)))
       for (const auto& [mode, is_fitted] : modes) {
         Candidate c = split;
         c.pp = pp, c.dp = dp, c.recompute = mode, c.is_fitted = is_fitted;
-        see(c);
+        visit(c);
       }
 }
 
-// Of one schedule: where state lies.
-template <typename See>
-void for_zeros(const Demand& demand, const Ground& ground, const Candidate& scheduled, See&& see) {
-  const int in_domain = std::max(1, ground.group_of(0).devices_per_domain / scheduled.tp);
+// Enumerates the placements of state for a schedule.
+template <typename Visit>
+void for_zeros(const Demand& demand, const ClusterView& cluster_view, const Candidate& scheduled,
+               Visit&& visit) {
+  const int in_domain = std::max(1, cluster_view.group_of(0).devices_per_domain / scheduled.tp);
   for (const ZeroChoice& zero : zero_choices(demand, scheduled, in_domain))
     for (const bool is_offloaded : {false, true}) {
       if (is_offloaded && !demand.constraints.offload) continue;
       Candidate c = scheduled;
-      c.zero = zero.zero, c.shard_group = zero.shard_group, c.buddy = zero.buddy;
+      c.zero = zero.zero, c.shard_group = zero.shard_group, c.copy_distance = zero.copy_distance;
       c.offload = is_offloaded;
-      see(c);
+      visit(c);
     }
 }
 
-template <typename See>
-void for_schedules(const Demand& demand, const Candidate& shape, See&& see) {
-  // A short last round costs as much as a whole one; trainers other than ours refuse it.
+template <typename Visit>
+void for_schedules(const Demand& demand, const Candidate& shape, Visit&& visit) {
+  // An incomplete last round costs as much as a complete round, and other trainers reject it.
   const bool is_round = count_microbatches(demand.batch, shape.microbatch, shape.dp).number % shape.pp == 0;
   for (const ScheduleChoice& choice : schedule_choices(demand, shape.pp)) {
     if (choice.schedule == Schedule::interleaved && !is_round && demand.constraints.schedule.empty())
       continue;
     Candidate c = shape;
     c.schedule = choice.schedule, c.chunks = choice.chunks;
-    see(c);
+    visit(c);
   }
 }
 
-enum class Level {
-  split,
-  shape,
-  variant,
-  tight
-};  // tight: a variant whose bound cannot be raised any further
+enum class Level { split, shape, variant, tight };  // tight: a variant whose bound cannot be raised further
 struct Node {
   double bound = 0;  // of the objective
   int index = 0;
   Level level = Level::split;
-  // What is nearly worked out comes a little earlier than its bound says, so that a good plan is known soon.
+  // Nearly evaluated nodes are visited slightly earlier than their bound requires, so that a good plan is
+  // found early.
   double order() const {
-    constexpr double kLooseness[] = {1.15, 1.08, 1.01, 1};
-    return bound * kLooseness[static_cast<int>(level)];
+    constexpr double kVisitOrderFactors[] = {1.15, 1.08, 1.01, 1};
+    return bound * kVisitOrderFactors[static_cast<int>(level)];
   }
-  bool operator<(const Node& other) const { return order() > other.order(); }  // the least on top
+  bool operator<(const Node& other) const { return order() > other.order(); }  // smallest on top
 };
 
 class GridSearch {
  public:
-  GridSearch(const Demand& demand, const Ground& ground, Bounder& bounder, const SearchLimits& limits)
-      : demand_(demand), ground_(ground), bounder_(bounder), limits_(limits) {}
+  GridSearch(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
+             const SearchLimits& limits)
+      : demand_(demand), cluster_view_(cluster_view), bound_model_(bound_model), limits_(limits) {}
 
   GridResult run() {
-    for_splits(demand_, ground_, [&](const Candidate& split) {
-      queue_.push({bounder_.of_any_shape(split), static_cast<int>(opened_.size()), Level::split});
+    for_splits(demand_, cluster_view_, [&](const Candidate& split) {
+      queue_.push({bound_model_.bound_any_shape(split), static_cast<int>(opened_.size()), Level::split});
       opened_.push_back(split);
     });
-    while (!queue_.empty() && result_.num_simulated < limits_.most_simulations) {
+    while (!queue_.empty() && result_.num_simulated < limits_.max_simulations) {
       const Node next = queue_.top();
       queue_.pop();
       if (next.bound >= best_) continue;
@@ -113,24 +113,26 @@ class GridSearch {
       else if (next.level == Level::variant)
         tighten(at, next.bound);
       else
-        look_at(at);
+        evaluate(at);
     }
-    double least_left = best_;
-    for (; !queue_.empty(); queue_.pop()) least_left = std::min(least_left, queue_.top().bound);
-    if (best_ > least_left) result_.gap = best_ / least_left - 1;
-    std::sort(result_.judged.begin(), result_.judged.end(),
-              [](const Judged& a, const Judged& b) { return a.objective < b.objective; });
+    double min_remaining_bound = best_;
+    for (; !queue_.empty(); queue_.pop())
+      min_remaining_bound = std::min(min_remaining_bound, queue_.top().bound);
+    if (best_ > min_remaining_bound) result_.gap = best_ / min_remaining_bound - 1;
+    std::sort(
+        result_.evaluated.begin(), result_.evaluated.end(),
+        [](const EvaluatedCandidate& a, const EvaluatedCandidate& b) { return a.objective < b.objective; });
     return std::move(result_);
   }
 
  private:
-  // Of a candidate that has no ZeRO stage yet, what its best one may have.
+  // For a candidate without a ZeRO stage, the rate of its best variant.
   double rate(const Candidate& c) {
-    const double stretch = stretch_of(demand_.failures, c.num_devices(), keeps_state(c));
-    if (demand_.goal == Goal::throughput) return stretch;
+    const double slowdown = failure_slowdown(demand_.failures, c.num_devices(), survives_device_loss(c));
+    if (demand_.goal == Goal::throughput) return slowdown;
     const auto [found, is_new] = rates_.try_emplace(c.num_devices());
-    if (is_new) found->second = rate_of(demand_, ground_.map(), c.num_devices());
-    return found->second * stretch;
+    if (is_new) found->second = cost_rate(demand_, cluster_view_.map(), c.num_devices());
+    return found->second * slowdown;
   }
 
   void push(const Candidate& c, const Bound& bound, double at_least, Level level) {
@@ -138,7 +140,7 @@ class GridSearch {
     const double objective = std::max(at_least, bound.seconds * rate(c));
     if (!bound.fits()) {
       ++result_.ruled_out["memory"];
-      const Candidate shown = level == Level::shape ? most_sharded(demand_, c) : c;
+      const Candidate shown = level == Level::shape ? max_sharded(demand_, c) : c;
       return remember_unfit({shown, objective / rate(c), objective, {bound.bytes, bound.limit}});
     }
     if (objective >= best_) return;
@@ -147,94 +149,95 @@ class GridSearch {
   }
 
   void open_split(const Candidate& split) {
-    for_shapes(demand_, ground_, split, [&](const Candidate& c) {
-      const Bound bound = bounder_.of_any_schedule(c, best_ / rate(c));
+    for_shapes(demand_, cluster_view_, split, [&](const Candidate& c) {
+      const Bound bound = bound_model_.bound_any_schedule(c, best_ / rate(c));
       if (bound.limit == 0 && bound.seconds * rate(c) >= best_) return void(++result_.num_candidates);
       push(c, bound, 0, Level::shape);
     });
   }
 
-  // Less memory for state would spare that.
-  bool computes_again(const Candidate& c) {
+  // Whether a fitted candidate recomputes any layers, which a smaller state would avoid.
+  bool needs_recompute(const Candidate& c) {
     if (!c.is_fitted) return false;
-    const std::vector<StageLayers> layers = bounder_.layers_of(c);
+    const std::vector<StageLayers> layers = bound_model_.layers_of(c);
     return std::any_of(layers.begin(), layers.end(),
                        [](const StageLayers& stage) { return stage.full + stage.selective > 0; });
   }
 
-  bool may_have_zero2() const { return !demand_.constraints.zero || demand_.constraints.zero->has(2); }
+  bool allows_zero2() const { return !demand_.constraints.zero || demand_.constraints.zero->has(2); }
 
   void open_shape(const Candidate& shape, double at_least) {
     for_schedules(demand_, shape, [&](const Candidate& scheduled) {
-      const double least = std::max(at_least, bounder_.of_any_zero(scheduled) * rate(scheduled));
+      const double least = std::max(at_least, bound_model_.bound_any_zero(scheduled) * rate(scheduled));
       if (least >= best_) return void(++result_.num_candidates);
-      bool fits_with_one = false;  // then ZeRO 2 only reduces more often
-      for_zeros(demand_, ground_, scheduled, [&](const Candidate& c) {
-        if (c.zero == 2 && c.shard_group == 0 && c.buddy == 0 && fits_with_one) return;
-        const Bound bound = bounder_.of(c, best_ / rate(c));
-        if (bound.limit == 0) return void(++result_.num_candidates);  // too slow, whatever it needs
-        if (c.zero == 1 && !c.offload && c.shard_group == 0 && c.buddy == 0)
-          fits_with_one = bound.bytes < 0.99 * bound.limit && !computes_again(c);
+      bool fits_with_one = false;  // then ZeRO 2 only adds reductions
+      for_zeros(demand_, cluster_view_, scheduled, [&](const Candidate& c) {
+        if (c.zero == 2 && c.shard_group == 0 && c.copy_distance == 0 && fits_with_one) return;
+        const Bound bound = bound_model_.of(c, best_ / rate(c));
+        if (bound.limit == 0) return void(++result_.num_candidates);  // too slow regardless of its memory
+        if (c.zero == 1 && !c.offload && c.shard_group == 0 && c.copy_distance == 0)
+          fits_with_one = bound.bytes < 0.99 * bound.limit && !needs_recompute(c);
         push(c, bound, least, Level::variant);
       });
     });
   }
 
   void tighten(const Candidate& c, double objective) {
-    const double seconds = bounder_.tighter(c, {objective / rate(c), 0, 0});
+    const double seconds = bound_model_.tighten_bound(c, {objective / rate(c), 0, 0});
     queue_.push({std::max(objective, seconds * rate(c)), static_cast<int>(opened_.size()), Level::tight});
     opened_.push_back(c);
   }
 
-  // It was left out where ZeRO 1 seemed to fit.
+  // ZeRO 2 was skipped because ZeRO 1 seemed to fit.
   void push_zero2(Candidate c) {
     c.zero = 2;
-    push(c, bounder_.of(c), bounder_.of_any_zero(c) * rate(c), Level::variant);
+    push(c, bound_model_.of(c), bound_model_.bound_any_zero(c) * rate(c), Level::variant);
   }
 
-  // Only the quickest are worth a word, and the one that needs least.
-  void remember_unfit(const Judged& one) {
-    const auto over = [](const Fill& fill) {
-      return std::max(fill.bytes - fill.limit, fill.host_bytes - fill.host_limit);
+  // Keeps only the fastest candidates, and the candidate with the smallest excess.
+  void remember_unfit(const EvaluatedCandidate& entry) {
+    const auto over = [](const PeakMemory& peak_memory) {
+      return std::max(peak_memory.bytes - peak_memory.limit, peak_memory.host_bytes - peak_memory.host_limit);
     };
-    if (!result_.nearest || over(one.fill) < over(result_.nearest->fill)) result_.nearest = one;
-    if (result_.unfit.size() < kMostUnfit) {
-      result_.unfit.push_back(one);
+    if (!result_.nearest || over(entry.peak_memory) < over(result_.nearest->peak_memory))
+      result_.nearest = entry;
+    if (result_.unfit.size() < kMaxUnfit) {
+      result_.unfit.push_back(entry);
       return;
     }
-    const auto slowest =
-        std::max_element(result_.unfit.begin(), result_.unfit.end(),
-                         [](const Judged& a, const Judged& b) { return a.objective < b.objective; });
-    if (one.objective < slowest->objective) *slowest = one;
+    const auto slowest = std::max_element(
+        result_.unfit.begin(), result_.unfit.end(),
+        [](const EvaluatedCandidate& a, const EvaluatedCandidate& b) { return a.objective < b.objective; });
+    if (entry.objective < slowest->objective) *slowest = entry;
   }
 
-  void look_at(const Candidate& wanted) {
-    if (const auto problem = problem_in(grid_plan(demand_, bounder_, wanted), demand_.model)) {
+  void evaluate(const Candidate& requested) {
+    if (const auto problem = find_problem(grid_plan(demand_, bound_model_, requested), demand_.model)) {
       ++result_.ruled_out[*problem];
       return;
     }
-    const auto [c, plan, fill] = settled(demand_, ground_, bounder_, wanted);
-    // As much memory as it needs without computing anything again: the same plan as one that was looked at.
-    if (c.is_fitted && !computes_again(c)) return;
-    Judged one{c, 0, 0, fill, true};
-    if (!one.fill.fits()) {
-      ++result_.ruled_out[one.fill.fits_host() ? "memory" : "host memory"];
-      if (c.zero == 1 && c.shard_group == 0 && may_have_zero2()) push_zero2(c);
-      one.seconds = bounder_.of_any_schedule(c).seconds, one.is_simulated = false;
-      one.objective = one.seconds * rate(c);
-      return remember_unfit(one);
+    const auto [c, plan, peak_memory] = fit_memory_margin(demand_, cluster_view_, bound_model_, requested);
+    // The plan needs no recomputation in its memory: it equals a plan that was already evaluated.
+    if (c.is_fitted && !needs_recompute(c)) return;
+    EvaluatedCandidate entry{c, 0, 0, peak_memory, true};
+    if (!entry.peak_memory.fits()) {
+      ++result_.ruled_out[entry.peak_memory.fits_host() ? "memory" : "host memory"];
+      if (c.zero == 1 && c.shard_group == 0 && allows_zero2()) push_zero2(c);
+      entry.seconds = bound_model_.bound_any_schedule(c).seconds, entry.is_simulated = false;
+      entry.objective = entry.seconds * rate(c);
+      return remember_unfit(entry);
     }
     ++result_.num_simulated;
-    one.seconds = seconds_of(demand_, ground_, plan);
-    one.objective = one.seconds * rate(c);
-    best_ = std::min(best_, one.objective);
-    result_.judged.push_back(one);
+    entry.seconds = seconds_of(demand_, cluster_view_, plan);
+    entry.objective = entry.seconds * rate(c);
+    best_ = std::min(best_, entry.objective);
+    result_.evaluated.push_back(entry);
   }
 
-  static constexpr std::size_t kMostUnfit = 64;
+  static constexpr std::size_t kMaxUnfit = 64;
   const Demand& demand_;
-  const Ground& ground_;
-  Bounder& bounder_;
+  const ClusterView& cluster_view_;
+  BoundModel& bound_model_;
   const SearchLimits& limits_;
   std::vector<Candidate> opened_;
   std::priority_queue<Node> queue_;
@@ -245,17 +248,17 @@ class GridSearch {
 
 }  // namespace
 
-GridResult search_grid(const Demand& demand, const Ground& ground, Bounder& bounder,
+GridResult search_grid(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
                        const SearchLimits& limits) {
-  return GridSearch(demand, ground, bounder, limits).run();
+  return GridSearch(demand, cluster_view, bound_model, limits).run();
 }
 
-std::vector<Candidate> all_candidates(const Demand& demand, const Ground& ground) {
+std::vector<Candidate> all_candidates(const Demand& demand, const ClusterView& cluster_view) {
   std::vector<Candidate> all;
-  for_splits(demand, ground, [&](const Candidate& split) {
-    for_shapes(demand, ground, split, [&](const Candidate& shape) {
+  for_splits(demand, cluster_view, [&](const Candidate& split) {
+    for_shapes(demand, cluster_view, split, [&](const Candidate& shape) {
       for_schedules(demand, shape, [&](const Candidate& scheduled) {
-        for_zeros(demand, ground, scheduled, [&](const Candidate& c) { all.push_back(c); });
+        for_zeros(demand, cluster_view, scheduled, [&](const Candidate& c) { all.push_back(c); });
       });
     });
   });

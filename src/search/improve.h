@@ -1,35 +1,37 @@
-// The best plan so far, while plans beyond the grid are tried: each counts only where it is valid, fits, and the simulator finds it
-// better.
+// Improver: keeps the best plan while plans outside the grid are tried. A plan replaces it only if it is
+// valid, fits into memory, and is better according to the simulator.
 #pragma once
 
 #include "search/search.h"
 
 namespace optimus {
 
-struct Improved {
+struct ImprovedPlan {
   Plan plan;
   double seconds = 0, objective = 0;
-  Fill fill;
+  PeakMemory peak_memory;
 };
 
-class Improver {
+class PlanImprover {
  public:
-  // What it refers to must outlive it. Without a plan to begin with, the first that fits is the best.
-  Improver(const Demand& demand, const Ground& ground) : demand_(demand), ground_(ground) {}
+  // The references must outlive this object. Without an initial plan, the first plan that fits becomes the
+  // best.
+  PlanImprover(const Demand& demand, const ClusterView& cluster_view)
+      : demand_(demand), cluster_view_(cluster_view) {}
 
-  const Improved& best() const { return best_; }
+  const ImprovedPlan& best() const { return best_; }
   bool has_plan() const { return !best_.plan.pipelines.empty(); }
-  void start_with(Improved plan) { best_ = std::move(plan); }
+  void start_with(ImprovedPlan plan) { best_ = std::move(plan); }
 
-  // Whether it is valid and its memory suffices.
+  // Whether the plan is valid and fits into memory.
   bool fits(const Plan& plan) const;
-  // Whether it is now the best.
+  // Returns whether the plan is the new best.
   bool consider(const Plan& plan);
 
  private:
   const Demand& demand_;
-  const Ground& ground_;
-  Improved best_;
+  const ClusterView& cluster_view_;
+  ImprovedPlan best_;
 };
 
 }  // namespace optimus

@@ -10,28 +10,29 @@
 
 namespace optimus {
 
-bool Improver::fits(const Plan& plan) const {
-  return !problem_in(plan, demand_.model) && fill_of(demand_, ground_, plan).fits();
+bool PlanImprover::fits(const Plan& plan) const {
+  return !find_problem(plan, demand_.model) && peak_memory_of(demand_, cluster_view_, plan).fits();
 }
 
-bool Improver::consider(const Plan& plan) {
-  if (problem_in(plan, demand_.model)) return false;
-  const Fill fill = fill_of(demand_, ground_, plan);
-  if (!fill.fits()) return false;
-  const double seconds = seconds_of(demand_, ground_, plan);
-  const double objective = seconds * weight_of(demand_, ground_.map(), plan);
+bool PlanImprover::consider(const Plan& plan) {
+  if (find_problem(plan, demand_.model)) return false;
+  const PeakMemory peak_memory = peak_memory_of(demand_, cluster_view_, plan);
+  if (!peak_memory.fits()) return false;
+  const double seconds = seconds_of(demand_, cluster_view_, plan);
+  const double objective = seconds * objective_weight(demand_, cluster_view_.map(), plan);
   if (has_plan() && objective >= best_.objective * (1 - 1e-6)) return false;
-  best_ = {plan, seconds, objective, fill};
+  best_ = {plan, seconds, objective, peak_memory};
   return true;
 }
 
 namespace {
 
-// Whether the block, the n-th layer of its stage (-1: an end of the model), is to change.
+// Whether to change the strategy of `block`, which is the layer number `layer` of its stage (-1: an end of
+// the model).
 using Choice = std::function<bool(int block, int layer)>;
 using Change = std::function<void(LayerStrategy&)>;
 
-Plan changed(Plan plan, const Choice& is_chosen, const Change& change) {
+Plan with_changed_layers(Plan plan, const Choice& is_chosen, const Change& change) {
   for (Pipeline& pipeline : plan.pipelines)
     for (Stage& stage : pipeline.stages) {
       int layer = 0;
@@ -54,7 +55,7 @@ Plan changed(Plan plan, const Choice& is_chosen, const Change& change) {
   return plan;
 }
 
-int most_layers(const Plan& plan) {
+int max_layers_of_stage(const Plan& plan) {
   int most = 0;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages) {
@@ -65,7 +66,8 @@ int most_layers(const Plan& plan) {
   return most;
 }
 
-// The largest number in (low, high] for which works(number), which must hold for all smaller ones; low when there is none.
+// The largest number in (low, high] for which works(number) holds, or low if there is none. If it holds for a
+// number, it must hold for all smaller ones.
 int largest(int low, int high, const std::function<bool(int)>& works) {
   while (low < high) {
     const int middle = high - (high - low) / 2;
@@ -77,11 +79,11 @@ int largest(int low, int high, const std::function<bool(int)>& works) {
   return low;
 }
 
-const LayerStrategy& first_of(const Plan& plan) {
+const LayerStrategy& first_strategy(const Plan& plan) {
   return plan.pipelines.front().stages.front().chunks.front().runs.front().strategy;
 }
 
-bool is_all(const Plan& plan, const std::function<bool(const LayerStrategy&)>& holds) {
+bool holds_for_all_layers(const Plan& plan, const std::function<bool(const LayerStrategy&)>& holds) {
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const Chunk& chunk : stage.chunks)
@@ -90,60 +92,62 @@ bool is_all(const Plan& plan, const std::function<bool(const LayerStrategy&)>& h
   return true;
 }
 
-// Weights that nobody has to gather, or gradients that are reduced once, in as many layers of each stage as memory allows.
-void shard_less(Improver& improver, const Constraints& constraints) {
+// Lowers the ZeRO stage in as many layers of each stage as memory allows: no weight gathers there, or only
+// a single gradient reduction.
+void reduce_sharding(PlanImprover& improver, const Constraints& constraints) {
   const Plan plan = improver.best().plan;
-  const int zero = first_of(plan).zero;
-  if (zero < 2 || !is_all(plan, [&](const LayerStrategy& s) { return s.zero == zero; })) return;
+  const int zero = first_strategy(plan).zero;
+  if (zero < 2 || !holds_for_all_layers(plan, [&](const LayerStrategy& s) { return s.zero == zero; })) return;
   for (int less = zero - 1; less >= 1; --less) {
     if (constraints.zero && !constraints.zero->has(less)) continue;
     const auto with = [&](int layers) {
-      return changed(
+      return with_changed_layers(
           plan, [&](int, int layer) { return layer >= 0 && layer < layers; },
           [&](LayerStrategy& s) { s.zero = less; });
     };
-    const int layers = largest(0, most_layers(plan), [&](int n) { return improver.fits(with(n)); });
+    const int layers = largest(0, max_layers_of_stage(plan), [&](int n) { return improver.fits(with(n)); });
     if (layers > 0) improver.consider(with(layers));
   }
 }
 
-// Embedding and head are wide and few: another number of tensor parts may suit them better.
-void cut_ends_otherwise(Improver& improver, const Ground& ground) {
+// Embedding and head are wide and few: another tensor-parallel size may suit them better.
+void resplit_ends(PlanImprover& improver, const ClusterView& cluster_view) {
   const Plan plan = improver.best().plan;
   if (plan.pipelines.size() != 1) return;
-  const LayerStrategy& usual = first_of(plan);
+  const LayerStrategy& usual = first_strategy(plan);
   const auto width = static_cast<int>(plan.pipelines.front().stages.front().devices.size());
-  for (const int tp : {1, ground.group_of(0).devices_per_domain}) {
+  for (const int tp : {1, cluster_view.group_of(0).devices_per_domain}) {
     if (tp == usual.tp || width % (tp * usual.cp) != 0) continue;
     const auto change = [&](LayerStrategy& s) {
       s.tp = tp, s.sequence_parallel = tp > 1 && (usual.sequence_parallel || usual.tp == 1);
       s.shard_group = 0;
     };
-    improver.consider(changed(
+    improver.consider(with_changed_layers(
         plan, [&](int block, int) { return block + 1 == plan.num_blocks; }, change));
-    improver.consider(changed(
+    improver.consider(with_changed_layers(
         plan, [](int, int layer) { return layer < 0; }, change));
   }
 }
 
-// Sharded parameters in the ends of the model, then in as few layers of each stage as lets it fit.
-void shard_more(Improver& improver, const Plan& plan) {
+// Shards the parameters of the model's ends, then of as few layers of each stage as needed to fit.
+void increase_sharding(PlanImprover& improver, const Plan& plan) {
   const auto with = [&](int layers) {
-    return changed(
+    return with_changed_layers(
         plan, [&](int, int layer) { return layer < layers; }, [](LayerStrategy& s) { s.zero = 3; });
   };
-  const int most = most_layers(plan);
+  const int most = max_layers_of_stage(plan);
   if (!improver.fits(with(most))) return;
-  const int spared = largest(0, most, [&](int n) { return improver.fits(with(most - n)); });
-  improver.consider(with(most - spared));
+  const int num_unsharded = largest(0, most, [&](int n) { return improver.fits(with(most - n)); });
+  improver.consider(with(most - num_unsharded));
 }
 
-// The smallest groups that fit: larger ones keep fewer inputs, but all of a group is there at a time.
-void recompute_in_groups(Improver& improver, const Plan& plan) {
-  const int most = most_layers(plan);
+// Uses the smallest groups that fit: larger groups save fewer inputs, but all activations of a group exist at
+// the same time.
+void recompute_in_groups(PlanImprover& improver, const Plan& plan) {
+  const int most = max_layers_of_stage(plan);
   for (const int layers : {2, 3, 4, 6, 8, 12, 16}) {
     if (layers > most) return;
-    const Plan grouped = changed(
+    const Plan grouped = with_changed_layers(
         plan, [](int, int) { return true; },
         [&](LayerStrategy& s) {
           if (s.recompute == RecomputeMode::full) s.recompute_layers = layers;
@@ -156,28 +160,30 @@ void recompute_in_groups(Improver& improver, const Plan& plan) {
 
 }  // namespace
 
-void mix_layers(Improver& improver, const Demand& demand, const Ground& ground) {
-  shard_less(improver, demand.constraints);
-  if (!demand.constraints.tp) cut_ends_otherwise(improver, ground);
+void mix_layers(PlanImprover& improver, const Demand& demand, const ClusterView& cluster_view) {
+  reduce_sharding(improver, demand.constraints);
+  if (!demand.constraints.tp) resplit_ends(improver, cluster_view);
 }
 
-void make_fit(Improver& improver, const Demand& demand, Bounder& bounder, const GridResult& grid) {
-  constexpr int kMostTries = 4;
-  std::vector<Judged> quick = grid.unfit;
+void fit_by_sharding_or_grouping(PlanImprover& improver, const Demand& demand, BoundModel& bound_model,
+                                 const GridResult& grid) {
+  constexpr int kMaxTries = 4;
+  std::vector<EvaluatedCandidate> quick = grid.unfit;
   if (grid.nearest) quick.push_back(*grid.nearest);
-  std::stable_sort(quick.begin(), quick.end(),
-                   [](const Judged& a, const Judged& b) { return a.objective < b.objective; });
+  std::stable_sort(quick.begin(), quick.end(), [](const EvaluatedCandidate& a, const EvaluatedCandidate& b) {
+    return a.objective < b.objective;
+  });
   const Constraints& constraints = demand.constraints;
   const bool may_shard = !constraints.no_zero3 && (!constraints.zero || constraints.zero->has(3));
   int sharded = 0, grouped = 0;
-  for (const Judged& one : quick) {
-    if (improver.has_plan() && one.objective >= improver.best().objective) break;
-    const Candidate& c = one.candidate;
+  for (const EvaluatedCandidate& entry : quick) {
+    if (improver.has_plan() && entry.objective >= improver.best().objective) break;
+    const Candidate& c = entry.candidate;
     const bool is_shared = has_copies(demand, c);
-    if (c.zero < 3 && is_shared && may_shard && sharded++ < kMostTries)
-      shard_more(improver, grid_plan(demand, bounder, c));
-    if (c.recompute == RecomputeMode::full && !c.is_fitted && grouped++ < kMostTries)
-      recompute_in_groups(improver, grid_plan(demand, bounder, c));
+    if (c.zero < 3 && is_shared && may_shard && sharded++ < kMaxTries)
+      increase_sharding(improver, grid_plan(demand, bound_model, c));
+    if (c.recompute == RecomputeMode::full && !c.is_fitted && grouped++ < kMaxTries)
+      recompute_in_groups(improver, grid_plan(demand, bound_model, c));
   }
 }
 

@@ -1,16 +1,19 @@
-// Plans whose layers differ in more than what is computed again: state sharded further only where memory demands it, the ends of the
-// model cut in another way than its layers, and groups of layers that are computed again from one kept input.
+// Plans whose layers differ in more than the recompute mode: higher ZeRO stages only in the layers where
+// memory requires it, embedding and head with another tensor-parallel size than the layers, and groups of
+// layers that are recomputed from one saved input.
 #pragma once
 
 #include "search/improve.h"
 
 namespace optimus {
 
-// From the best plan so far: the same with less sharding where memory is left, and with other ends.
-void mix_layers(Improver& improver, const Demand& demand, const Ground& ground);
+// Starting from the best plan: tries less sharding where memory is left, and another tensor-parallel size for
+// embedding and head.
+void mix_layers(PlanImprover& improver, const Demand& demand, const ClusterView& cluster_view);
 
-// From candidates that are quicker than the best plan but need too much memory (or from any, where no plan fits): sharded further in
-// as few layers as lets them fit, or with groups of layers computed again together.
-void make_fit(Improver& improver, const Demand& demand, Bounder& bounder, const GridResult& grid);
+// Starting from candidates that are faster than the best plan but exceed memory (or from any candidate if no
+// plan fits): shards as few additional layers as needed, or recomputes groups of layers together.
+void fit_by_sharding_or_grouping(PlanImprover& improver, const Demand& demand, BoundModel& bound_model,
+                                 const GridResult& grid);
 
 }  // namespace optimus

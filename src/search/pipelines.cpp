@@ -17,16 +17,17 @@ std::vector<int> microbatches_of(std::int64_t sequences, int each) {
   return sizes;
 }
 
-// The grid's plan, and a pipeline of one replica and as many stages as the idle devices make.
-void add_idle(const Demand& demand, const Ground& ground, Bounder& bounder, const Candidate& c,
-              std::vector<Plan>& plans) {
+// The grid's plan plus a pipeline with one replica and as many stages as the idle devices allow.
+void add_idle_pipelines(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
+                        const Candidate& c, std::vector<Plan>& plans) {
   const int used = c.num_devices(), unit = c.tp * c.cp;
-  const int depth =
-      static_cast<int>(std::min<std::int64_t>((ground.num_devices() - used) / unit, demand.model.layers));
-  // Reductions over pipelines of different depth are worked out piece by piece: not for thousands of devices, nor for crumbs.
-  constexpr int kMostForPieces = 4096;
+  const int depth = static_cast<int>(
+      std::min<std::int64_t>((cluster_view.num_devices() - used) / unit, demand.model.layers));
+  // Reductions across pipelines of different depth are simulated piece by piece, which is too slow for
+  // thousands of devices and not worthwhile for a few idle ones.
+  constexpr int kMaxDevicesForPieces = 4096;
   const bool is_worth_it =
-      used <= kMostForPieces && (ground.num_devices() - used) * 100 >= ground.num_devices();
+      used <= kMaxDevicesForPieces && (cluster_view.num_devices() - used) * 100 >= cluster_view.num_devices();
   if (!is_worth_it || depth < 1 || c.schedule == Schedule::interleaved || demand.constraints.dp ||
       demand.constraints.pp)
     return;
@@ -42,11 +43,11 @@ void add_idle(const Demand& demand, const Ground& ground, Bounder& bounder, cons
   for (const std::int64_t number : {ideal - 1, ideal, ideal + 1}) {
     const std::int64_t own = number * c.microbatch;
     if (own < 1 || own >= demand.batch) continue;
-    Plan plan = grid_plan(demand, bounder, c);
+    Plan plan = grid_plan(demand, bound_model, c);
     plan.pipelines.front().microbatches = microbatches_of(demand.batch - own, c.microbatch * c.dp);
     Demand smaller = demand;
     smaller.batch = own;
-    Pipeline second = grid_plan(smaller, bounder, other).pipelines.front();
+    Pipeline second = grid_plan(smaller, bound_model, other).pipelines.front();
     for (Stage& stage : second.stages)
       for (int& device : stage.devices) device += used;
     second.microbatches = microbatches_of(own, c.microbatch);
@@ -55,47 +56,47 @@ void add_idle(const Demand& demand, const Ground& ground, Bounder& bounder, cons
   }
 }
 
-// Some of the cluster's present devices, as a cluster of their own.
+// A subset of the cluster's present devices, as a cluster of its own.
 struct PartOfCluster {
-  std::vector<int> devices;  // virtual, ascending
+  std::vector<int> devices;  // virtual devices, ascending
   double power = 0;
   std::optional<Cluster> cluster;
-  std::optional<Ground> ground;
+  std::optional<ClusterView> cluster_view;
 };
 
-PartOfCluster part_of(const Ground& ground, std::vector<int> devices) {
+PartOfCluster part_of(const ClusterView& cluster_view, std::vector<int> devices) {
   PartOfCluster part;
-  HardwareProfile profile = ground.cluster().profile();
-  std::vector<bool> is_kept(static_cast<std::size_t>(ground.cluster().num_devices()));
+  HardwareProfile profile = cluster_view.cluster().profile();
+  std::vector<bool> is_included(static_cast<std::size_t>(cluster_view.cluster().num_devices()));
   for (const int device : devices)
-    is_kept[static_cast<std::size_t>(ground.map()[VirtualDevice{device}].value)] = true;
+    is_included[static_cast<std::size_t>(cluster_view.map()[VirtualDevice{device}].value)] = true;
   profile.missing_devices.clear();
-  for (std::size_t i = 0; i < is_kept.size(); ++i)
-    if (!is_kept[i]) profile.missing_devices.push_back(static_cast<int>(i));
+  for (std::size_t i = 0; i < is_included.size(); ++i)
+    if (!is_included[i]) profile.missing_devices.push_back(static_cast<int>(i));
   part.devices = std::move(devices);
   part.cluster.emplace(std::move(profile));
   return part;
 }
 
-// Pieces of the cluster that differ in kind of nodes or in island, in the cluster's order.
-std::vector<PartOfCluster> parts_of(const Ground& ground) {
+// The parts of the cluster by group of nodes, in the cluster's order.
+std::vector<PartOfCluster> parts_of(const ClusterView& cluster_view) {
   std::map<int, std::vector<int>> by_group;
   std::map<int, double> power;
-  for (const Section& section : ground.sections()) {
-    const DeviceKind& kind = ground.kinds()[static_cast<std::size_t>(section.kind)];
+  for (const Section& section : cluster_view.sections()) {
+    const DeviceKind& kind = cluster_view.kinds()[static_cast<std::size_t>(section.kind)];
     for (int i = section.begin; i < section.end; ++i) by_group[kind.group].push_back(i);
     power[kind.group] += kind.power * (section.end - section.begin);
   }
   std::vector<PartOfCluster> parts;
   for (auto& [group, devices] : by_group) {
-    parts.push_back(part_of(ground, std::move(devices)));
+    parts.push_back(part_of(cluster_view, std::move(devices)));
     parts.back().power = power[group];
   }
-  for (PartOfCluster& part : parts) part.ground.emplace(*part.cluster);
+  for (PartOfCluster& part : parts) part.cluster_view.emplace(*part.cluster);
   return parts;
 }
 
-Pipeline placed(Pipeline pipeline, const std::vector<int>& devices) {
+Pipeline with_devices_of(Pipeline pipeline, const std::vector<int>& devices) {
   for (Stage& stage : pipeline.stages)
     for (int& device : stage.devices) device = devices[static_cast<std::size_t>(device)];
   return pipeline;
@@ -112,18 +113,19 @@ std::optional<PartPlan> plan_part(const Demand& demand, const PartOfCluster& par
   own.batch = batch, own.sequence_length = demand.sequence_length, own.precision = demand.precision;
   own.constraints = demand.constraints;
   own.constraints.schedule = schedule;
-  Bounder bounder(own, *part.ground);
-  const GridResult grid = search_grid(own, *part.ground, bounder, {.most_simulations = 40});
-  if (grid.judged.empty()) return std::nullopt;
-  const Judged& best = grid.judged.front();
-  Plan plan = grid_plan(own, bounder, best.candidate);
-  return PartPlan{placed(std::move(plan.pipelines.front()), part.devices),
+  BoundModel bound_model(own, *part.cluster_view);
+  const GridResult grid = search_grid(own, *part.cluster_view, bound_model, {.max_simulations = 40});
+  if (grid.evaluated.empty()) return std::nullopt;
+  const EvaluatedCandidate& best = grid.evaluated.front();
+  Plan plan = grid_plan(own, bound_model, best.candidate);
+  return PartPlan{with_devices_of(std::move(plan.pipelines.front()), part.devices),
                   static_cast<double>(batch) / best.seconds};
 }
 
-// One pipeline for each part; shares of the batch by power first, then by what the parts' plans reach.
-void add_parts(const Demand& demand, const std::vector<PartOfCluster>& parts, const std::string& schedule,
-               std::vector<Plan>& plans) {
+// One pipeline for each part. Shares of the batch are proportional to peak performance first, then to the
+// speeds of the parts' plans.
+void add_part_pipelines(const Demand& demand, const std::vector<PartOfCluster>& parts,
+                        const std::string& schedule, std::vector<Plan>& plans) {
   std::vector<double> speeds;
   for (const PartOfCluster& part : parts) speeds.push_back(part.power);
   for (int round = 0; round < 2; ++round) {
@@ -140,7 +142,7 @@ void add_parts(const Demand& demand, const std::vector<PartOfCluster>& parts, co
       const auto share =
           static_cast<std::int64_t>(std::llround(static_cast<double>(left) * speeds[i] / left_speed));
       left -= share, left_speed -= speeds[i];
-      if (share < 1) continue;  // too slow to be of use
+      if (share < 1) continue;  // too slow to contribute
       const auto own = plan_part(demand, parts[i], share, schedule);
       if (!own) return;
       speeds[i] = own->sequences_per_second;
@@ -150,47 +152,48 @@ void add_parts(const Demand& demand, const std::vector<PartOfCluster>& parts, co
   }
 }
 
-// Without the slowest devices, where they are few.
-void add_without_slow(const Demand& demand, const Ground& ground, std::vector<Plan>& plans) {
+// Excludes the slowest kind of device.
+void add_plan_without_slow_devices(const Demand& demand, const ClusterView& cluster_view,
+                                   std::vector<Plan>& plans) {
   int slowest = 0;
-  const std::vector<DeviceKind>& kinds = ground.kinds();
+  const std::vector<DeviceKind>& kinds = cluster_view.kinds();
   for (int k = 0; k < std::ssize(kinds); ++k)
     if (kinds[static_cast<std::size_t>(k)].power < kinds[static_cast<std::size_t>(slowest)].power)
       slowest = k;
-  std::vector<int> kept;
-  for (const Section& section : ground.sections())
-    for (int i = section.begin; i < section.end && section.kind != slowest; ++i) kept.push_back(i);
-  if (kept.empty()) return;
-  PartOfCluster part = part_of(ground, std::move(kept));
-  part.ground.emplace(*part.cluster);
+  std::vector<int> included;
+  for (const Section& section : cluster_view.sections())
+    for (int i = section.begin; i < section.end && section.kind != slowest; ++i) included.push_back(i);
+  if (included.empty()) return;
+  PartOfCluster part = part_of(cluster_view, std::move(included));
+  part.cluster_view.emplace(*part.cluster);
   Demand own{demand.model, *part.cluster, demand.software, demand.constants};
   own.batch = demand.batch, own.sequence_length = demand.sequence_length, own.precision = demand.precision;
   own.constraints = demand.constraints;
-  Bounder bounder(own, *part.ground);
-  const GridResult grid = search_grid(own, *part.ground, bounder, {.most_simulations = 40});
-  if (grid.judged.empty()) return;
-  Plan plan = grid_plan(own, bounder, grid.judged.front().candidate);
-  plan.pipelines.front() = placed(std::move(plan.pipelines.front()), part.devices);
+  BoundModel bound_model(own, *part.cluster_view);
+  const GridResult grid = search_grid(own, *part.cluster_view, bound_model, {.max_simulations = 40});
+  if (grid.evaluated.empty()) return;
+  Plan plan = grid_plan(own, bound_model, grid.evaluated.front().candidate);
+  plan.pipelines.front() = with_devices_of(std::move(plan.pipelines.front()), part.devices);
   plans.push_back(std::move(plan));
 }
 
 }  // namespace
 
-std::vector<Plan> pipelines_of_parts(const Demand& demand, const Ground& ground, Bounder& bounder,
-                                     const GridResult& grid) {
+std::vector<Plan> multi_pipeline_plans(const Demand& demand, const ClusterView& cluster_view,
+                                       BoundModel& bound_model, const GridResult& grid) {
   std::vector<Plan> plans;
-  constexpr std::size_t kMostStarts = 3;
-  for (std::size_t i = 0; i < std::min(kMostStarts, grid.judged.size()); ++i)
-    add_idle(demand, ground, bounder, grid.judged[i].candidate, plans);
-  if (ground.is_uniform()) return plans;
-  constexpr std::size_t kMostParts = 8;
-  const std::vector<PartOfCluster> parts = parts_of(ground);
-  if (parts.size() > 1 && parts.size() <= kMostParts && !demand.constraints.dp) {
+  constexpr std::size_t kMaxStarts = 3;
+  for (std::size_t i = 0; i < std::min(kMaxStarts, grid.evaluated.size()); ++i)
+    add_idle_pipelines(demand, cluster_view, bound_model, grid.evaluated[i].candidate, plans);
+  if (cluster_view.is_uniform()) return plans;
+  constexpr std::size_t kMaxParts = 8;
+  const std::vector<PartOfCluster> parts = parts_of(cluster_view);
+  if (parts.size() > 1 && parts.size() <= kMaxParts && !demand.constraints.dp) {
     const std::string wanted = demand.constraints.schedule;
     for (const char* schedule : {"1f1b", "zero-bubble"})
-      if (wanted.empty() || wanted == schedule) add_parts(demand, parts, schedule, plans);
+      if (wanted.empty() || wanted == schedule) add_part_pipelines(demand, parts, schedule, plans);
   }
-  add_without_slow(demand, ground, plans);
+  add_plan_without_slow_devices(demand, cluster_view, plans);
   return plans;
 }
 

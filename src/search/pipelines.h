@@ -1,13 +1,14 @@
-// Plans of several pipelines: one more, of another depth, on devices that a grid leaves idle; one for each part of a cluster
-// whose devices differ, with a share of the batch by its speed; and plans that leave slow devices out.
+// Plans with several pipelines: one additional pipeline of another depth on devices that a grid leaves idle;
+// one pipeline for each part of a heterogeneous cluster, with a share of the batch proportional to its speed;
+// and plans that exclude slow devices.
 #pragma once
 
 #include "search/search.h"
 
 namespace optimus {
 
-// Worth a simulation; not yet checked for memory.
-std::vector<Plan> pipelines_of_parts(const Demand& demand, const Ground& ground, Bounder& bounder,
-                                     const GridResult& grid);
+// Plans that are worth a simulation; memory is not checked yet.
+std::vector<Plan> multi_pipeline_plans(const Demand& demand, const ClusterView& cluster_view,
+                                       BoundModel& bound_model, const GridResult& grid);
 
 }  // namespace optimus

@@ -16,8 +16,8 @@ const LayerStrategy& first_strategy(const Plan& plan) {
   return plan.pipelines.front().stages.front().chunks.front().runs.front().strategy;
 }
 
-// Layers that are computed again, a half for selective ones.
-double recomputed(const Plan& plan) {
+// Counts layers with recomputation; a layer with selective recomputation counts half.
+double num_recomputed_layers(const Plan& plan) {
   double sum = 0;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
@@ -29,92 +29,96 @@ double recomputed(const Plan& plan) {
 
 }  // namespace
 
-std::string why_unfit(const Fill& fill) {
-  if (fill.bytes <= fill.limit)
-    return fmt::format("a node's memory does not hold the offloaded state: {} of {}", gib(fill.host_bytes),
-                       gib(fill.host_limit));
-  return fmt::format("does not fit: {} of {}", gib(fill.bytes), gib(fill.limit));
+std::string why_unfit(const PeakMemory& peak_memory) {
+  if (peak_memory.bytes <= peak_memory.limit)
+    return fmt::format("the offloaded state exceeds a node's host memory: needs {}, limit {}",
+                       gib(peak_memory.host_bytes), gib(peak_memory.host_limit));
+  return fmt::format("does not fit: needs {}, limit {}", gib(peak_memory.bytes), gib(peak_memory.limit));
 }
 
-std::string why_slower(const Demand& demand, const Ground& ground, const Plan& best,
+std::string why_slower(const Demand& demand, const ClusterView& cluster_view, const Plan& best,
                        const StepPrediction& best_step, const Plan& other, const StepPrediction& other_step) {
   const TimeSplit &a = best_step.split, &b = other_step.split;
   const auto more = [](double seconds) { return text(Seconds(seconds)); };
-  const LayerStrategy& mine = first_strategy(other);
+  const LayerStrategy& other_strategy = first_strategy(other);
   struct Cause {
     double seconds;
     std::string clause;
   };
-  const int domain = ground.group_of(0).devices_per_domain;
+  const int domain = cluster_view.group_of(0).devices_per_domain;
   const int used = num_devices(best), others = num_devices(other);
   if (demand.goal != Goal::throughput && others > used && other_step.seconds <= best_step.seconds)
-    return fmt::format("{} devices instead of {} save only {}", others, used,
+    return fmt::format("{} devices instead of {} would save only {}", others, used,
                        more(best_step.seconds - other_step.seconds));
-  if (demand.failures.mtbf.value > 0 && keeps_state(best) && !keeps_state(other))
-    return fmt::format("a lost device takes state with it: failures cost {}, instead of {}",
-                       percent(stretch_of(demand.failures, others, false) - 1),
-                       percent(stretch_of(demand.failures, used, true) - 1));
+  if (demand.failures.mtbf.value > 0 && survives_device_loss(best) && !survives_device_loss(other))
+    return fmt::format("losing a device loses state: failures cost {} instead of {}",
+                       percent(failure_slowdown(demand.failures, others, false) - 1),
+                       percent(failure_slowdown(demand.failures, used, true) - 1));
   std::vector<Cause> causes = {
       {b.tensor - a.tensor,
        fmt::format("{}{} more tensor-parallel communication",
-                   mine.tp > domain ? fmt::format("tp {} crosses domains of {}: ", mine.tp, domain) : "",
+                   other_strategy.tp > domain
+                       ? fmt::format("tp {} crosses domains of {}: ", other_strategy.tp, domain)
+                       : "",
                    more(b.tensor - a.tensor))},
       {b.bubble - a.bubble, fmt::format("bubble {} instead of {}", percent(b.bubble / other_step.seconds),
                                         percent(a.bubble / best_step.seconds))},
       {b.data - a.data,
-       fmt::format("{} more waiting for gradients and weights of replicas", more(b.data - a.data))},
+       fmt::format("{} more waiting for data-parallel gradients and weights", more(b.data - a.data))},
       {b.pipeline - a.pipeline,
-       fmt::format("{} more messages between stages", more(b.pipeline - a.pipeline))},
-      {b.optimizer - a.optimizer, fmt::format("updates take {} longer", more(b.optimizer - a.optimizer))},
-      {b.host - a.host, fmt::format("{} more host work for smaller slots", more(b.host - a.host))}};
-  const bool computes_again = recomputed(other) > recomputed(best);
-  causes.push_back(
-      {b.compute - a.compute,
-       computes_again ? fmt::format("computes {} again", more(b.compute - a.compute))
-       : others < used
-           ? fmt::format("leaves {} of {} devices idle", ground.num_devices() - others, ground.num_devices())
-           : fmt::format("less efficient products: {} more compute", more(b.compute - a.compute))});
+       fmt::format("{} more for messages between stages", more(b.pipeline - a.pipeline))},
+      {b.optimizer - a.optimizer,
+       fmt::format("optimizer updates take {} longer", more(b.optimizer - a.optimizer))},
+      {b.host - a.host, fmt::format("{} more host time because slots are smaller", more(b.host - a.host))}};
+  const bool recomputes_more = num_recomputed_layers(other) > num_recomputed_layers(best);
+  causes.push_back({b.compute - a.compute,
+                    recomputes_more ? fmt::format("recomputes {} of work", more(b.compute - a.compute))
+                    : others < used
+                        ? fmt::format("leaves {} of {} devices idle", cluster_view.num_devices() - others,
+                                      cluster_view.num_devices())
+                        : fmt::format("less efficient GEMMs: {} more compute", more(b.compute - a.compute))});
   const auto worst = std::max_element(causes.begin(), causes.end(),
                                       [](const Cause& x, const Cause& y) { return x.seconds < y.seconds; });
-  if (worst->seconds <= 0) return "as good, and no simpler";
+  if (worst->seconds <= 0) return "equally fast, and not simpler";
   return worst->clause;
 }
 
 namespace {
 
 struct Relaxation {
-  std::string words;
+  std::string description;
   Constraints constraints;
 };
 
 std::vector<Relaxation> relaxations(const Demand& demand) {
   std::vector<Relaxation> all;
-  const auto add = [&](std::string words, auto&& change) {
+  const auto add = [&](std::string description, auto&& change) {
     Constraints c = demand.constraints;
     change(c);
-    all.push_back({std::move(words), std::move(c)});
+    all.push_back({std::move(description), std::move(c)});
   };
   const Constraints& c = demand.constraints;
   if (!c.recompute.empty() && c.recompute != "full")
-    add("recompute=full", [](Constraints& x) { x.recompute = "full"; });
+    add("--recompute full", [](Constraints& x) { x.recompute = "full"; });
   if (c.no_zero3 || (c.zero && c.zero->most < 3))
-    add("zero 3", [](Constraints& x) { x.no_zero3 = false, x.zero.reset(); });
+    add("--zero 3", [](Constraints& x) { x.no_zero3 = false, x.zero.reset(); });
   if (c.microbatch && c.microbatch->least > 1)
-    add("microbatch 1", [](Constraints& x) { x.microbatch = Range{1, 1}; });
-  if (c.max_memory) add("no --max-memory", [](Constraints& x) { x.max_memory.reset(); });
+    add("--microbatch 1", [](Constraints& x) { x.microbatch = Range{1, 1}; });
+  if (c.max_memory) add("without --max-memory", [](Constraints& x) { x.max_memory.reset(); });
   for (const auto& [name, member] : {std::pair{"tp", &Constraints::tp},
                                      {"pp", &Constraints::pp},
                                      {"cp", &Constraints::cp},
                                      {"ep", &Constraints::ep},
                                      {"dp", &Constraints::dp}})
-    if (c.*member) add(fmt::format("another {}", name), [m = member](Constraints& x) { (x.*m).reset(); });
+    if (c.*member)
+      add(fmt::format("a different --{}", name), [m = member](Constraints& x) { (x.*m).reset(); });
   if (!c.schedule.empty() || c.chunks)
-    add("another schedule", [](Constraints& x) { x.schedule.clear(), x.chunks.reset(); });
-  if (!c.offload && demand.has_offload) add("--offload", [](Constraints& x) { x.offload = true; });
+    add("a different --schedule", [](Constraints& x) { x.schedule.clear(), x.chunks.reset(); });
+  if (!c.offload && demand.supports_offload) add("--offload", [](Constraints& x) { x.offload = true; });
   return all;
 }
 
-std::string contradiction_of_experts(const Demand& demand, int have) {
+std::string find_expert_contradiction(const Demand& demand, int have) {
   const Constraints& c = demand.constraints;
   if (!c.ep) return "";
   if (!demand.model.is_mixture())
@@ -130,29 +134,29 @@ std::string contradiction_of_experts(const Demand& demand, int have) {
                        demand.model.name, join(divisors, ", "));
   const int stages = c.pp ? std::max(1, c.pp->least) : 1;
   if (static_cast<std::int64_t>(stages) * c.ep->least > have)
-    return fmt::format("--ep {} needs {} devices{}, {} has {}; give it more devices, or ask for less",
-                       text(*c.ep), stages * c.ep->least,
-                       stages > 1 ? fmt::format(" for {} stages", stages) : "", demand.cluster.name(), have);
+    return fmt::format("--ep {} needs {} devices{}, {} has {}; add devices or lower the sizes", text(*c.ep),
+                       stages * c.ep->least, stages > 1 ? fmt::format(" for {} stages", stages) : "",
+                       demand.cluster.name(), have);
   return "";
 }
 
-// Numbers that contradict each other before memory is looked at.
-std::string contradiction(const Demand& demand, const Ground& ground) {
+// Contradictions between the numbers of the demand that are independent of memory.
+std::string find_contradiction(const Demand& demand, const ClusterView& cluster_view) {
   const Constraints& c = demand.constraints;
-  const int have = ground.num_devices();
+  const int have = cluster_view.num_devices();
   const auto least = [](const std::optional<Range>& range) { return range ? std::max(1, range->least) : 1; };
   const std::int64_t needed =
       static_cast<std::int64_t>(least(c.tp)) * least(c.pp) * least(c.cp) * least(c.dp);
-  if (const std::string text = contradiction_of_experts(demand, have); !text.empty()) return text;
+  if (const std::string text = find_expert_contradiction(demand, have); !text.empty()) return text;
   if (needed > have) {
     std::string product;
     for (const auto& [name, range] : {std::pair{"tp", c.tp}, {"pp", c.pp}, {"cp", c.cp}, {"dp", c.dp}})
       if (least(range) > 1)
         product += fmt::format("{}{} {}", product.empty() ? "" : " x ", name, least(range));
-    return fmt::format("{} needs {} devices, {} has {}; give it more devices, or ask for less", product,
-                       needed, demand.cluster.name(), have);
+    return fmt::format("{} needs {} devices, {} has {}; add devices or lower the sizes", product, needed,
+                       demand.cluster.name(), have);
   }
-  const std::int64_t heads = most_tensor_parts(demand.model);
+  const std::int64_t heads = max_tensor_parts(demand.model);
   if (least(c.tp) > heads)
     return fmt::format("--tp {}: {} has {} heads, each device needs at least one; use at most {}",
                        text(*c.tp), demand.model.name, demand.model.heads, heads);
@@ -160,38 +164,41 @@ std::string contradiction(const Demand& demand, const Ground& ground) {
     return fmt::format("--pp {}: {} has {} layers, each stage needs at least one; use at most {}",
                        text(*c.pp), demand.model.name, demand.model.layers, demand.model.layers);
   if (least(c.microbatch) > demand.batch)
-    return fmt::format("--microbatch {} is more than the batch of {} sequences", text(*c.microbatch),
+    return fmt::format("--microbatch {} is larger than the batch of {} sequences", text(*c.microbatch),
                        demand.batch);
   if (demand.sequence_length > demand.model.max_positions)
-    return fmt::format("--seq {} is longer than the {} positions of {}; use at most that",
+    return fmt::format("--seq {} is longer than the {} positions of {}; use at most that many",
                        demand.sequence_length, demand.model.max_positions, demand.model.name);
   return "";
 }
 
 }  // namespace
 
-std::string why_impossible(const Demand& demand, const Ground& ground) {
-  if (const std::string text = contradiction(demand, ground); !text.empty()) return text;
-  Bounder bounder(demand, ground);
-  const std::optional<Judged> nearest = search_grid(demand, ground, bounder, {.most_simulations = 1}).nearest;
-  std::vector<std::string> ways;
-  for (const Relaxation& way : relaxations(demand)) {
+std::string why_impossible(const Demand& demand, const ClusterView& cluster_view) {
+  if (const std::string text = find_contradiction(demand, cluster_view); !text.empty()) return text;
+  BoundModel bound_model(demand, cluster_view);
+  const std::optional<EvaluatedCandidate> nearest =
+      search_grid(demand, cluster_view, bound_model, {.max_simulations = 1}).nearest;
+  std::vector<std::string> suggestions;
+  for (const Relaxation& relaxation : relaxations(demand)) {
     Demand other = demand;
-    other.constraints = way.constraints;
-    if (is_possible(other, ground)) ways.push_back(way.words);
-    if (ways.size() == 2) break;
+    other.constraints = relaxation.constraints;
+    if (is_possible(other, cluster_view)) suggestions.push_back(relaxation.description);
+    if (suggestions.size() == 2) break;
   }
   if (!nearest)
-    return fmt::format("no plan of {} on {} meets these constraints{}", demand.model.name,
-                       demand.cluster.name(), ways.empty() ? "" : "; would work: " + join(ways, " or "));
+    return fmt::format("no plan for {} on {} meets these constraints{}", demand.model.name,
+                       demand.cluster.name(),
+                       suggestions.empty() ? "" : "; would work: " + join(suggestions, " or "));
   if (const int needed = demand.shares_memory ? 0 : devices_to_fit(demand); needed > 0)
-    ways.insert(ways.begin(), fmt::format("{} devices ({} more)", needed, needed - ground.num_devices()));
-  return fmt::format("{} does not fit into the memory of {}: {} needs {} of {} on a device; {}",
+    suggestions.insert(suggestions.begin(),
+                       fmt::format("{} devices ({} more)", needed, needed - cluster_view.num_devices()));
+  return fmt::format("{} does not fit into the memory of {}: {} needs {} per device, available are {}; {}",
                      demand.model.name, demand.cluster.name(),
-                     short_text(plan_of(demand, nearest->candidate)), gib(nearest->fill.bytes),
-                     gib(nearest->fill.limit),
-                     ways.empty() ? "devices with more memory are needed, or shorter sequences"
-                                  : "would work: " + join(ways, " or "));
+                     short_text(plan_of(demand, nearest->candidate)), gib(nearest->peak_memory.bytes),
+                     gib(nearest->peak_memory.limit),
+                     suggestions.empty() ? "use devices with more memory, or shorter sequences"
+                                         : "would work: " + join(suggestions, " or "));
 }
 
 }  // namespace optimus

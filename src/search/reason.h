@@ -1,4 +1,5 @@
-// Why: one clause why an alternative loses, and one sentence why a demand cannot be met with the nearest thing that would work.
+// Explanations: one clause why an alternative is worse, and one sentence why a demand cannot be met, with the
+// nearest change that would help.
 #pragma once
 
 #include <string>
@@ -7,12 +8,13 @@
 
 namespace optimus {
 
-// "bubble 12.1 % instead of 3.0 %". Both fit.
-std::string why_slower(const Demand& demand, const Ground& ground, const Plan& best,
+// For example "bubble 12.1 % instead of 3.0 %". Both plans must fit into memory.
+std::string why_slower(const Demand& demand, const ClusterView& cluster_view, const Plan& best,
                        const StepPrediction& best_step, const Plan& other, const StepPrediction& other_step);
-std::string why_unfit(const Fill& fill);  // "does not fit: 93.1 GiB of 80.0 GiB"
+std::string why_unfit(const PeakMemory& peak_memory);  // "does not fit: needs 93.1 GiB, limit 80.0 GiB"
 
-// "… does not fit in memory …; it would fit on 96 devices". Looks for what would work by searching.
-std::string why_impossible(const Demand& demand, const Ground& ground);
+// For example "… does not fit into the memory of …; would work: 96 devices (32 more)". Searches for changes
+// that would help.
+std::string why_impossible(const Demand& demand, const ClusterView& cluster_view);
 
 }  // namespace optimus

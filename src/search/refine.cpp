@@ -15,107 +15,112 @@ namespace {
 
 class Refiner {
  public:
-  Refiner(const Demand& demand, const Ground& ground, Bounder& bounder)
-      : demand_(demand), ground_(ground), bounder_(bounder), improver_(demand, ground) {}
+  Refiner(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model)
+      : demand_(demand),
+        cluster_view_(cluster_view),
+        bound_model_(bound_model),
+        improver_(demand, cluster_view) {}
 
-  Improved run(const GridResult& grid, bool is_uniform) {
-    if (!grid.judged.empty()) {
-      const Judged& first = grid.judged.front();
-      improver_.start_with(
-          {grid_plan(demand_, bounder_, first.candidate), first.seconds, first.objective, first.fill});
+  ImprovedPlan run(const GridResult& grid, bool is_uniform) {
+    if (!grid.evaluated.empty()) {
+      const EvaluatedCandidate& first = grid.evaluated.front();
+      improver_.start_with({grid_plan(demand_, bound_model_, first.candidate), first.seconds, first.objective,
+                            first.peak_memory});
     }
-    for (const Candidate& c : starts(grid)) {
+    for (const Candidate& c : refinement_starts(grid)) {
       if (c.pp == 1) continue;
       if (c.chunks == 1)
-        deal_unevenly(c);
+        split_unevenly(c);
       else
-        deal_chunks(c);
-      place_inside(c);
+        split_chunks_unevenly(c);
+      place_stages_in_domain(c);
     }
     if (is_uniform) return improver_.best();
-    const bool may_differ = demand_.software.runs_programs;  // other trainers split all layers in one way
-    if (may_differ) make_fit(improver_, demand_, bounder_, grid);
-    if (grid.judged.empty()) return improver_.best();
-    for (const Plan& plan : pipelines_of_parts(demand_, ground_, bounder_, grid)) improver_.consider(plan);
-    if (may_differ) mix_layers(improver_, demand_, ground_);
+    const bool may_differ = demand_.software.runs_programs;  // others use a single strategy
+    if (may_differ) fit_by_sharding_or_grouping(improver_, demand_, bound_model_, grid);
+    if (grid.evaluated.empty()) return improver_.best();
+    for (const Plan& plan : multi_pipeline_plans(demand_, cluster_view_, bound_model_, grid))
+      improver_.consider(plan);
+    if (may_differ) mix_layers(improver_, demand_, cluster_view_);
     return improver_.best();
   }
 
  private:
-  // The best few that differ in more than their recomputing.
-  std::vector<Candidate> starts(const GridResult& grid) const {
-    constexpr std::size_t kMost = 3;
+  // The best few candidates that differ in more than their recompute mode.
+  std::vector<Candidate> refinement_starts(const GridResult& grid) const {
+    constexpr std::size_t kMaxCount = 3;
     std::set<std::tuple<int, int, int, int, int, int, int, bool>> seen;
     std::vector<Candidate> result;
-    for (const Judged& one : grid.judged) {
-      const Candidate& c = one.candidate;
-      if (one.objective > 1.05 * grid.judged.front().objective) break;
+    for (const EvaluatedCandidate& entry : grid.evaluated) {
+      const Candidate& c = entry.candidate;
+      if (entry.objective > 1.05 * grid.evaluated.front().objective) break;
       if (!seen.emplace(c.pp, c.tp, c.cp, c.ep, c.dp, c.microbatch, c.zero, c.chunks > 1).second) continue;
       result.push_back(c);
-      if (result.size() == kMost) break;
+      if (result.size() == kMaxCount) break;
     }
     return result;
   }
 
-  // Embedding and head weigh something, devices differ: stages get layers by what they take.
-  void deal_unevenly(Candidate c) {
-    for (c.spare = 2; c.spare <= 20; c.spare += 6)
-      if (deal_unevenly_with(c)) break;
+  // Distributes layers over stages by cost, because embedding and head take time and devices may differ.
+  void split_unevenly(Candidate c) {
+    for (c.memory_margin = 2; c.memory_margin <= 20; c.memory_margin += 6)
+      if (try_uneven_split(c)) break;
   }
 
-  // Whether the plan fitted.
-  bool deal_unevenly_with(Candidate c) {
+  // Returns whether the plan fits.
+  bool try_uneven_split(Candidate c) {
     const int layers = static_cast<int>(demand_.model.layers), mean = (layers + c.pp - 1) / c.pp;
-    const int most = std::min(layers - c.pp + 1, ground_.is_uniform() ? 2 * mean + 2 : layers);
+    const int most = std::min(layers - c.pp + 1, cluster_view_.is_uniform() ? 2 * mean + 2 : layers);
     c.is_fitted = demand_.constraints.recompute.empty();
     if (c.is_fitted) c.recompute = RecomputeMode::none;
     std::vector<std::vector<double>> times(static_cast<std::size_t>(c.pp));
-    std::vector<std::vector<StageLayers>> held(static_cast<std::size_t>(c.pp));
+    std::vector<std::vector<StageLayers>> layer_mixes(static_cast<std::size_t>(c.pp));
     for (int s = 0; s < c.pp; ++s) {
       const auto at = static_cast<std::size_t>(s);
-      times[at].assign(static_cast<std::size_t>(most) + 1, kNever);
-      held[at].resize(static_cast<std::size_t>(most) + 1);
+      times[at].assign(static_cast<std::size_t>(most) + 1, kInfeasible);
+      layer_mixes[at].resize(static_cast<std::size_t>(most) + 1);
       for (int n = 1; n <= most; ++n) {
-        const StageLayers mix = c.is_fitted ? bounder_.fitted(c, s, n) : layers_in(c.recompute, n);
-        const Bounder::StageWork work = bounder_.work_of(c, s, mix);
-        if (!work.fits) break;  // more layers need more
+        const StageLayers mix = c.is_fitted ? bound_model_.fitted(c, s, n) : uniform_layers(c.recompute, n);
+        const BoundModel::StageWork work = bound_model_.work_of(c, s, mix);
+        if (!work.fits) break;  // more layers need more memory
         times[at][static_cast<std::size_t>(n)] = work.forward + work.backward;
-        held[at][static_cast<std::size_t>(n)] = mix;
+        layer_mixes[at][static_cast<std::size_t>(n)] = mix;
       }
     }
     const double microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).total();
-    const std::vector<int> dealt = deal_layers(times, layers, microbatches);
-    if (dealt.empty()) return true;
+    const std::vector<int> split_layers = distribute_layers(times, layers, microbatches);
+    if (split_layers.empty()) return true;
     std::vector<StageLayers> mixes;
     for (int s = 0; s < c.pp; ++s)
-      mixes.push_back(
-          held[static_cast<std::size_t>(s)][static_cast<std::size_t>(dealt[static_cast<std::size_t>(s)])]);
+      mixes.push_back(layer_mixes[static_cast<std::size_t>(s)]
+                                 [static_cast<std::size_t>(split_layers[static_cast<std::size_t>(s)])]);
     const Plan plan = plan_of(demand_, c, mixes);
-    if (!fill_of(demand_, ground_, plan).fits()) return false;
+    if (!peak_memory_of(demand_, cluster_view_, plan).fits()) return false;
     improver_.consider(plan);
-    move_layers(c, mixes, held);
+    move_layers(c, mixes, layer_mixes);
     return true;
   }
 
-  // By exact simulation: one layer from one stage to another, as long as that helps.
+  // Moves single layers between stages as long as the simulator finds the plan faster.
   void move_layers(const Candidate& c, std::vector<StageLayers> mixes,
-                   const std::vector<std::vector<StageLayers>>& held) {
-    constexpr int kMostTries = 4;
+                   const std::vector<std::vector<StageLayers>>& layer_mixes) {
+    constexpr int kMaxTries = 4;
     const auto count = [&](std::size_t s) { return static_cast<std::size_t>(mixes[s].total()); };
     int tries = 0;
     for (std::size_t to : {mixes.size() - 1, mixes.size() / 2, std::size_t{0}})
       for (std::size_t from : {std::size_t{0}, mixes.size() - 1}) {
-        if (from == to || count(from) < 2 || count(to) + 1 >= held[to].size() || tries++ >= kMostTries)
+        if (from == to || count(from) < 2 || count(to) + 1 >= layer_mixes[to].size() || tries++ >= kMaxTries)
           continue;
-        if (held[to][count(to) + 1].total() == 0) continue;
+        if (layer_mixes[to][count(to) + 1].total() == 0) continue;
         std::vector<StageLayers> moved = mixes;
-        moved[from] = held[from][count(from) - 1], moved[to] = held[to][count(to) + 1];
+        moved[from] = layer_mixes[from][count(from) - 1], moved[to] = layer_mixes[to][count(to) + 1];
         if (improver_.consider(plan_of(demand_, c, moved))) mixes = moved;
       }
   }
 
-  // Chunks of different length: the stages that hold an end of the model get fewer layers, and fewest in the chunk beside it.
-  void deal_chunks(const Candidate& c) {
+  // Chunks of different length: the stages with an end of the model get fewer layers, and fewest in the chunk
+  // next to it.
+  void split_chunks_unevenly(const Candidate& c) {
     const auto begin = static_cast<int>(std::lround(weight_of_ends(c, 0))),
                end = static_cast<int>(std::lround(weight_of_ends(c, c.pp - 1)));
     std::set<std::vector<int>> tried;
@@ -125,32 +130,33 @@ class Refiner {
     }
   }
 
-  // What the ends of the model add to a stage's time, in layers.
+  // The time that the ends of the model add to a stage, in layers.
   double weight_of_ends(Candidate c, int stage) {
     c.chunks = 1, c.schedule = Schedule::one_f_one_b, c.is_fitted = false;
     const auto seconds = [&](int s, int n) {
-      const Bounder::StageWork work = bounder_.work_of(c, s, layers_in(c.recompute, n));
+      const BoundModel::StageWork work = bound_model_.work_of(c, s, uniform_layers(c.recompute, n));
       return work.forward + work.backward;
     };
     const double layer = seconds(stage, 2) - seconds(stage, 1);
     return std::max(0.0, seconds(stage, 1) / layer - 1);
   }
 
-  // Layers of each part when the first stage has `first` fewer and the last `last` fewer than others; empty where that is impossible.
+  // The number of layers of each part if the first stage has `first` and the last stage `last` layers fewer
+  // than the others; empty if that is impossible.
   std::vector<int> uneven_parts(const Candidate& c, int first, int last) const {
-    const int layers = static_cast<int>(demand_.model.layers), virtual_layers = layers + first + last;
+    const int layers = static_cast<int>(demand_.model.layers), padded_layers = layers + first + last;
     std::vector<int> parts(static_cast<std::size_t>(c.pp * c.chunks));
     for (int s = 0; s < c.pp; ++s) {
-      // What is left over goes to the stages that hold neither end.
-      const int extra = virtual_layers % c.pp, place = c.pp > 2 ? (s + c.pp - 1) % c.pp : s;
-      int total = virtual_layers / c.pp + (place < extra ? 1 : 0);
+      // The remainder goes to the stages with neither end.
+      const int extra = padded_layers % c.pp, place = c.pp > 2 ? (s + c.pp - 1) % c.pp : s;
+      int total = padded_layers / c.pp + (place < extra ? 1 : 0);
       if (s == 0) total -= first;
       if (s + 1 == c.pp) total -= last;
       if (total < c.chunks) return {};
       for (int chunk = 0; chunk < c.chunks; ++chunk) {
-        // The chunk beside an end is the shortest.
+        // The chunk next to an end is the shortest.
         const int rank = s == 0 ? c.chunks - 1 - chunk : chunk;
-        parts[static_cast<std::size_t>(chunk * c.pp + s)] = dealt(total, c.chunks, rank);
+        parts[static_cast<std::size_t>(chunk * c.pp + s)] = split_layers(total, c.chunks, rank);
       }
     }
     return parts;
@@ -162,16 +168,17 @@ class Refiner {
       int total = 0;
       for (int chunk = 0; chunk < c.chunks; ++chunk)
         total += parts[static_cast<std::size_t>(chunk * c.pp + s)];
-      mixes.push_back(c.is_fitted ? bounder_.fitted(c, s, total) : layers_in(c.recompute, total));
+      mixes.push_back(c.is_fitted ? bound_model_.fitted(c, s, total) : uniform_layers(c.recompute, total));
     }
     return plan_of(demand_, c, mixes, parts);
   }
 
-  // Stages next to each other inside a domain, replicas across: for slow reductions' sake the other way round.
-  void place_inside(const Candidate& c) {
-    const int unit = c.tp * c.cp, domain = ground_.group_of(0).devices_per_domain;
+  // Places consecutive stages inside a domain and replicas across domains; the default placement is the
+  // reverse, for the sake of gradient reductions.
+  void place_stages_in_domain(const Candidate& c) {
+    const int unit = c.tp * c.cp, domain = cluster_view_.group_of(0).devices_per_domain;
     if (c.dp == 1 || unit * 2 > domain) return;
-    Plan plan = grid_plan(demand_, bounder_, c);
+    Plan plan = grid_plan(demand_, bound_model_, c);
     Pipeline& pipeline = plan.pipelines.front();
     for (int s = 0; s < c.pp; ++s)
       for (int d = 0; d < c.dp; ++d)
@@ -182,31 +189,32 @@ class Refiner {
   }
 
   const Demand& demand_;
-  const Ground& ground_;
-  Bounder& bounder_;
-  Improver improver_;
+  const ClusterView& cluster_view_;
+  BoundModel& bound_model_;
+  PlanImprover improver_;
 };
 
 }  // namespace
 
-Plan grid_plan(const Demand& demand, Bounder& bounder, const Candidate& c) {
-  return c.is_fitted ? plan_of(demand, c, bounder.layers_of(c)) : plan_of(demand, c);
+Plan grid_plan(const Demand& demand, BoundModel& bound_model, const Candidate& c) {
+  return c.is_fitted ? plan_of(demand, c, bound_model.layers_of(c)) : plan_of(demand, c);
 }
 
-Settled settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate c) {
-  Settled result;
-  for (const int spare : {2, 5, 10, 20, 40, 80}) {
-    if (c.is_fitted) c.spare = spare;
-    result = {c, grid_plan(demand, bounder, c), {}};
-    result.fill = fill_of(demand, ground, result.plan);
-    if (result.fill.fits() || !c.is_fitted) break;
+FittedPlan fit_memory_margin(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
+                             Candidate c) {
+  FittedPlan result;
+  for (const int memory_margin : {2, 5, 10, 20, 40, 80}) {
+    if (c.is_fitted) c.memory_margin = memory_margin;
+    result = {c, grid_plan(demand, bound_model, c), {}};
+    result.peak_memory = peak_memory_of(demand, cluster_view, result.plan);
+    if (result.peak_memory.fits() || !c.is_fitted) break;
   }
   return result;
 }
 
-Improved refine(const Demand& demand, const Ground& ground, Bounder& bounder, const GridResult& grid,
-                bool is_uniform) {
-  return Refiner(demand, ground, bounder).run(grid, is_uniform);
+ImprovedPlan refine(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
+                    const GridResult& grid, bool is_uniform) {
+  return Refiner(demand, cluster_view, bound_model).run(grid, is_uniform);
 }
 
 }  // namespace optimus

@@ -1,26 +1,29 @@
-// Beyond the grid: from its best candidates to plans with uneven stages and chunks, layers that are computed again only as memory
-// demands, other placements of stages, layers that differ (search/mixed.h), and several pipelines (devices that the grid leaves
-// idle, parts of a cluster that differ). Each is kept only when the simulator finds it better.
+// Refinement beyond the grid. Starts from the best candidates and tries uneven stages and chunks,
+// recomputation of only as many layers as memory requires, other placements of stages, layers with different
+// strategies (search/mixed.h), and several pipelines (search/pipelines.h). A change is accepted only if the
+// simulator finds it better.
 #pragma once
 
 #include "search/improve.h"
 
 namespace optimus {
 
-// The best plan found from these judged; the best of them itself where nothing is better. Without a pipeline where the grid has no
-// plan and none was found. is_uniform: every layer in one way and one pipeline, as other trainers want it.
-Improved refine(const Demand& demand, const Ground& ground, Bounder& bounder, const GridResult& grid,
-                bool is_uniform);
+// Returns the best plan found, or the best candidate of the grid if nothing is better. The plan has no
+// pipelines if neither the grid nor the refinement found one. is_uniform: all layers have one strategy and
+// the plan has one pipeline, as other trainers require.
+ImprovedPlan refine(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
+                    const GridResult& grid, bool is_uniform);
 
-// The plan of a candidate; of a fitted one with as little memory left free as lets it fit exactly.
-struct Settled {
+// The plan of a candidate. For a fitted candidate, `memory_margin` is the smallest value with which the plan fits.
+struct FittedPlan {
   Candidate candidate;
   Plan plan;
-  Fill fill;
+  PeakMemory peak_memory;
 };
-Settled settled(const Demand& demand, const Ground& ground, Bounder& bounder, Candidate candidate);
+FittedPlan fit_memory_margin(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
+                             Candidate candidate);
 
-// The plan of a candidate as the grid means it.
-Plan grid_plan(const Demand& demand, Bounder& bounder, const Candidate& candidate);
+// The plan that the grid search assigns to a candidate.
+Plan grid_plan(const Demand& demand, BoundModel& bound_model, const Candidate& candidate);
 
 }  // namespace optimus

@@ -15,40 +15,41 @@ namespace {
 
 Bytes as_bytes(double bytes) { return Bytes(static_cast<std::int64_t>(bytes)); }
 
-Setup report_setup(const Demand& demand, const Ground& ground, const SearchResult& result) {
-  return {result.plan,  demand.model,    ground.cluster(),
-          ground.map(), demand.software, format_of(result.plan.precision)};
+Setup setup_of(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result) {
+  return {result.plan,        demand.model,    cluster_view.cluster(),
+          cluster_view.map(), demand.software, format_of(result.plan.precision)};
 }
 
-std::string longer_by(double seconds, double than) {
+std::string relative_change(double seconds, double than) {
   return fmt::format("{}{:.1f} %", seconds >= than ? "+" : "", 100 * (seconds / than - 1));
 }
 
-// "a device of 64 fails every 78 h; the others hold all state, so failures cost 0.0 % of the time"
+// For example "one of 64 devices fails every 78 h; the other devices have all state, so failures cost 0.0 %
+// of the time".
 std::string failures_text(const Demand& demand, const Plan& plan) {
   const int devices = num_devices(plan);
-  const bool is_kept = keeps_state(plan);
-  return fmt::format("a device of {} fails every {}; {}, so failures cost {} of the time\n", devices,
+  const bool has_copy = survives_device_loss(plan);
+  return fmt::format("one of {} devices fails every {}; {}, so failures cost {} of the time\n", devices,
                      text(Seconds(demand.failures.mtbf.value / devices)),
-                     is_kept ? "the others hold all state" : "its state is on no other",
-                     percent(stretch_of(demand.failures, devices, is_kept) - 1));
+                     has_copy ? "the other devices have all state" : "no other device has its state",
+                     percent(failure_slowdown(demand.failures, devices, has_copy) - 1));
 }
 
-std::string goal_words(Goal goal) {
+std::string goal_text(Goal goal) {
   switch (goal) {
     case Goal::throughput:
-      return "the quickest";
+      return "fastest";
     case Goal::cost:
-      return "the cheapest";
+      return "least expensive";
     case Goal::energy:
-      return "the one of least energy";
+      return "lowest energy";
   }
   return "";
 }
 
 }  // namespace
 
-RunEstimate estimate_run(const Demand& demand, const Ground& ground, const SearchResult& result,
+RunEstimate estimate_run(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result,
                          double tokens) {
   RunEstimate estimate;
   estimate.tokens = tokens;
@@ -63,48 +64,51 @@ RunEstimate estimate_run(const Demand& demand, const Ground& ground, const Searc
   };
   other.goal = Goal::cost;
   if (demand.price || all_have([](const DeviceType& type) { return type.price_per_hour.has_value(); }))
-    estimate.cost = rate_of(other, ground.map(), devices) * seconds;
+    estimate.cost = cost_rate(other, cluster_view.map(), devices) * seconds;
   other.goal = Goal::energy;
   if (demand.watts || all_have([](const DeviceType& type) { return type.watts > 0; }))
-    estimate.megawatt_hours = rate_of(other, ground.map(), devices) * seconds / 3.6e9;
+    estimate.megawatt_hours = cost_rate(other, cluster_view.map(), devices) * seconds / 3.6e9;
   return estimate;
 }
 
-std::string search_text(const Demand& demand, const Ground& ground, const SearchResult& result) {
+std::string search_text(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result) {
   std::string out =
-      full_text(result.plan) + "\n\n" + prediction_text(result.step, report_setup(demand, ground, result));
-  const int idle = ground.num_devices() - num_devices(result.plan);
+      full_text(result.plan) + "\n\n" + prediction_text(result.step, setup_of(demand, cluster_view, result));
+  const int idle = cluster_view.num_devices() - num_devices(result.plan);
   if (idle > 0)
-    out += fmt::format("{} of {} devices stay idle\n", with_commas(idle), with_commas(ground.num_devices()));
-  out += fmt::format("the fullest process takes {} of {}\n\n", text(as_bytes(result.fill.bytes)),
-                     text(as_bytes(result.fill.limit)));
+    out += fmt::format("{} of {} devices are idle\n", with_commas(idle),
+                       with_commas(cluster_view.num_devices()));
+  out += fmt::format("peak memory per process: {} of {}\n\n", text(as_bytes(result.peak_memory.bytes)),
+                     text(as_bytes(result.peak_memory.limit)));
   if (demand.failures.mtbf.value > 0) out += failures_text(demand, result.plan) + "\n";
   if (!result.alternatives.empty()) {
-    TextTable table({"instead", "step", "", "memory", "why not"});
+    TextTable table({"alternative", "step", "", "memory", "why worse"});
     for (const Alternative& other : result.alternatives)
       table.row({full_text(other.plan), text(Seconds(other.seconds)),
-                 longer_by(other.seconds, result.step.seconds), text(as_bytes(other.fill.bytes)), other.why});
+                 relative_change(other.seconds, result.step.seconds), text(as_bytes(other.peak_memory.bytes)),
+                 other.why});
     out += table.text() + "\n";
   }
   if (result.front.size() > 1) {
-    TextTable table({"with less memory", "memory", "step", ""});
+    TextTable table({"using less memory", "memory", "step", ""});
     constexpr std::size_t kShown = 6;
     for (std::size_t i = 1; i < std::min(result.front.size(), kShown + 1); ++i)
       table.row({result.front[i].plan, text(as_bytes(result.front[i].bytes)),
                  text(Seconds(result.front[i].seconds)),
-                 longer_by(result.front[i].seconds, result.step.seconds)});
+                 relative_change(result.front[i].seconds, result.step.seconds)});
     out += table.text() + "\n";
   }
-  out += fmt::format("{} of {} candidates, {} simulated; ", goal_words(demand.goal),
+  out += fmt::format("{} of {} candidates, {} simulated; ", goal_text(demand.goal),
                      with_commas(result.num_candidates), result.num_simulated);
-  const std::string others =
-      demand.constraints == Constraints{} ? "no other grid" : "no other grid that meets the constraints";
+  const std::string others = demand.constraints == Constraints{}
+                                 ? "no other grid plan"
+                                 : "no other grid plan that meets the constraints";
   out += result.gap == 0          ? others + " is better"
-         : std::isinf(result.gap) ? "of the grid nothing fits; how far from optimal it is, is not known"
+         : std::isinf(result.gap) ? "no grid plan fits; the distance to the optimum is unknown"
                                   : fmt::format("{} is better by more than {}", others, percent(result.gap));
-  constexpr double kShown = 5e-4;  // what percent() does not show as none
+  constexpr double kShown = 5e-4;  // percent() shows smaller values as 0.0 %
   if (result.step.seconds < result.grid_seconds * (1 - kShown) && demand.goal == Goal::throughput)
-    out += fmt::format(", and this plan is {} quicker than the best of them",
+    out += fmt::format("; this plan is {} faster than the best grid plan",
                        percent(1 - result.step.seconds / result.grid_seconds));
   return out + "\n";
 }
@@ -124,27 +128,27 @@ OrderedJson estimate_json(const RunEstimate& estimate) {
   return json;
 }
 
-OrderedJson search_json(const Demand& demand, const Ground& ground, const SearchResult& result) {
+OrderedJson search_json(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result) {
   OrderedJson json;
   json["plan"] = to_json(result.plan);
   json["name"] = full_text(result.plan);
-  json["predicted"] = prediction_json(result.step, report_setup(demand, ground, result));
-  json["predicted"]["process_bytes"] = static_cast<std::int64_t>(result.fill.bytes);
-  json["predicted"]["process_bytes_limit"] = static_cast<std::int64_t>(result.fill.limit);
+  json["predicted"] = prediction_json(result.step, setup_of(demand, cluster_view, result));
+  json["predicted"]["process_bytes"] = static_cast<std::int64_t>(result.peak_memory.bytes);
+  json["predicted"]["process_bytes_limit"] = static_cast<std::int64_t>(result.peak_memory.limit);
   json["predicted"]["devices"] = num_devices(result.plan);
   if (demand.failures.mtbf.value > 0)
     json["predicted"]["failures_cost"] =
-        stretch_of(demand.failures, num_devices(result.plan), keeps_state(result.plan)) - 1;
-  json["predicted"]["devices_idle"] = ground.num_devices() - num_devices(result.plan);
+        failure_slowdown(demand.failures, num_devices(result.plan), survives_device_loss(result.plan)) - 1;
+  json["predicted"]["devices_idle"] = cluster_view.num_devices() - num_devices(result.plan);
   json["alternatives"] = OrderedJson::array();
   for (const Alternative& other : result.alternatives)
     json["alternatives"].push_back({{"name", full_text(other.plan)},
-                                    {"fits", other.fill.fits()},
+                                    {"fits", other.peak_memory.fits()},
                                     {"step_seconds", other.seconds},
-                                    {"memory_bytes", static_cast<std::int64_t>(other.fill.bytes)},
+                                    {"memory_bytes", static_cast<std::int64_t>(other.peak_memory.bytes)},
                                     {"why", other.why}});
   json["front"] = OrderedJson::array();
-  for (const FrontPoint& point : result.front)
+  for (const ParetoPoint& point : result.front)
     json["front"].push_back({{"name", point.plan},
                              {"step_seconds", point.seconds},
                              {"memory_bytes", static_cast<std::int64_t>(point.bytes)}});

@@ -1,4 +1,4 @@
-// What the search found, for people and programs.
+// Formats the search result as text, JSON and SVG.
 #pragma once
 
 #include <string>
@@ -7,22 +7,22 @@
 
 namespace optimus {
 
-// What a whole run of so many tokens takes at the plan's pace.
+// Duration and cost of a whole run with a given number of tokens.
 struct RunEstimate {
   double tokens = 0, steps = 0, days = 0;
   std::optional<double> cost;            // in the unit of --price
-  std::optional<double> megawatt_hours;  // of the devices alone
+  std::optional<double> megawatt_hours;  // of the devices only
 };
-RunEstimate estimate_run(const Demand& demand, const Ground& ground, const SearchResult& result,
+RunEstimate estimate_run(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result,
                          double tokens);
 
-std::string search_text(const Demand& demand, const Ground& ground, const SearchResult& result);
+std::string search_text(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result);
 std::string estimate_text(const RunEstimate& estimate);
-// Without search.seconds, which the caller knows.
-OrderedJson search_json(const Demand& demand, const Ground& ground, const SearchResult& result);
+// Does not include search.seconds, which the caller adds.
+OrderedJson search_json(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result);
 OrderedJson estimate_json(const RunEstimate& estimate);
 
-// One self-contained picture: devices and layers of each stage, its memory by cause, and its slots in time.
-std::string search_svg(const Demand& demand, const Ground& ground, const SearchResult& result);
+// One self-contained SVG: devices and layers of each stage, its memory by category, and its slots over time.
+std::string search_svg(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result);
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// See search.h: the grid, its refinement, then what else there was and why it loses.
+// Implements search.h: the grid search, its refinement, and the alternatives with the reasons why they are
+// worse.
 #include "search/search.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace optimus {
 namespace {
 
-// What a user would name as the difference of two candidates.
+// The axes in which a user would distinguish two candidates.
 enum class Axis { tensor, pipeline, context, experts, zero, schedule, recompute, microbatch, devices };
 constexpr Axis kAxes[] = {Axis::tensor,    Axis::pipeline,   Axis::experts, Axis::zero,   Axis::schedule,
                           Axis::recompute, Axis::microbatch, Axis::context, Axis::devices};
@@ -30,7 +31,7 @@ bool differs(const Candidate& a, const Candidate& b, Axis axis) {
     case Axis::experts:
       return a.ep != b.ep;
     case Axis::zero:
-      return a.zero != b.zero || a.buddy != b.buddy;
+      return a.zero != b.zero || a.copy_distance != b.copy_distance;
     case Axis::schedule:
       return a.schedule != b.schedule;
     case Axis::recompute:
@@ -43,23 +44,24 @@ bool differs(const Candidate& a, const Candidate& b, Axis axis) {
   return false;
 }
 
-bool is_called_the_same(const Candidate& a, const Candidate& b) {
+bool has_equal_axes(const Candidate& a, const Candidate& b) {
   return a.chunks == b.chunks &&
          std::none_of(std::begin(kAxes), std::end(kAxes), [&](Axis axis) { return differs(a, b, axis); });
 }
 
-// The winner with one axis changed, the replicas following.
-std::vector<Candidate> neighbours(const Demand& demand, const Ground& ground, const Candidate& best) {
+// The best candidate with a single axis changed; the number of replicas follows.
+std::vector<Candidate> neighbours(const Demand& demand, const ClusterView& cluster_view,
+                                  const Candidate& best) {
   std::vector<Candidate> all;
   const auto add = [&](auto&& change) {
     Candidate c = best;
     change(c);
     if (c.tp < 1 || c.pp < 1 || c.cp < 1 || c.microbatch < 1 || c.zero < 0 || c.zero > 3) return;
-    if (c.pp > demand.model.layers || c.tp > most_tensor_parts(demand.model)) return;
+    if (c.pp > demand.model.layers || c.tp > max_tensor_parts(demand.model)) return;
     if (c.ep < 1 || (demand.model.is_mixture() && demand.model.mixture.experts % c.ep != 0)) return;
     if (c.cp > demand.sequence_length || c.microbatch > demand.batch) return;
-    const std::vector<int> replicas =
-        data_choices(demand, ground.num_devices() / (c.tp * c.cp * c.pp), c.microbatch, replica_step(c));
+    const std::vector<int> replicas = data_choices(demand, cluster_view.num_devices() / (c.tp * c.cp * c.pp),
+                                                   c.microbatch, replica_multiple(c));
     if (replicas.empty()) return;
     c.dp = replicas.back();
     c.sequence_parallel = (c.sequence_parallel || demand.model.is_mixture()) && c.tp > 1;
@@ -67,7 +69,7 @@ std::vector<Candidate> neighbours(const Demand& demand, const Ground& ground, co
     if (c.schedule != Schedule::interleaved) c.chunks = 1;
     if (!has_copies(demand, c)) c.zero = 0;
     if (c.zero == 0 || (c.shard_group > 0 && c.dp * c.cp % c.shard_group != 0)) c.shard_group = 0;
-    if (c.zero == 0 || c.buddy % std::max(1, num_shards(c)) == 0) c.buddy = 0;
+    if (c.zero == 0 || c.copy_distance % std::max(1, num_shards(c)) == 0) c.copy_distance = 0;
     if (!(c == best) && std::find(all.begin(), all.end(), c) == all.end()) all.push_back(c);
   };
   add([](Candidate& c) { c.tp *= 2, c.sequence_parallel = true; });
@@ -76,7 +78,7 @@ std::vector<Candidate> neighbours(const Demand& demand, const Ground& ground, co
   add([](Candidate& c) { c.pp /= 2; });
   add([](Candidate& c) { c.zero = c.zero == 3 ? 1 : 3, c.shard_group = 0; });
   add([](Candidate& c) { c.zero = c.zero == 1 ? 2 : 1, c.shard_group = 0; });
-  add([](Candidate& c) { c.buddy = 0; });
+  add([](Candidate& c) { c.copy_distance = 0; });
   add([](Candidate& c) {
     c.schedule = c.schedule == Schedule::one_f_one_b ? Schedule::interleaved : Schedule::one_f_one_b;
     c.chunks = c.schedule == Schedule::interleaved ? 2 : 1;
@@ -95,24 +97,27 @@ std::vector<Candidate> neighbours(const Demand& demand, const Ground& ground, co
 
 class Explainer {
  public:
-  Explainer(const Demand& demand, const Ground& ground, Bounder& bounder, SearchResult& result)
-      : demand_(demand), ground_(ground), bounder_(bounder), result_(result) {}
+  Explainer(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
+            SearchResult& result)
+      : demand_(demand), cluster_view_(cluster_view), bound_model_(bound_model), result_(result) {}
 
   void run(const GridResult& grid, int most) {
-    const Candidate& best = grid.judged.front().candidate;
-    std::vector<Judged> others(grid.judged.begin() + 1, grid.judged.end());
+    const Candidate& best = grid.evaluated.front().candidate;
+    std::vector<EvaluatedCandidate> others(grid.evaluated.begin() + 1, grid.evaluated.end());
     others.insert(others.end(), grid.unfit.begin(), grid.unfit.end());
-    for (const Candidate& c : neighbours(demand_, ground_, best)) look_at(c, others);
-    std::stable_sort(others.begin(), others.end(), [](const Judged& a, const Judged& b) {
-      return std::pair(!a.fill.fits(), a.objective) < std::pair(!b.fill.fits(), b.objective);
-    });
+    for (const Candidate& c : neighbours(demand_, cluster_view_, best)) evaluate(c, others);
+    std::stable_sort(others.begin(), others.end(),
+                     [](const EvaluatedCandidate& a, const EvaluatedCandidate& b) {
+                       return std::pair(!a.peak_memory.fits(), a.objective) <
+                              std::pair(!b.peak_memory.fits(), b.objective);
+                     });
     std::vector<Candidate> taken;
     for (const Axis axis : kAxes) {
       const auto is_new = [&](const Candidate& c) {
         return std::none_of(taken.begin(), taken.end(),
-                            [&](const Candidate& t) { return is_called_the_same(c, t); });
+                            [&](const Candidate& t) { return has_equal_axes(c, t); });
       };
-      const auto found = std::find_if(others.begin(), others.end(), [&](const Judged& o) {
+      const auto found = std::find_if(others.begin(), others.end(), [&](const EvaluatedCandidate& o) {
         return differs(best, o.candidate, axis) && is_new(o.candidate);
       });
       if (found == others.end() || std::ssize(taken) == most) continue;
@@ -121,103 +126,112 @@ class Explainer {
     }
     std::stable_sort(result_.alternatives.begin(), result_.alternatives.end(),
                      [](const Alternative& a, const Alternative& b) {
-                       return std::pair(!a.fill.fits(), a.objective) < std::pair(!b.fill.fits(), b.objective);
+                       return std::pair(!a.peak_memory.fits(), a.objective) <
+                              std::pair(!b.peak_memory.fits(), b.objective);
                      });
-    make_front(grid.judged, others);
+    make_pareto_front(grid.evaluated, others);
   }
 
  private:
-  void look_at(const Candidate& c, std::vector<Judged>& others) {
-    if (std::any_of(others.begin(), others.end(), [&](const Judged& o) { return o.candidate == c; })) return;
-    const Plan plan = grid_plan(demand_, bounder_, c);
-    if (problem_in(plan, demand_.model)) return;
-    Judged one{c, 0, 0, fill_of(demand_, ground_, plan), false};
-    one.seconds = one.fill.fits() ? bounder_.of(c).seconds : 0;
-    if (one.seconds == 0) one.seconds = bounder_.of_any_schedule(c).seconds;
-    one.objective = one.seconds * weight_of(demand_, ground_.map(), c);
-    others.push_back(one);
+  void evaluate(const Candidate& c, std::vector<EvaluatedCandidate>& others) {
+    if (std::any_of(others.begin(), others.end(),
+                    [&](const EvaluatedCandidate& o) { return o.candidate == c; }))
+      return;
+    const Plan plan = grid_plan(demand_, bound_model_, c);
+    if (find_problem(plan, demand_.model)) return;
+    EvaluatedCandidate entry{c, 0, 0, peak_memory_of(demand_, cluster_view_, plan), false};
+    entry.seconds = entry.peak_memory.fits() ? bound_model_.of(c).seconds : 0;
+    if (entry.seconds == 0) entry.seconds = bound_model_.bound_any_schedule(c).seconds;
+    entry.objective = entry.seconds * objective_weight(demand_, cluster_view_.map(), c);
+    others.push_back(entry);
   }
 
-  // Those that were only bounded are simulated now.
-  void add(Judged& one) {
-    Alternative other{grid_plan(demand_, bounder_, one.candidate), one.seconds, one.objective, one.fill, ""};
-    if (one.fill.fits()) {
-      const StepPrediction step = predict(demand_, ground_, other.plan, false);
-      result_.num_simulated += one.is_simulated ? 0 : 1;
-      one.is_simulated = true;
-      one.objective *= step.seconds / one.seconds, one.seconds = step.seconds;
-      other.seconds = one.seconds, other.objective = one.objective;
-      other.why = one.objective < result_.objective * (1 - 1e-9)
-                      ? "the constraints exclude it"
-                      : why_slower(demand_, ground_, result_.plan, result_.step, other.plan, step);
+  // Candidates that have only a bound are simulated here.
+  void add(EvaluatedCandidate& entry) {
+    Alternative other{grid_plan(demand_, bound_model_, entry.candidate), entry.seconds, entry.objective,
+                      entry.peak_memory, ""};
+    if (entry.peak_memory.fits()) {
+      const StepPrediction step = predict(demand_, cluster_view_, other.plan, false);
+      result_.num_simulated += entry.is_simulated ? 0 : 1;
+      entry.is_simulated = true;
+      entry.objective *= step.seconds / entry.seconds, entry.seconds = step.seconds;
+      other.seconds = entry.seconds, other.objective = entry.objective;
+      other.why = entry.objective < result_.objective * (1 - 1e-9)
+                      ? "excluded by the constraints"
+                      : why_slower(demand_, cluster_view_, result_.plan, result_.step, other.plan, step);
     } else {
-      other.why = why_unfit(one.fill);
+      other.why = why_unfit(entry.peak_memory);
     }
     result_.alternatives.push_back(std::move(other));
   }
 
-  // From the plan on: whatever needs less memory than everything that is quicker.
-  void make_front(std::vector<Judged> all, const std::vector<Judged>& others) {
+  // Starting with the plan: every candidate that needs less memory than all faster ones.
+  void make_pareto_front(std::vector<EvaluatedCandidate> all, const std::vector<EvaluatedCandidate>& others) {
     all.insert(all.end(), others.begin(), others.end());
-    std::sort(all.begin(), all.end(), [](const Judged& a, const Judged& b) { return a.seconds < b.seconds; });
-    result_.front.push_back({full_text(result_.plan), result_.step.seconds, result_.fill.bytes});
-    for (const Judged& one : all) {
-      // A percent of memory is not worth a line.
-      if (!one.is_simulated || !one.fill.fits() || one.fill.bytes > 0.99 * result_.front.back().bytes ||
-          one.seconds < result_.step.seconds)
+    std::sort(all.begin(), all.end(),
+              [](const EvaluatedCandidate& a, const EvaluatedCandidate& b) { return a.seconds < b.seconds; });
+    result_.front.push_back({full_text(result_.plan), result_.step.seconds, result_.peak_memory.bytes});
+    for (const EvaluatedCandidate& entry : all) {
+      // Differences below 1 % of memory are not listed.
+      if (!entry.is_simulated || !entry.peak_memory.fits() ||
+          entry.peak_memory.bytes > 0.99 * result_.front.back().bytes || entry.seconds < result_.step.seconds)
         continue;
-      result_.front.push_back(
-          {full_text(grid_plan(demand_, bounder_, one.candidate)), one.seconds, one.fill.bytes});
+      result_.front.push_back({full_text(grid_plan(demand_, bound_model_, entry.candidate)), entry.seconds,
+                               entry.peak_memory.bytes});
     }
   }
 
   const Demand& demand_;
-  const Ground& ground_;
-  Bounder& bounder_;
+  const ClusterView& cluster_view_;
+  BoundModel& bound_model_;
   SearchResult& result_;
 };
 
-// Nothing of the grid fits: of what was found beyond it no bound is known.
-SearchResult only_plan(const Demand& demand, const Ground& ground, Improved best, const GridResult& grid) {
+// No grid candidate fits: no bound is known for a plan found beyond the grid.
+SearchResult result_beyond_grid(const Demand& demand, const ClusterView& cluster_view, ImprovedPlan best,
+                                const GridResult& grid) {
   SearchResult result;
-  result.plan = std::move(best.plan), result.fill = best.fill, result.objective = best.objective;
-  result.step = predict(demand, ground, result.plan);
+  result.plan = std::move(best.plan), result.peak_memory = best.peak_memory,
+  result.objective = best.objective;
+  result.step = predict(demand, cluster_view, result.plan);
   result.grid_seconds = result.step.seconds;
   result.num_candidates = grid.num_candidates, result.ruled_out = grid.ruled_out;
   result.gap = std::numeric_limits<double>::infinity();
-  result.front.push_back({full_text(result.plan), result.step.seconds, result.fill.bytes});
+  result.front.push_back({full_text(result.plan), result.step.seconds, result.peak_memory.bytes});
   return result;
 }
 
 }  // namespace
 
-SearchResult search(const Demand& demand, const Ground& ground, const SearchLimits& limits) {
+SearchResult search(const Demand& demand, const ClusterView& cluster_view, const SearchLimits& limits) {
   check(demand);
   if (demand.model.is_custom())
-    throw UserError("{} is no transformer; only these are planned", demand.model.name);
-  Bounder bounder(demand, ground);
+    throw UserError("{} is not a transformer; only transformers can be planned", demand.model.name);
+  BoundModel bound_model(demand, cluster_view);
   GridResult grid;
   if (demand.sequence_length <= demand.model.max_positions)
-    grid = search_grid(demand, ground, bounder, limits);
-  Improved best;
+    grid = search_grid(demand, cluster_view, bound_model, limits);
+  ImprovedPlan best;
   if (limits.refines) {
-    best = refine(demand, ground, bounder, grid, limits.is_uniform);
-  } else if (!grid.judged.empty()) {
-    const Judged& first = grid.judged.front();
-    best = {grid_plan(demand, bounder, first.candidate), first.seconds, first.objective, first.fill};
+    best = refine(demand, cluster_view, bound_model, grid, limits.is_uniform);
+  } else if (!grid.evaluated.empty()) {
+    const EvaluatedCandidate& first = grid.evaluated.front();
+    best = {grid_plan(demand, bound_model, first.candidate), first.seconds, first.objective,
+            first.peak_memory};
   }
-  if (best.plan.pipelines.empty()) throw UserError("{}", why_impossible(demand, ground));
+  if (best.plan.pipelines.empty()) throw UserError("{}", why_impossible(demand, cluster_view));
   SearchResult result;
-  if (grid.judged.empty()) return only_plan(demand, ground, std::move(best), grid);
-  result.grid_seconds = grid.judged.front().seconds;
-  result.plan = std::move(best.plan), result.fill = best.fill, result.objective = best.objective;
-  result.step = predict(demand, ground, result.plan);
+  if (grid.evaluated.empty()) return result_beyond_grid(demand, cluster_view, std::move(best), grid);
+  result.grid_seconds = grid.evaluated.front().seconds;
+  result.plan = std::move(best.plan), result.peak_memory = best.peak_memory,
+  result.objective = best.objective;
+  result.step = predict(demand, cluster_view, result.plan);
   result.num_candidates = grid.num_candidates, result.num_simulated = grid.num_simulated;
-  // What is left open may only be better by this much; an improved answer is that much nearer to it.
-  result.gap = std::max(0.0, (1 + grid.gap) * result.objective / grid.judged.front().objective - 1);
+  // Unvisited candidates can be better only by this much; the refined plan is that much closer to them.
+  result.gap = std::max(0.0, (1 + grid.gap) * result.objective / grid.evaluated.front().objective - 1);
   if (grid.gap == 0) result.gap = 0;
   result.ruled_out = grid.ruled_out;
-  Explainer(demand, ground, bounder, result).run(grid, limits.alternatives);
+  Explainer(demand, cluster_view, bound_model, result).run(grid, limits.alternatives);
   return result;
 }
 

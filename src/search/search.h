@@ -1,15 +1,15 @@
-// The best plan for a demand, with the reasons kept.
+// Finds the best plan for a demand and explains the choice.
 //
-//   const Ground ground(cluster);
+//   const Ground cluster_view(cluster);
 //   const SearchResult result = search(demand, ground);
 //
-// Candidates (search/candidate.h) are taken in the order of their bounds (search/bound.h) and simulated exactly, until the next
-// bound is not below the best time found: then nothing in that space is better, and the gap is 0. What simulations a limit
-// leaves undone is told by the gap: how much better than the answer anything left could be. The best candidates are then improved
-// beyond that space (search/refine.h).
+// Candidates (search/candidate.h) are visited in the order of their bounds (search/bound.h) and simulated
+// until the next bound is not below the best objective found. Nothing in the space is better then, and the
+// gap is 0. If the limit on simulations stops the search earlier, the gap states by how much a remaining
+// candidate could be better. The best candidates are then improved beyond the space (search/refine.h).
 //
-// Pure: no clock, no files. Throws UserError for a demand that nothing meets: one sentence with the reason and the nearest
-// thing that would work (search/reason.h).
+// Pure: no clock, no files. Throws UserError if nothing meets the demand: one sentence with the reason and
+// the nearest change that would help (search/reason.h).
 #pragma once
 
 #include <map>
@@ -21,23 +21,23 @@
 
 namespace optimus {
 
-// A candidate that was looked at closely.
-struct Judged {
+// A candidate that was evaluated.
+struct EvaluatedCandidate {
   Candidate candidate;
-  double seconds = 0;    // simulated; of one that does not fit its bound
-  double objective = 0;  // what the goal counts
-  Fill fill;
+  double seconds = 0;    // simulated; a bound if the candidate does not fit
+  double objective = 0;  // the value that the goal minimises
+  PeakMemory peak_memory;
   bool is_simulated = false;
 };
 
 struct Alternative {
   Plan plan;
   double seconds = 0, objective = 0;
-  Fill fill;
-  std::string why;  // it loses
+  PeakMemory peak_memory;
+  std::string why;  // why it is worse
 };
 
-struct FrontPoint {
+struct ParetoPoint {
   std::string plan;
   double seconds = 0, bytes = 0;
 };
@@ -45,40 +45,41 @@ struct FrontPoint {
 struct SearchResult {
   Plan plan;
   StepPrediction step;
-  Fill fill;
+  PeakMemory peak_memory;
   double objective = 0;
   std::vector<Alternative> alternatives;  // best first
-  std::vector<FrontPoint> front;          // less memory, more time; the plan first
-  std::int64_t num_candidates = 0;        // points of the space
+  std::vector<ParetoPoint> front;         // Pareto front: less memory, longer steps; the plan first
+  std::int64_t num_candidates = 0;        // visited points of the search space
   int num_simulated = 0;
-  double grid_seconds = 0;  // of the best candidate, before it was improved
+  double grid_seconds = 0;  // step time of the best candidate before refinement
   double gap = 0;
-  std::map<std::string, std::int64_t> ruled_out;  // reason -> candidates
+  std::map<std::string, std::int64_t> ruled_out;  // reason -> number of candidates
 };
 
 struct SearchLimits {
-  int most_simulations = 300;
+  int max_simulations = 300;
   int alternatives = 5;
   bool refines = true;
-  bool is_uniform = false;  // every layer split in one way, one pipeline: all that other trainers run
+  bool is_uniform = false;  // one strategy for all layers and one pipeline, as other trainers require
 };
 
-SearchResult search(const Demand& demand, const Ground& ground, const SearchLimits& limits = {});
+SearchResult search(const Demand& demand, const ClusterView& cluster_view, const SearchLimits& limits = {});
 
-// The grid alone: simulated judged by objective, the best first; empty when nothing fits.
+// The result of the grid search alone.
 struct GridResult {
-  std::vector<Judged> judged;     // simulated, by objective
-  std::vector<Judged> unfit;      // the quickest of those that do not fit
-  std::optional<Judged> nearest;  // where nothing fits: what needs least
+  std::vector<EvaluatedCandidate>
+      evaluated;                          // simulated candidates, best objective first; empty if nothing fits
+  std::vector<EvaluatedCandidate> unfit;  // the fastest candidates that do not fit
+  std::optional<EvaluatedCandidate> nearest;  // the candidate with the smallest memory excess
   std::int64_t num_candidates = 0;
   int num_simulated = 0;
   double gap = 0;
   std::map<std::string, std::int64_t> ruled_out;
 };
-GridResult search_grid(const Demand& demand, const Ground& ground, Bounder& bounder,
+GridResult search_grid(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
                        const SearchLimits& limits);
 
-// All candidates of the space, one by one: for tests and small spaces.
-std::vector<Candidate> all_candidates(const Demand& demand, const Ground& ground);
+// Enumerates the search space; for tests and small spaces.
+std::vector<Candidate> all_candidates(const Demand& demand, const ClusterView& cluster_view);
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// See sizing.h. More devices help until the batch cannot be dealt any further, so doubling finds the range and halving the number.
+// Implements sizing.h. More devices help until the batch cannot be split further, so doubling finds a range
+// and bisection the number.
 #include "search/sizing.h"
 
 #include <algorithm>
@@ -16,9 +17,9 @@ Cluster with_devices(const Cluster& cluster, int num_devices) {
   return Cluster(std::move(profile));
 }
 
-bool is_possible(const Demand& demand, const Ground& ground) {
-  Bounder bounder(demand, ground);
-  return !search_grid(demand, ground, bounder, {.most_simulations = 1}).judged.empty();
+bool is_possible(const Demand& demand, const ClusterView& cluster_view) {
+  BoundModel bound_model(demand, cluster_view);
+  return !search_grid(demand, cluster_view, bound_model, {.max_simulations = 1}).evaluated.empty();
 }
 
 namespace {
@@ -31,26 +32,26 @@ Demand on(const Demand& demand, const Cluster& cluster) {
   return other;
 }
 
-// The fewest nodes, more than too_few, for which works(nodes); 0 for none up to `most`.
+// The smallest number of nodes above insufficient for which works(nodes) holds; 0 if there is none up to `most`.
 template <typename Works>
-int fewest_nodes(int too_few, int most, Works&& works) {
-  int enough = std::max(1, too_few * 2);
-  while (!works(std::min(enough, most))) {
-    if (enough >= most) return 0;
-    too_few = enough, enough *= 2;
+int fewest_nodes(int insufficient, int most, Works&& works) {
+  int sufficient = std::max(1, insufficient * 2);
+  while (!works(std::min(sufficient, most))) {
+    if (sufficient >= most) return 0;
+    insufficient = sufficient, sufficient *= 2;
   }
-  enough = std::min(enough, most);
-  while (enough - too_few > 1) {
-    const int middle = too_few + (enough - too_few) / 2;
-    (works(middle) ? enough : too_few) = middle;
+  sufficient = std::min(sufficient, most);
+  while (sufficient - insufficient > 1) {
+    const int middle = insufficient + (sufficient - insufficient) / 2;
+    (works(middle) ? sufficient : insufficient) = middle;
   }
-  return enough;
+  return sufficient;
 }
 
-// A sequence on a device of its own for each layer and tensor part: nobody can use more.
-int most_nodes(const Demand& demand, int per_node) {
+// No plan can use more devices than one for each sequence, layer and tensor part.
+int max_nodes(const Demand& demand, int per_node) {
   const double most = static_cast<double>(demand.batch) * static_cast<double>(demand.model.layers) * 64;
-  return std::max(1, static_cast<int>(std::min(most, static_cast<double>(kMostDevices)) / per_node));
+  return std::max(1, static_cast<int>(std::min(most, static_cast<double>(kMaxDevices)) / per_node));
 }
 
 }  // namespace
@@ -58,12 +59,12 @@ int most_nodes(const Demand& demand, int per_node) {
 int devices_to_fit(const Demand& demand) {
   const int per_node = demand.cluster.profile().groups.front().devices_per_node;
   const int have = demand.cluster.num_present() / per_node;
-  // Beyond this the state is a small part of what a device holds.
-  const int most = std::min(most_nodes(demand, per_node), std::max(16, have) * 256);
+  // Beyond this size the state is a small part of a device's memory.
+  const int most = std::min(max_nodes(demand, per_node), std::max(16, have) * 256);
   if (have >= most) return 0;
   return per_node * fewest_nodes(have, most, [&](int nodes) {
            const Cluster cluster = with_devices(demand.cluster, nodes * per_node);
-           return is_possible(on(demand, cluster), Ground(cluster));
+           return is_possible(on(demand, cluster), ClusterView(cluster));
          });
 }
 
@@ -72,15 +73,15 @@ Sizing devices_to_finish(const Demand& demand, double step_seconds) {
   Sizing sizing;
   int tries_without_gain = 0;
   const auto works = [&](int nodes) {
-    // Twice as many devices in vain: the batch has been dealt as far as it can be.
+    // Doubling the devices did not help: the batch cannot be split further.
     if (tries_without_gain >= 1 && sizing.num_devices == 0) return false;
     const Cluster cluster = with_devices(demand.cluster, nodes * per_node);
-    const Ground ground(cluster);
+    const ClusterView cluster_view(cluster);
     const Demand larger = on(demand, cluster);
-    Bounder bounder(larger, ground);
-    const GridResult grid = search_grid(larger, ground, bounder, {.most_simulations = 8});
-    if (grid.judged.empty()) return false;
-    const double seconds = grid.judged.front().seconds;
+    BoundModel bound_model(larger, cluster_view);
+    const GridResult grid = search_grid(larger, cluster_view, bound_model, {.max_simulations = 8});
+    if (grid.evaluated.empty()) return false;
+    const double seconds = grid.evaluated.front().seconds;
     tries_without_gain =
         sizing.least_seconds == 0 || seconds < 0.97 * sizing.least_seconds ? 0 : tries_without_gain + 1;
     if (sizing.least_seconds == 0 || seconds < sizing.least_seconds)
@@ -89,7 +90,7 @@ Sizing devices_to_finish(const Demand& demand, double step_seconds) {
     sizing.seconds = seconds, sizing.num_devices = nodes * per_node;
     return true;
   };
-  const int most = std::min(most_nodes(demand, per_node), 125'000);
+  const int most = std::min(max_nodes(demand, per_node), 125'000);
   if (fewest_nodes(0, most, works) == 0) sizing.num_devices = 0;
   return sizing;
 }

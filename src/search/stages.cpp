@@ -1,5 +1,5 @@
-// See stages.h. For a given longest stage the least sum is a shortest path; only as many lengths of the longest stage are tried as
-// could still be better.
+// Implements stages.h. For a given longest stage the smallest sum is a shortest path. Only lengths of the
+// longest stage that can still improve the result are tried.
 #include "search/stages.h"
 
 #include <algorithm>
@@ -7,25 +7,25 @@
 namespace optimus {
 namespace {
 
-struct Dealt {
-  double sum = kNever;
+struct Distribution {
+  double sum = kInfeasible;
   std::vector<int> layers;
 };
 
-// The least sum when no stage may take longer than `longest`.
-Dealt least_sum(const std::vector<std::vector<double>>& times, int layers, double longest) {
+// The smallest sum if no stage takes longer than `longest`.
+Distribution min_sum(const std::vector<std::vector<double>>& times, int layers, double longest) {
   const std::size_t stages = times.size(), width = static_cast<std::size_t>(layers) + 1;
-  std::vector<double> best(width, kNever), next(width);
+  std::vector<double> best(width, kInfeasible), next(width);
   std::vector<std::vector<int>> choice(stages, std::vector<int>(width, 0));
   best[0] = 0;
   for (std::size_t s = 0; s < stages; ++s) {
-    std::fill(next.begin(), next.end(), kNever);
+    std::fill(next.begin(), next.end(), kInfeasible);
     const std::size_t most = times[s].size();
     for (std::size_t before = 0; before < width; ++before) {
-      if (best[before] >= kNever) continue;
+      if (best[before] >= kInfeasible) continue;
       for (std::size_t n = 1; n < most && before + n < width; ++n) {
         const double time = times[s][n];
-        if (time >= kNever) continue;  // too few layers may not fit either, where ends are heavy
+        if (time >= kInfeasible) continue;  // few layers may not fit either if the ends are large
         if (time > longest) break;
         if (best[before] + time < next[before + n])
           next[before + n] = best[before] + time, choice[s][before + n] = static_cast<int>(n);
@@ -33,21 +33,21 @@ Dealt least_sum(const std::vector<std::vector<double>>& times, int layers, doubl
     }
     best.swap(next);
   }
-  Dealt dealt;
-  dealt.sum = best[width - 1];
-  if (dealt.sum >= kNever) return dealt;
-  dealt.layers.resize(stages);
+  Distribution distribution;
+  distribution.sum = best[width - 1];
+  if (distribution.sum >= kInfeasible) return distribution;
+  distribution.layers.resize(stages);
   for (std::size_t s = stages, left = width - 1; s-- > 0;) {
-    dealt.layers[s] = choice[s][left];
-    left -= static_cast<std::size_t>(dealt.layers[s]);
+    distribution.layers[s] = choice[s][left];
+    left -= static_cast<std::size_t>(distribution.layers[s]);
   }
-  return dealt;
+  return distribution;
 }
 
 }  // namespace
 
-double dealt_seconds(const std::vector<std::vector<double>>& times, const std::vector<int>& layers,
-                     double microbatches) {
+double pipeline_seconds(const std::vector<std::vector<double>>& times, const std::vector<int>& layers,
+                        double microbatches) {
   double sum = 0, longest = 0;
   for (std::size_t s = 0; s < times.size(); ++s) {
     const double time = times[s][static_cast<std::size_t>(layers[s])];
@@ -56,32 +56,33 @@ double dealt_seconds(const std::vector<std::vector<double>>& times, const std::v
   return sum + (microbatches - 1) * longest;
 }
 
-std::vector<int> deal_layers(const std::vector<std::vector<double>>& times, int layers, double microbatches) {
+std::vector<int> distribute_layers(const std::vector<std::vector<double>>& times, int layers,
+                                   double microbatches) {
   std::vector<double> lengths;
   for (const std::vector<double>& stage : times)
     for (const double time : stage)
-      if (time < kNever) lengths.push_back(time);
+      if (time < kInfeasible) lengths.push_back(time);
   std::sort(lengths.begin(), lengths.end());
   lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
-  const Dealt freest = least_sum(times, layers, kNever);
-  if (freest.layers.empty()) return {};
-  // The shortest longest stage that is possible at all.
+  const Distribution unconstrained = min_sum(times, layers, kInfeasible);
+  if (unconstrained.layers.empty()) return {};
+  // The smallest possible time of the longest stage.
   auto low = lengths.begin(), high = lengths.end() - 1;
   while (low < high) {
     const auto middle = low + (high - low) / 2;
-    if (least_sum(times, layers, *middle).layers.empty())
+    if (min_sum(times, layers, *middle).layers.empty())
       low = middle + 1;
     else
       high = middle;
   }
   std::vector<int> best;
-  double least = kNever;
+  double least = kInfeasible;
   for (auto length = low; length != lengths.end(); ++length) {
-    if (freest.sum + (microbatches - 1) * *length >= least) break;
-    const Dealt dealt = least_sum(times, layers, *length);
-    if (dealt.layers.empty()) continue;
-    if (const double seconds = dealt_seconds(times, dealt.layers, microbatches); seconds < least)
-      least = seconds, best = dealt.layers;
+    if (unconstrained.sum + (microbatches - 1) * *length >= least) break;
+    const Distribution distribution = min_sum(times, layers, *length);
+    if (distribution.layers.empty()) continue;
+    if (const double seconds = pipeline_seconds(times, distribution.layers, microbatches); seconds < least)
+      least = seconds, best = distribution.layers;
   }
   return best;
 }

@@ -1,4 +1,5 @@
-// The picture of a plan: one row a stage. Left its devices and layers, then its memory by cause, right its slots in time.
+// Draws a plan: one row per stage, with its devices and layers on the left, then its memory by category, and
+// its slots over time on the right.
 #include <algorithm>
 #include <cmath>
 
@@ -31,7 +32,7 @@ std::string escaped(const std::string& text) {
 
 class Drawing {
  public:
-  void text_at(double x, double y, const std::string& words, const char* more = "") {
+  void draw_text(double x, double y, const std::string& words, const char* more = "") {
     body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, more, escaped(words));
   }
   void box(double x, double y, double width, double height, const char* colour, const std::string& tip = "") {
@@ -40,8 +41,8 @@ class Drawing {
     if (!tip.empty()) body_ += "<title>" + escaped(tip) + "</title>";
     body_ += "</rect>\n";
   }
-  void path(const std::string& moves, const char* colour) {
-    if (!moves.empty()) body_ += fmt::format("<path d=\"{}\" fill=\"{}\"/>\n", moves, colour);
+  void path(const std::string& path_commands, const char* colour) {
+    if (!path_commands.empty()) body_ += fmt::format("<path d=\"{}\" fill=\"{}\"/>\n", path_commands, colour);
   }
   std::string text(double width, double height) const {
     return fmt::format(
@@ -71,16 +72,16 @@ const char* colour_of(Work work) {
   return kRest;
 }
 
-// All slots of one kind as one path; neighbours closer than a third of a pixel become one.
-std::string moves_of(const std::vector<SlotSpan>& slots, const Order& order, const char* colour, double scale,
-                     double y, double height) {
+// All slots of one kind as one path; neighbours closer than a third of a pixel are merged.
+std::string path_of_slots(const std::vector<SlotSpan>& slots, const Order& order, const char* colour,
+                          double scale, double y, double height) {
   constexpr double kGap = 0.35;
-  std::string moves;
+  std::string path_commands;
   double begin = -1, end = -1;
   const auto flush = [&] {
     if (begin >= 0)
-      moves += fmt::format("M{:.1f} {:.1f}h{:.1f}v{:.1f}H{:.1f}z", begin, y, std::max(0.2, end - begin),
-                           height, begin);
+      path_commands += fmt::format("M{:.1f} {:.1f}h{:.1f}v{:.1f}H{:.1f}z", begin, y,
+                                   std::max(0.2, end - begin), height, begin);
   };
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (colour_of(order[i].work) != colour) continue;
@@ -94,7 +95,7 @@ std::string moves_of(const std::vector<SlotSpan>& slots, const Order& order, con
     begin = from, end = is_wide ? to - 0.4 : to;
   }
   flush();
-  return moves;
+  return path_commands;
 }
 
 void draw_memory(Drawing& drawing, const StageMemory& memory, double limit, double y, double height) {
@@ -113,7 +114,7 @@ void draw_memory(Drawing& drawing, const StageMemory& memory, double limit, doub
   }
 }
 
-std::string stage_words(const Stage& stage) {
+std::string stage_text(const Stage& stage) {
   std::string blocks;
   for (const Chunk& chunk : stage.chunks) {
     if (stage.chunks.size() > 3 && &chunk == &stage.chunks[1]) blocks += ", …";
@@ -131,26 +132,26 @@ void draw_legend(Drawing& drawing) {
                                      {"weight gradient", kWeight},
                                      {"reduce, update", kRest}}) {
     drawing.box(x, 58, 10, 10, colour);
-    drawing.text_at(x + 14, 67, name);
+    drawing.draw_text(x + 14, 67, name);
     x += 110;
   }
 }
 
 }  // namespace
 
-std::string search_svg(const Demand& demand, const Ground& ground, const SearchResult& result) {
+std::string search_svg(const Demand& demand, const ClusterView& cluster_view, const SearchResult& result) {
   Drawing drawing;
-  drawing.text_at(16, 30, fmt::format("{} on {}", demand.model.name, ground.cluster().name()),
-                  "font-size=\"18\" font-weight=\"bold\"");
-  drawing.text_at(16, 50,
-                  fmt::format("{}: {} a step, {} tokens/s, MFU {}", short_text(result.plan),
-                              text(Seconds(result.step.seconds)), short_count(result.step.tokens_per_second),
-                              percent(result.step.mfu)),
-                  "font-size=\"13\"");
+  drawing.draw_text(16, 30, fmt::format("{} on {}", demand.model.name, cluster_view.cluster().name()),
+                    "font-size=\"18\" font-weight=\"bold\"");
+  drawing.draw_text(16, 50,
+                    fmt::format("{}: {} per step, {} tokens/s, MFU {}", short_text(result.plan),
+                                text(Seconds(result.step.seconds)),
+                                short_count(result.step.tokens_per_second), percent(result.step.mfu)),
+                    "font-size=\"13\"");
   draw_legend(drawing);
-  drawing.text_at(16, kTop - 10, "stage, devices, blocks", "font-weight=\"bold\"");
-  drawing.text_at(kLeft, kTop - 10, "memory of a device", "font-weight=\"bold\"");
-  drawing.text_at(kTimeLeft, kTop - 10, "one step", "font-weight=\"bold\"");
+  drawing.draw_text(16, kTop - 10, "stage, devices, blocks", "font-weight=\"bold\"");
+  drawing.draw_text(kLeft, kTop - 10, "memory per device", "font-weight=\"bold\"");
+  drawing.draw_text(kTimeLeft, kTop - 10, "one step", "font-weight=\"bold\"");
   const double rows = static_cast<double>(result.step.stages.size());
   const double height = std::clamp(600 / rows, 4.0, 26.0), scale = kTimeWidth / result.step.seconds;
   double y = kTop;
@@ -160,25 +161,26 @@ std::string search_svg(const Demand& demand, const Ground& ground, const SearchR
       const Stage& stage = result.plan.pipelines[p].stages[s];
       const double inner = height * 0.84;
       if (height >= 9 || s % 4 == 0)
-        drawing.text_at(
+        drawing.draw_text(
             16, y + std::min(inner, 12.0),
             fmt::format("{}.{}  {} devices  {}", p, s,
-                        with_commas(static_cast<std::int64_t>(stage.devices.size())), stage_words(stage)),
+                        with_commas(static_cast<std::int64_t>(stage.devices.size())), stage_text(stage)),
             height < 11 ? "font-size=\"8\"" : "");
-      const Device device = ground.map()[VirtualDevice{stage.devices.front()}];
+      const Device device = cluster_view.map()[VirtualDevice{stage.devices.front()}];
       draw_memory(drawing, result.step.stages[index].memory,
-                  static_cast<double>(ground.cluster().type_of(device).memory.value), y, inner);
+                  static_cast<double>(cluster_view.cluster().type_of(device).memory.value), y, inner);
       const std::vector<SlotSpan>& slots = result.step.pipelines[p].slots[s];
       drawing.box(kTimeLeft, y, kTimeWidth, inner, "#f7f6f4");
       for (const char* colour : {kForward, kBackward, kWeight})
-        drawing.path(moves_of(slots, result.step.orders[p][s], colour, scale, y, inner), colour);
+        drawing.path(path_of_slots(slots, result.step.orders[p][s], colour, scale, y, inner), colour);
       const double end = result.step.pipelines[p].ends[s];
       drawing.box(kTimeLeft + end * scale, y, std::max(0.0, result.step.seconds - end) * scale, inner, kRest);
     }
-  drawing.text_at(kTimeLeft, y + 16, "0");
-  drawing.text_at(kTimeLeft + kTimeWidth, y + 16, text(Seconds(result.step.seconds)), "text-anchor=\"end\"");
-  drawing.text_at(kLeft, y + 16, "0");
-  drawing.text_at(kLeft + kMemoryWidth, y + 16, "all it has", "text-anchor=\"end\"");
+  drawing.draw_text(kTimeLeft, y + 16, "0");
+  drawing.draw_text(kTimeLeft + kTimeWidth, y + 16, text(Seconds(result.step.seconds)),
+                    "text-anchor=\"end\"");
+  drawing.draw_text(kLeft, y + 16, "0");
+  drawing.draw_text(kLeft + kMemoryWidth, y + 16, "capacity", "text-anchor=\"end\"");
   return drawing.text(kTimeLeft + kTimeWidth + 24, y + 32);
 }
 

@@ -1,4 +1,4 @@
-// See choose_plan.h.
+// Implements choose_plan.h: turns the options into a `Demand`, runs the search and applies the fallbacks.
 #include "settings/choose_plan.h"
 
 #include <cmath>
@@ -21,14 +21,15 @@
 namespace optimus {
 namespace {
 
-// Schedules that change what is learned are never chosen; who asks for one has the stages of 1F1B with it.
+// Schedules that change what is learned are never chosen automatically. If the user requests one, the search
+// runs with the stages of 1F1B and the schedule is replaced afterwards.
 std::optional<Schedule> asynchronous_schedule(const Constraints& layout) {
   if (layout.schedule.empty()) return std::nullopt;
   const Schedule asked = parse_schedule(layout.schedule, "--schedule");
   return is_asynchronous(asked) ? std::optional(asked) : std::nullopt;
 }
 
-// What was asked for, and what the engine runs: no expert parallelism, no offload.
+// The user's constraints, limited to what the engine runs: no expert parallelism, no offload.
 Constraints runnable(const TrainOptions& options) {
   Constraints constraints = options.layout;
   if (asynchronous_schedule(options.layout)) {
@@ -42,59 +43,61 @@ Constraints runnable(const TrainOptions& options) {
   };
   fix(constraints.ep, 1);
   if (options.microbatch) fix(constraints.microbatch, static_cast<int>(*options.microbatch));
-  if (options.is_recompute_given) constraints.recompute = options.recompute;
+  if (options.is_recompute_explicit) constraints.recompute = options.recompute;
   check(constraints);
   return constraints;
 }
 
-// What the planner is asked for so many devices.
+// The planner's demand for `cluster.num_devices()` devices.
 Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                  const Cluster& cluster, const Constraints& constraints,
                  const Constants& constants = fitted_constants()) {
   Demand demand{.model = model,
                 .cluster = cluster,
-                .software = our_software(),
+                .software = optimus_software(),
                 .constants = constants,
                 .batch = *options.batch,
                 .sequence_length = *options.sequence_length,
                 .precision = parse_precision(options.precision, "--precision"),
                 .constraints = constraints};
   demand.failures = options.failures;
-  demand.shares_memory = !device.is_gpu, demand.has_offload = false;
+  demand.shares_memory = !device.is_gpu, demand.supports_offload = false;
   if (const SaveRule rule = parse_save_rule(options.save_every, "--save-every"); rule.period.value > 0)
     demand.failures.checkpoint_every = rule.period;
-  const std::optional<Bytes> memory = device.memory_of_each(cluster.num_devices());
+  const std::optional<Bytes> memory = device.memory_per_worker(cluster.num_devices());
   if (memory && (!constraints.max_memory || *memory < *constraints.max_memory))
     demand.constraints.max_memory = memory;
   return demand;
 }
 
-// Copies of the model, each on its share of the batch.
-Plan copies_on(int size, const Demand& demand, const TrainOptions& options) {
+// Data-parallel replicas, each on its share of the batch.
+Plan replicas_on(int size, const Demand& demand, const TrainOptions& options) {
   UniformPlan all{.dp = size, .batch = demand.batch, .sequence_length = demand.sequence_length};
   all.microbatch =
       static_cast<int>(options.microbatch.value_or(std::max<std::int64_t>(1, demand.batch / size)));
   all.precision = demand.precision;
-  if (options.is_recompute_given) all.strategy.recompute = parse_recompute(options.recompute, "--recompute");
+  if (options.is_recompute_explicit)
+    all.strategy.recompute = parse_recompute(options.recompute, "--recompute");
   if (demand.constraints.zero) all.strategy.zero = demand.constraints.zero->least;
   return uniform_plan(demand.model, all);
 }
 
 std::string note_of(const SearchResult& found) {
-  std::string note = fmt::format("the planner chose {} of {} candidates", short_text(found.plan),
+  std::string note = fmt::format("plan: {} (best of {} candidates", short_text(found.plan),
                                  with_commas(found.num_candidates));
-  if (found.alternatives.empty()) return note;
+  if (found.alternatives.empty()) return note + ")";
   const Alternative& next = found.alternatives.front();
-  constexpr double kAsQuick = 5e-4;
+  constexpr double kEqualTime = 5e-4;
   const double slower = next.seconds / found.step.seconds - 1;
-  if (!next.fill.fits()) return fmt::format("{}; {}: {}", note, short_text(next.plan), next.why);
-  if (std::abs(slower) < kAsQuick) return fmt::format("{}; {} is as quick", note, short_text(next.plan));
-  return fmt::format("{}; {} would take {:.1f} % {}: {}", note, short_text(next.plan), 100 * std::abs(slower),
-                     slower > 0 ? "longer" : "less", next.why);
+  if (!next.peak_memory.fits()) return fmt::format("{}; {}: {})", note, short_text(next.plan), next.why);
+  if (std::abs(slower) < kEqualTime)
+    return fmt::format("{}; {} is equally fast)", note, short_text(next.plan));
+  return fmt::format("{}; {} is {:.1f} % {}: {})", note, short_text(next.plan), 100 * std::abs(slower),
+                     slower > 0 ? "slower" : "faster", next.why);
 }
 
-// What is wrong with the history, for the line about the plan.
-class Complaint final : public EventSink {
+// Collects a warning about the run history, for the line about the plan.
+class WarningCollector final : public EventSink {
  public:
   void report(const Event& event) override {
     if (const Warning* warning = std::get_if<Warning>(&event)) words = "; " + warning->text;
@@ -102,41 +105,43 @@ class Complaint final : public EventSink {
   std::string words;
 };
 
-// The devices as past runs have found them, else as they were measured on this machine, else as is usual.
-struct KnownMachines {
-  Corrected by_history;
+// The machines that the planner assumes: corrected by past runs, else as measured on this machine, else as
+// usual for the device type.
+struct AssumedMachines {
+  Corrected corrections;
   Cluster cluster;
   std::string note;
-  const Constants& constants() const { return by_history.constants; }
+  const Constants& constants() const { return corrections.constants; }
 };
 
-KnownMachines machines_known(const TrainOptions& options, const DeviceFacts& device, int size,
-                             Precision precision) {
-  Complaint complaint;
-  const std::vector<Residual> found = residuals(known_history(options.history, complaint));
+AssumedMachines assumed_machines(const TrainOptions& options, const DeviceFacts& device, int size,
+                                 Precision precision) {
+  WarningCollector warnings;
+  const std::vector<Residual> found = residuals(load_history(options.history, warnings));
   if (found.empty() && size <= device.count)
-    if (auto here = measured_machine(device.type, device.is_gpu, size, size, precision, complaint))
+    if (auto here = measured_machine(device.type, device.is_gpu, size, size, precision, warnings))
       return {{here->cluster.profile(), here->constants, {}},
               here->cluster,
-              complaint.words + "; by what was measured of this machine"};
-  Corrected machines = corrected(usual_machines(device, size), fitted_constants(), found);
+              warnings.words + "; costs as measured on this machine"};
+  Corrected machines = corrected(default_machines(device, size), fitted_constants(), found);
   Cluster cluster(machines.profile, fmt::format("cluster {}x{}", device.type, size));
-  std::string note = complaint.words;
+  std::string note = warnings.words;
   if (!machines.used.empty()) note += "; " + text(machines);
   return {std::move(machines), std::move(cluster), std::move(note)};
 }
 
-// The planner's best. It may leave devices out, because a small model is quicker on fewer; who wants devices used gets copies of
-// the model on all of them, if `may_copy` and constraints let them be.
-ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                   bool may_copy) {
-  const KnownMachines known =
-      machines_known(options, device, size, parse_precision(options.precision, "--precision"));
+// The planner's best plan. It may leave devices unused, because a small model can be faster on fewer devices.
+// If all devices have to be used, `may_copy` is set and the constraints allow it, the result is a replica of
+// the model on every device.
+ChosenPlan best_plan_on(int size, const TrainOptions& options, const ModelSpec& model,
+                        const DeviceFacts& device, bool may_copy) {
+  const AssumedMachines known =
+      assumed_machines(options, device, size, parse_precision(options.precision, "--precision"));
   const Constraints constraints = runnable(options);
   Demand demand = demand_of(options, model, device, known.cluster, constraints, known.constants());
-  // A second copy of state is not of asynchronous schedules.
+  // Asynchronous schedules have no redundant copy of the state.
   if (asynchronous_schedule(options.layout)) demand.failures.mtbf = Seconds(0);
-  SearchResult found = search(demand, Ground(known.cluster), {.refines = false, .is_uniform = true});
+  SearchResult found = search(demand, ClusterView(known.cluster), {.refines = false, .is_uniform = true});
   if (const auto schedule = asynchronous_schedule(options.layout)) {
     found.plan.schedule = *schedule;
     validate(found.plan, model, "--schedule " + options.layout.schedule);
@@ -145,26 +150,28 @@ ChosenPlan best_on(int size, const TrainOptions& options, const ModelSpec& model
                        constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
   if (num_devices(found.plan) == size || !is_free || !may_copy)
     return {found.plan, note_of(found) + known.note};
-  return {
-      copies_on(size, demand, options),
-      fmt::format("copies of the model on all {} devices; fewer are predicted to be quicker: --devices {}",
-                  size, num_devices(found.plan))};
+  return {replicas_on(size, demand, options),
+          fmt::format(
+              "replicas of the model on all {} devices; fewer are predicted to be faster: try --devices {}",
+              size, num_devices(found.plan))};
 }
 
-// The best; in a run that goes on without who is lost, one whose state is held twice where there is such a plan.
-ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& model,
-                        const DeviceFacts& device, bool may_copy) {
-  const ChosenPlan best = best_on(size, options, model, device, may_copy);
-  if (options.is_static || num_devices(best.plan) == 1 || can_lose(best.plan) > 0 ||
+// The best plan. A run that continues after the loss of a worker gets one with redundant copies of its state,
+// if such a plan exists.
+ChosenPlan survivable_plan_on(int size, const TrainOptions& options, const ModelSpec& model,
+                              const DeviceFacts& device, bool may_copy) {
+  const ChosenPlan best = best_plan_on(size, options, model, device, may_copy);
+  if (options.is_static || num_devices(best.plan) == 1 || num_tolerated_losses(best.plan) > 0 ||
       is_asynchronous(best.plan.schedule))
     return best;
   TrainOptions copies = options;
-  copies.failures.mtbf = kSoon;
+  copies.failures.mtbf = kShortMtbf;
   try {
-    ChosenPlan chosen = best_on(size, copies, model, device, may_copy);
-    if (can_lose(chosen.plan) == 0 || num_devices(chosen.plan) < num_devices(best.plan)) return best;
+    ChosenPlan chosen = best_plan_on(size, copies, model, device, may_copy);
+    if (num_tolerated_losses(chosen.plan) == 0 || num_devices(chosen.plan) < num_devices(best.plan))
+      return best;
     chosen.note +=
-        fmt::format("; {} would lose steps with a device: nobody else has its state", short_text(best.plan));
+        fmt::format("; {} has no redundant copy: losing a device would lose steps", short_text(best.plan));
     return chosen;
   } catch (const UserError&) {
     return best;
@@ -173,14 +180,14 @@ ChosenPlan surviving_on(int size, const TrainOptions& options, const ModelSpec& 
 
 }  // namespace
 
-HardwareProfile usual_machines(const DeviceFacts& device, int size) {
+HardwareProfile default_machines(const DeviceFacts& device, int size) {
   HardwareProfile machines = open_cluster(fmt::format("{}x{}", device.type, size)).profile();
-  if (const auto each = device.memory_of_each(size); each && !device.is_gpu)
+  if (const auto each = device.memory_per_worker(size); each && !device.is_gpu)
     machines.types.front().memory = *each;
   return machines;
 }
 
-DeviceFacts with_room_of(DeviceFacts device, Bytes held, int num_sharing) {
+DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int num_sharing) {
   if (!device.is_gpu) device.num_sharing = num_sharing;
   if (device.memory) *device.memory += Bytes(held.value * device.num_sharing.value_or(1));
   return device;
@@ -188,17 +195,18 @@ DeviceFacts with_room_of(DeviceFacts device, Bytes held, int num_sharing) {
 
 ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device) {
   const int size = static_cast<int>(options.devices.value_or(1));
-  ChosenPlan chosen = surviving_on(size, options, model, device, true);
+  ChosenPlan chosen = survivable_plan_on(size, options, model, device, true);
   if (num_devices(chosen.plan) < size)
-    throw UserError("no plan for {} devices meets the constraints; {} of them can be used", size,
+    throw UserError("no plan for {} devices meets the constraints; at most {} of them can be used", size,
                     num_devices(chosen.plan));
   return chosen;
 }
 
 namespace {
 
-// What holds also where nothing else that was asked for can be: an asynchronous schedule learns otherwise than others.
-Constraints unasked(const Constraints& asked) {
+// The constraints that hold even when nothing else of the request can be met: an asynchronous schedule learns
+// differently from the others.
+Constraints mandatory_constraints(const Constraints& asked) {
   Constraints left;
   left.max_memory = asked.max_memory;
   if (asynchronous_schedule(asked)) left.schedule = asked.schedule;
@@ -207,21 +215,22 @@ Constraints unasked(const Constraints& asked) {
 
 }  // namespace
 
-Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size) {
+Plan plan_for_size(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size) {
   std::optional<UserError> last;
   for (int used = size; used > 0; --used)
-    for (const bool is_asked : {true, false}) {
-      TrainOptions wish = options;
-      wish.plan.clear(), wish.devices = used;
-      if (!is_asked) wish.layout = unasked(options.layout), wish.is_recompute_given = false;
+    for (const bool keeps_constraints : {true, false}) {
+      TrainOptions proposal = options;
+      proposal.plan.clear(), proposal.devices = used;
+      if (!keeps_constraints)
+        proposal.layout = mandatory_constraints(options.layout), proposal.is_recompute_explicit = false;
       try {
-        const Plan plan = surviving_on(used, wish, model, device, true).plan;
+        const Plan plan = survivable_plan_on(used, proposal, model, device, true).plan;
         if (num_devices(plan) == used || used == 1) return plan;
       } catch (const UserError& error) {
         last = error;
       }
     }
-  throw last.value_or(UserError("no plan for {} devices", size));
+  throw last.value_or(UserError("no plan found for {} devices", size));
 }
 
 std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
@@ -229,7 +238,8 @@ std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const
   std::optional<UserError> first;
   for (int size = device.count; size > 1; size /= 2) {
     try {
-      ChosenPlan chosen = surviving_on(size, options, model, device, /*may_copy=*/*options.batch >= size);
+      ChosenPlan chosen =
+          survivable_plan_on(size, options, model, device, /*may_copy=*/*options.batch >= size);
       if (num_devices(chosen.plan) > 1) return chosen;
     } catch (const UserError& error) {
       if (!first) first = error;
@@ -249,28 +259,28 @@ namespace {
 double seconds_of_step(const Plan& plan, const ModelSpec& model, const DeviceFacts& device) {
   validate(plan, model, "the next plan");
   const int size = num_device_numbers(plan);
-  const Cluster cluster(usual_machines(device, size));
+  const Cluster cluster(default_machines(device, size));
   const DeviceMap map = DeviceMap::identity(size);
-  return StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})
+  return StepSimulator({plan, model, cluster, map, optimus_software(), format_of(plan.precision)})
       .seconds(fitted_constants());
 }
 
 }  // namespace
 
-FirstAnswers::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
-                                  const DeviceFacts& device, int most_devices) {
+InterimPlanner::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
+                                    const DeviceFacts& device, int most_devices) {
   return {
-      .choose = [=](int size) { return plan_for_any(options, model, device, size); },
+      .choose = [=](int size) { return plan_for_size(options, model, device, size); },
       .make_templates =
           [=] {
-            const Cluster cluster(usual_machines(device, most_devices));
+            const Cluster cluster(default_machines(device, most_devices));
             return PipelineTemplates::build(demand_of(options, model, device, cluster, runnable(options)),
-                                            {.most_nodes = most_devices});
+                                            {.max_nodes = most_devices});
           },
       .step_seconds = [=](const Plan& plan) { return seconds_of_step(plan, model, device); },
       .move_seconds =
-          [=](const WhereStateIs& from, const Plan& to) {
-            const PlanChange change = change_plan(from.plan, to, model, ranks_there(from));
+          [=](const StateLocation& from, const Plan& to) {
+            const PlanChange change = change_plan(from.plan, to, model, present_ranks(from));
             return RecoveryCosts{}.move_seconds(static_cast<double>(change.moved.value));
           },
   };

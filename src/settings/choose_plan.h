@@ -1,11 +1,12 @@
-// The plan of a training on several devices that nobody wrote: the planner's best among those that the engine can run.
+// Chooses the plan of a training on several devices when the user gives none: the planner's best among the
+// plans that the engine can run.
 #pragma once
 
 #include <optional>
 #include <string>
 
 #include "cluster/hardware.h"
-#include "elastic/first_answer.h"
+#include "elastic/interim_plan.h"
 #include "plan/plan.h"
 #include "search/demand.h"
 #include "settings/options.h"
@@ -13,38 +14,43 @@
 
 namespace optimus {
 
-// A mean time between failures with which no plan without copies of its state is worth its speed: for runs that are to survive.
-inline constexpr Seconds kSoon{600};
+// A mean time between failures so short that the planner always pays for redundant copies of the state: for
+// runs that must tolerate losses.
+inline constexpr Seconds kShortMtbf{600};
 
 struct ChosenPlan {
   Plan plan;
-  std::string note;  // one line: of how many, and why the next best is not it
+  std::string note;  // one line: the number of candidates, and why the next best was not chosen
 };
 
-// Batch, sequence length and precision are resolved. All of options.devices are used. Throws UserError when nothing fits.
+// Requires a resolved batch, sequence length and precision. Uses all of `options.devices`. Throws UserError
+// if nothing fits.
 ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device);
 
-// Where nobody said how many devices: a plan for all that are there, or for as many as model and batch can use. Nothing when that
-// is one. Throws UserError when what was asked of the plan cannot be.
+// For runs without --devices: a plan for all available devices, or for as many as the model and the batch can
+// use. Returns nothing if that is a single device. Throws UserError if the constraints cannot be met.
 std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
                                               const DeviceFacts& device);
 
-// For so many devices, whatever was asked of the plan when there were more or fewer: as that, where it can be, else the best; idle
-// ones where not all can be used. One that holds all state twice is preferred. Throws UserError when nothing fits.
-Plan plan_for_any(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size);
+// A plan for `size` devices after their number has changed: one that meets the user's constraints if
+// possible, else the best plan; some devices stay idle if not all can be used. Prefers plans with redundant
+// copies of the state. Throws UserError if nothing fits.
+Plan plan_for_size(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size);
 
-// So many devices as is usual of their type. Workers on a processor have what it has for each of them.
-HardwareProfile usual_machines(const DeviceFacts& device, int size);
+// `size` devices with the usual properties of their type. Workers on a processor share its memory.
+HardwareProfile default_machines(const DeviceFacts& device, int size);
 
-// What plans to come have while one runs that holds so much on each worker, of which so many share this machine: that, too.
-DeviceFacts with_room_of(DeviceFacts device, Bytes held, int num_sharing);
+// The memory that later plans may use while a running plan owns `held` bytes on each of `num_sharing` workers
+// of this machine: the free memory plus what the running plan owns.
+DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int num_sharing);
 
-// What the planner is asked for this training on a cluster. Options, model and cluster must outlive it.
+// The planner's demand for this training on a cluster. Options, model and cluster must outlive it.
 Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                  const Cluster& cluster);
 
-// What answers when ranks are lost or come (first_answer.h), in a run of up to so many.
-FirstAnswers::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
-                                  const DeviceFacts& device, int most_devices);
+// The callbacks that `InterimPlanner` uses when ranks are lost or join (first_answer.h), in a run of at most
+// `most_devices` devices.
+InterimPlanner::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
+                                    const DeviceFacts& device, int most_devices);
 
 }  // namespace optimus

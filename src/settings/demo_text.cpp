@@ -1,4 +1,4 @@
-// See demo_text.h.
+// Implements demo_text.h: finds the newest headers under /usr/include/c++ and tokenizes them.
 #include "settings/demo_text.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// The folder of the newest version: /usr/include/c++/12.
+// The folder of the newest version, for example /usr/include/c++/12.
 Path header_folder() {
   std::error_code error;
   Path newest;
@@ -22,15 +22,15 @@ Path header_folder() {
     if (std::stoi(name) > version) version = std::stoi(name), newest = at->path();
   }
   if (newest.empty())
-    throw UserError("no C++ headers in /usr/include/c++ to train on; give your own text with --data FILE");
+    throw UserError("no C++ headers in /usr/include/c++ to train on; pass your own text with --data FILE");
   return newest;
 }
 
-bool names_licence(std::string_view text) {
+bool names_license(std::string_view text) {
   return text.find("icense") != std::string_view::npos || text.find("Copyright") != std::string_view::npos;
 }
 
-// The end of the comment that the text begins with: lines of // or one /* … */; 0 when there is none.
+// The end of the comment at the start of the text (lines of // or one /* … */), or 0 if there is none.
 std::size_t comment_end(std::string_view text) {
   if (text.starts_with("/*")) {
     const std::size_t end = text.find("*/");
@@ -47,12 +47,12 @@ std::size_t comment_end(std::string_view text) {
 
 }  // namespace
 
-std::string_view without_licence(std::string_view text) {
+std::string_view without_license(std::string_view text) {
   while (true) {
     while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())) != 0)
       text.remove_prefix(1);
     const std::size_t end = comment_end(text);
-    if (end == 0 || !names_licence(text.substr(0, end))) return text;
+    if (end == 0 || !names_license(text.substr(0, end))) return text;
     text.remove_prefix(end);
   }
 }
@@ -73,10 +73,10 @@ std::shared_ptr<const TokenSet> demo_text(const Tokenizer& tokenizer) {
     const Outcome<std::string> text = read_file(file, Bytes(1 << 20));
     if (!text || text->find('\0') != std::string::npos) continue;
     starts.push_back(std::ssize(tokens));
-    tokenizer.encode(without_licence(*text), tokens);
+    tokenizer.encode(without_license(*text), tokens);
     if (const auto end = tokenizer.end_of_document()) tokens.push_back(*end);
   }
-  if (tokens.empty()) throw UserError("{} holds no text; give your own with --data FILE", folder.string());
+  if (tokens.empty()) throw UserError("{} contains no text; pass your own with --data FILE", folder.string());
   return tokens_in_memory(std::move(tokens), std::move(starts));
 }
 

@@ -1,4 +1,5 @@
-// Text that every machine with a compiler has: the C++ standard library's headers, without the licence that each begins with.
+// Text that exists on every machine with a compiler: the headers of the C++ standard library, without their
+// license comments.
 #pragma once
 
 #include <memory>
@@ -8,9 +9,9 @@
 
 namespace optimus {
 
-// Throws UserError when this machine has no such headers.
+// Throws UserError if this machine has no such headers.
 std::shared_ptr<const TokenSet> demo_text(const Tokenizer& tokenizer);
-// A text without the comment that it begins with, when that names a licence.
-std::string_view without_licence(std::string_view text);
+// The text without its leading comment if that comment names a license.
+std::string_view without_license(std::string_view text);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See evaluate_plan.h.
+// Implements evaluate_plan.h: checks the requested grid and builds a uniform plan from it.
 #include "settings/evaluate_plan.h"
 
 #include <algorithm>
@@ -10,34 +10,35 @@
 namespace optimus {
 namespace {
 
-constexpr std::int64_t kMostEvalDevices = 4096;
+constexpr std::int64_t kMaxEvalDevices = 4096;
 
 bool has_grid(const EvalLayout& layout) {
   return layout.tp || layout.pp || layout.cp || layout.dp || layout.zero;
 }
 
-void refuse_nonsense(const EvalLayout& layout) {
+void check_option_ranges(const EvalLayout& layout) {
   const auto check = [](const char* name, const std::optional<std::int64_t>& value, std::int64_t least,
                         std::int64_t most) {
     if (value && (*value < least || *value > most))
-      throw UsageError("--{}: {} is not a number from {} to {}", name, *value, least, most);
+      throw UsageError("--{}: {} is out of range, expected {} to {}", name, *value, least, most);
   };
-  check("devices", layout.devices, 1, kMostEvalDevices), check("tp", layout.tp, 1, kMostEvalDevices);
-  check("pp", layout.pp, 1, kMostEvalDevices), check("cp", layout.cp, 1, kMostEvalDevices);
-  check("dp", layout.dp, 1, kMostEvalDevices), check("zero", layout.zero, 0, 3);
+  check("devices", layout.devices, 1, kMaxEvalDevices), check("tp", layout.tp, 1, kMaxEvalDevices);
+  check("pp", layout.pp, 1, kMaxEvalDevices), check("cp", layout.cp, 1, kMaxEvalDevices);
+  check("dp", layout.dp, 1, kMaxEvalDevices), check("zero", layout.zero, 0, 3);
   if (!layout.plan.empty() && has_grid(layout))
-    throw UsageError("--plan says how the model is split; leave --tp, --pp, --cp, --dp and --zero away");
+    throw UsageError(
+        "--plan already specifies how the model is split; remove --tp, --pp, --cp, --dp and --zero");
 }
 
-// Of the grid that was asked for, without dp.
-std::int64_t model_width(const EvalLayout& layout) {
+// The product of tp, pp and cp in the requested grid.
+std::int64_t model_parallel_size(const EvalLayout& layout) {
   return layout.tp.value_or(1) * layout.pp.value_or(1) * layout.cp.value_or(1);
 }
 
 Plan grid_plan(const EvalLayout& layout, const ModelSpec& model, const EvalWork& work) {
-  const std::int64_t dp = num_devices(layout) / model_width(layout), pp = layout.pp.value_or(1);
-  // Enough micro-batches to keep every stage busy, and as many tokens in each as keep products efficient.
-  const std::int64_t usual = std::max<std::int64_t>(1, work.tokens_at_once / work.sequence_length);
+  const std::int64_t dp = num_devices(layout) / model_parallel_size(layout), pp = layout.pp.value_or(1);
+  // Enough micro-batches to keep every stage busy, and enough tokens in each for efficient GEMMs.
+  const std::int64_t usual = std::max<std::int64_t>(1, work.tokens_per_pass / work.sequence_length);
   const std::int64_t batch = work.batch.value_or(usual * dp * pp);
   UniformPlan shape{.pp = static_cast<int>(pp),
                     .dp = static_cast<int>(dp),
@@ -55,20 +56,22 @@ Plan grid_plan(const EvalLayout& layout, const ModelSpec& model, const EvalWork&
 }  // namespace
 
 int num_devices(const EvalLayout& layout) {
-  refuse_nonsense(layout);
+  check_option_ranges(layout);
   if (!layout.plan.empty()) {
     const int planned = num_devices(read_plan(layout.plan));
     if (layout.devices && *layout.devices != planned)
-      throw UsageError("--devices {}: {} is a plan for {}", *layout.devices, layout.plan.string(), planned);
+      throw UsageError("--devices {}: {} is a plan for {} devices", *layout.devices, layout.plan.string(),
+                       planned);
     return planned;
   }
-  const std::int64_t width = model_width(layout);
-  if (width > kMostEvalDevices)
-    throw UsageError("--tp, --pp and --cp together are {} devices, more than {}", width, kMostEvalDevices);
+  const std::int64_t width = model_parallel_size(layout);
+  if (width > kMaxEvalDevices)
+    throw UsageError("--tp, --pp and --cp together need {} devices, more than the limit of {}", width,
+                     kMaxEvalDevices);
   const std::int64_t devices = layout.devices.value_or(width * layout.dp.value_or(1));
-  if (devices > kMostEvalDevices || devices % width != 0 ||
+  if (devices > kMaxEvalDevices || devices % width != 0 ||
       devices / width != layout.dp.value_or(devices / width))
-    throw UsageError("--devices {}: tp {} x pp {} x cp {} x dp {} does not make that", devices,
+    throw UsageError("--devices {}: does not equal tp {} x pp {} x cp {} x dp {}", devices,
                      layout.tp.value_or(1), layout.pp.value_or(1), layout.cp.value_or(1),
                      layout.dp ? std::to_string(*layout.dp) : "any");
   return static_cast<int>(devices);
@@ -82,7 +85,8 @@ Plan evaluation_plan(const EvalLayout& layout, const ModelSpec& model, const Eva
   }
   Plan plan = read_plan(layout.plan);
   if (work.batch && *work.batch != plan.batch)
-    throw UsageError("--batch {}: {} has {} sequences a step", *work.batch, layout.plan.string(), plan.batch);
+    throw UsageError("--batch {}: {} has {} sequences per step", *work.batch, layout.plan.string(),
+                     plan.batch);
   plan.sequence_length = work.sequence_length;
   if (work.precision) {
     plan.precision = *work.precision;

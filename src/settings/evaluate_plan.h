@@ -1,5 +1,6 @@
-// The plan of an evaluation on several devices: one that was written for training, or a grid of tp, pp, cp and dp. No planner: a forward keeps
-// little, and any plan gives the same figures. Pure.
+// Builds the plan of an evaluation on several devices: a training plan from a file, or a grid of tp, pp, cp
+// and dp. The planner is not needed, because a forward pass keeps few activations and every plan gives the
+// same result. Pure.
 #pragma once
 
 #include "plan/plan.h"
@@ -7,15 +8,16 @@
 
 namespace optimus {
 
-// How many devices are wanted; 1 when nothing was said of any. Throws UsageError when what was said does not go together.
+// The number of devices requested; 1 if no flag requests any. Throws UsageError if the flags contradict each
+// other.
 int num_devices(const EvalLayout& layout);
 
 struct EvalWork {
-  std::int64_t windows = 1, sequence_length = 1, tokens_at_once = 2048;
-  std::optional<std::int64_t> batch{};  // windows at a time, over all devices
+  std::int64_t windows = 1, sequence_length = 1, tokens_per_pass = 2048;
+  std::optional<std::int64_t> batch{};  // windows computed at a time, over all devices
   std::optional<Precision> precision{};
 };
-// For more than one device, or a plan from a file. Throws UserError.
+// For more than one device, or for a plan from a file. Throws UserError.
 Plan evaluation_plan(const EvalLayout& layout, const ModelSpec& model, const EvalWork& work);
 
 }  // namespace optimus

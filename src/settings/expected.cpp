@@ -1,4 +1,4 @@
-// See expected.h.
+// Implements expected.h.
 #include "settings/expected.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace optimus {
 namespace {
 
 bool has_measured(const DeviceType& type, Precision precision) {
-  return DeviceCost(type, 1, our_software(), fitted_constants()).measured(format_of(precision).format) !=
+  return DeviceCost(type, 1, optimus_software(), fitted_constants()).measured(format_of(precision).format) !=
          nullptr;
 }
 
@@ -25,7 +25,7 @@ std::optional<DeviceType> measured_type(const std::string& name, EventSink& even
     for (const DeviceType& type : here.profile().types)
       if (type.name == name) return type;
   } catch (const UserError& error) {
-    events.report(Warning{fmt::format("{}; optimus profile --hardware writes it anew", error.what())});
+    events.report(Warning{fmt::format("{}; run optimus profile --hardware to write it again", error.what())});
   }
   return std::nullopt;
 }
@@ -35,7 +35,7 @@ std::optional<MeasuredMachine> measured_machine(const std::string& name, bool is
   const std::optional<DeviceType> type = measured_type(name, events);
   if (!type || !has_measured(*type, precision)) return std::nullopt;
   return MeasuredMachine{
-      Cluster(several_of(open_cluster("here").profile(), *type, num_devices, is_gpu ? 1 : num_sharing)),
+      Cluster(replicate_device(open_cluster("here").profile(), *type, num_devices, is_gpu ? 1 : num_sharing)),
       with_measured_links(fitted_constants())};
 }
 
@@ -51,24 +51,25 @@ std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& 
   const Cluster cluster(profile);
   const DeviceMap map = DeviceMap::identity(1);
   if (!has_measured(type, plan.precision)) return std::nullopt;
-  return StepSimulator({plan, model, cluster, map, our_software(), format_of(plan.precision)})
+  return StepSimulator({plan, model, cluster, map, optimus_software(), format_of(plan.precision)})
       .seconds(fitted_constants());
 }
 
 std::optional<ExpectedStep> expected_step(const std::string& name, bool is_gpu, const Plan& plan,
                                           const ModelSpec& model, EventSink& events) {
   if (model.is_custom()) return std::nullopt;
-  // Devices that the plan does without may lie between those that it has.
+  // Devices that the plan does not use may lie between those that it uses.
   const int numbers = num_device_numbers(plan);
   const auto measured = measured_machine(name, is_gpu, numbers, num_devices(plan), plan.precision, events);
   const Cluster cluster = measured ? measured->cluster : open_cluster(fmt::format("{}x{}", name, numbers));
   const DeviceMap map = DeviceMap::identity(numbers);
-  const StepSimulator simulator({plan, model, cluster, map, our_software(), format_of(plan.precision)});
+  const StepSimulator simulator({plan, model, cluster, map, optimus_software(), format_of(plan.precision)});
   const Constants constants = measured ? measured->constants : fitted_constants();
-  return ExpectedStep{measured
-                          ? "what was measured of this machine"
-                          : fmt::format("what is usual of {}; optimus profile --hardware measures", name),
-                      simulator.run(constants), simulator.instructions(constants, kMostTraced)};
+  return ExpectedStep{
+      measured
+          ? "the measurements of this machine"
+          : fmt::format("typical figures for {} (optimus profile --hardware measures this machine)", name),
+      simulator.run(constants), simulator.instructions(constants, kMaxTracedInstructions)};
 }
 
 std::vector<double> predicted_seconds(const std::string& type, const Plan& plan, const ModelSpec& model,
@@ -77,7 +78,7 @@ std::vector<double> predicted_seconds(const std::string& type, const Plan& plan,
   const int size = num_device_numbers(plan);
   const Cluster cluster = open_cluster(fmt::format("{}x{}", type, size));
   const DeviceMap map = DeviceMap::identity(size);
-  const Software software = our_software();
+  const Software software = optimus_software();
   const Setup setup{plan, model, cluster, map, software, format_of(plan.precision)};
   const ModelWork work = work_of(model, plan.sequence_length);
   return PricedProgram(setup, work, program, Device{0}).price(fitted_constants());

@@ -1,4 +1,5 @@
-// What a training should take on this machine, where `optimus profile --hardware` has measured it.
+// The expected step time of a training on this machine, from what `optimus profile --hardware` has measured,
+// else from typical figures.
 #pragma once
 
 #include <optional>
@@ -12,11 +13,12 @@
 
 namespace optimus {
 
-// The measured type of that name ("cpu", "h200"), if this machine was measured. A file that cannot be read is warned of.
+// The measured device type of that name ("cpu", "h200"), if this machine was measured. Warns if the file
+// cannot be read.
 std::optional<DeviceType> measured_type(const std::string& name, EventSink& events);
 
-// So many devices of that type, joined as this machine was measured; processors are shared by so many workers. Nothing where kernels of
-// the precision were not measured.
+// `num_devices` devices of the measured type, connected as measured on this machine; `num_sharing` workers
+// share a processor. Returns nothing if no kernels of the precision were measured.
 struct MeasuredMachine {
   Cluster cluster;
   Constants constants;
@@ -24,23 +26,24 @@ struct MeasuredMachine {
 std::optional<MeasuredMachine> measured_machine(const std::string& name, bool is_gpu, int num_devices,
                                                 int num_sharing, Precision precision, EventSink& events);
 
-// Seconds of a step of a plan of one device; nothing when kernels of its precision were not measured, or the model is no
-// transformer.
+// Seconds per step of a single-device plan. Returns nothing if no kernels of its precision were measured, or
+// if the model is not a transformer.
 std::optional<double> expected_step_seconds(const DeviceType& type, const Plan& plan, const ModelSpec& model);
 
-// The step of any plan, instruction by instruction, on devices of one type of this machine: as it was measured, else as standard
-// clusters have it. Several workers on a processor share what was measured of all of it.
+// The predicted step of any plan, instruction by instruction, on devices of one type: from measurements of
+// this machine, else from the standard cluster of that type. Several workers on one processor share its
+// measured throughput.
 struct ExpectedStep {
-  std::string by;  // what the figures come from
+  std::string by;  // the source of the figures
   StepPrediction step;
   std::vector<TracedInstruction> instructions;
 };
-// Nothing for a model that is no transformer.
+// Returns nothing if the model is not a transformer.
 std::optional<ExpectedStep> expected_step(const std::string& type, bool is_gpu, const Plan& plan,
                                           const ModelSpec& model, EventSink& events);
 
-// Of each instruction of a device's program, on devices of a type as standard clusters name them (processors are taken as one core
-// each); empty for models of modules.
+// Predicted seconds of each instruction of a device's program, on a standard cluster of that device type (a
+// processor device counts as one core). Empty for models of modules.
 std::vector<double> predicted_seconds(const std::string& type, const Plan& plan, const ModelSpec& model,
                                       const Program& program);
 

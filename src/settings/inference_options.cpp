@@ -1,4 +1,4 @@
-// See inference_options.h.
+// Implements inference_options.h: the flags of eval and generate, with their help texts.
 #include "settings/inference_options.h"
 
 #include "plan/plan.h"
@@ -6,48 +6,51 @@
 namespace optimus {
 namespace {
 
-constexpr const char* kModelHelp = "a Hugging Face folder, a run or a checkpoint";
-constexpr const char* kTokenizerHelp = "how text is tokenized (default: the model folder's, else bytes)";
+constexpr const char* kModelHelp = "Hugging Face folder, run or checkpoint";
+constexpr const char* kTokenizerHelp =
+    "tokenizer of the text (default: the one in the model's folder, else bytes)";
 
 }  // namespace
 
 void declare(OptionTable& table, ComputeOptions& o) {
   table.add_word("precision", o.precision, precision_words(),
-                 "of weights and activations (default: fp32 on processors, bf16 on GPUs)");
-  table.add("device", o.device, "cpu|cuda", "where to compute (default: a GPU where there is one)");
-  table.add("threads", o.threads, "N", "threads of a processor device (default: all cores)");
+                 "precision of weights and activations (default: fp32 on CPU, bf16 on GPU)");
+  table.add("device", o.device, "cpu|cuda",
+            "device type to compute on (default: cuda if a GPU is available)");
+  table.add("threads", o.threads, "N", "number of CPU threads (default: all cores)");
 }
 
 void declare(OptionTable& table, EvalOptions& o) {
   table.add("model", o.model, "M", kModelHelp).is_required = true;
-  table.add("data", o.data, "D", "text, jsonl, a folder, or the prefix of token files").is_required = true;
+  table.add("data", o.data, "D", "text file, jsonl file, folder, or prefix of token files").is_required =
+      true;
   table.add("tokenizer", o.tokenizer, "bytes|FILE", kTokenizerHelp);
-  table.add(
-      "seq", o.sequence_length, "N",
-      "tokens of a window; the last partial one is left out (default: the model's longest, at most 1024)");
-  table.add("batch", o.batch, "B", "windows computed at a time (changes no result beyond rounding)");
+  table.add("seq", o.sequence_length, "N",
+            "number of tokens per window; the last partial window is dropped (default: the model's maximum, "
+            "at most 1024)");
+  table.add("batch", o.batch, "B", "number of windows computed at a time (changes results only by rounding)");
   declare(table, o.compute);
   table.add("devices", o.layout.devices, "N",
-            "devices that share the work: GPUs, else threads of this machine (default: one)");
-  table.add("plan", o.layout.plan, "FILE", "share it as this plan does");
-  table.add("tp", o.layout.tp, "N", "tensor parallel devices");
-  table.add("pp", o.layout.pp, "N", "stages of a pipeline");
-  table.add("cp", o.layout.cp, "N", "context parallel devices: parts of a window");
-  table.add("dp", o.layout.dp, "N", "data parallel replicas (default: the rest of the devices)");
-  table.add("zero", o.layout.zero, "N", "3: the replicas share the weights");
+            "number of devices to use: GPUs, else threads of this machine (default: 1)");
+  table.add("plan", o.layout.plan, "FILE", "use the layout of this plan");
+  table.add("tp", o.layout.tp, "N", "tensor parallel size");
+  table.add("pp", o.layout.pp, "N", "number of pipeline stages");
+  table.add("cp", o.layout.cp, "N", "context parallel size: each device computes a part of the window");
+  table.add("dp", o.layout.dp, "N", "number of data parallel replicas (default: the remaining devices)");
+  table.add("zero", o.layout.zero, "N", "ZeRO level; 3 shards the weights over the replicas");
 }
 
 void declare(OptionTable& table, TextOptions& o) {
   table.add("model", o.model, "M", kModelHelp).is_required = true;
   table.add("tokenizer", o.tokenizer, "bytes|FILE", kTokenizerHelp);
-  table.add("prompt", o.prompt, "TEXT", "what the text begins with");
-  table.add("prompt-ids", o.prompt_ids, "1,2,3", "the same as token ids");
-  table.add("tokens", o.num_tokens, "N", "new tokens");
-  table.add("greedy", o.is_greedy, "always the likeliest token");
-  table.add("temperature", o.temperature, "T", "how much chance plays a part; 0: none (default: 0.8)");
-  table.add("top-p", o.top_p, "P", "choose among the likeliest tokens that together have this chance");
-  table.add("seed", o.seed, "N", "of the choices");
-  table.add("stop", o.stops, "end early at a token that ends a text");
+  table.add("prompt", o.prompt, "TEXT", "text to continue");
+  table.add("prompt-ids", o.prompt_ids, "1,2,3", "prompt as comma-separated token ids, instead of --prompt");
+  table.add("tokens", o.num_tokens, "N", "number of tokens to generate");
+  table.add("greedy", o.is_greedy, "always pick the most likely token");
+  table.add("temperature", o.temperature, "T", "sampling temperature; 0 is greedy (default: 0.8)");
+  table.add("top-p", o.top_p, "P", "sample from the smallest set of tokens with this total probability");
+  table.add("seed", o.seed, "N", "random seed for sampling");
+  table.add("stop", o.stops, "stop at an end-of-text token");
   declare(table, o.compute);
 }
 

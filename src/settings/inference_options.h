@@ -1,4 +1,4 @@
-// What a user can say to the commands that use a trained model: eval and generate.
+// The options of the commands that use a trained model: eval and generate.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,13 @@
 namespace optimus {
 
 struct ComputeOptions {
-  std::string precision;  // empty: fp32 on processors, bf16 on GPUs
-  std::string device;     // cpu, cuda, cuda:N; empty: CUDA where there is one
+  std::string precision;  // empty: fp32 on CPU, bf16 on GPU
+  std::string device;     // cpu, cuda, cuda:N; empty: cuda if a GPU is available
   std::int64_t threads = 0;
 };
 void declare(OptionTable& table, ComputeOptions& options);
 
-// How an evaluation is shared out.
+// How an evaluation is split over devices.
 struct EvalLayout {
   std::optional<std::int64_t> devices{}, tp{}, pp{}, cp{}, dp{}, zero{};
   Path plan{};

@@ -1,4 +1,4 @@
-// See learning_rate.h.
+// Implements learning_rate.h.
 #include "settings/learning_rate.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ double learning_rate_at(const LearningRate& rate, std::int64_t step) {
     if (rate.total <= begin) return 1.0;
     return std::clamp(static_cast<double>(step - begin) / static_cast<double>(rate.total - begin), 0.0, 1.0);
   };
-  double left = 1;  // of the way from the lowest to the highest
+  double left = 1;  // fraction of the way from the lowest rate to the highest
   switch (rate.shape) {
     case LearningRateShape::cosine:
       left = 0.5 * (1 + std::cos(std::numbers::pi * progress(rate.warmup)));

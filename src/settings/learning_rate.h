@@ -1,4 +1,4 @@
-// The learning rate of a step.
+// The learning rate schedule.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@ struct LearningRate {
   std::int64_t warmup = 0, total = 0;  // steps
 };
 
-// Step from 1. Grows linearly to the highest at step `warmup`, then falls to the lowest at step `total`: along a cosine, a line,
-// or (wsd) only in the last fifth of all steps; constant stays.
+// `step` counts from 1. The rate grows linearly to the highest value at step `warmup`, then falls to the
+// lowest value at step `total`: along a cosine, along a line, or (wsd) only during the last fifth of all
+// steps. `constant` stays at the highest value.
 double learning_rate_at(const LearningRate& rate, std::int64_t step);
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// What a user can say about a training: one struct, declared once as flags and settings-file keys. Values that are not given
-// are filled in by resolve (settings/settings.h), which says where each came from.
+// The options of a training: one struct, declared once as flags and as settings-file keys. `resolve`
+// (settings/settings.h) fills in the values that are not given and records the origin of each.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 #include "data/samples.h"
 #include "model/options.h"
 #include "reshard/plan_change.h"
-#include "schedule/deal.h"
+#include "schedule/sample_assignment.h"
 #include "search/demand.h"
 
 namespace optimus {
@@ -23,64 +23,69 @@ enum class Redundancy { keep, automatic };
 
 struct TrainOptions {
   ModelOptions model;
-  bool from_scratch = false;      // the model's folder may have weights: start from random ones
+  bool from_scratch = false;      // ignore the weights in the model's folder and start from random ones
   std::vector<std::string> data;  // one name, or weight name weight name …
   std::string tokenizer;
   Path run;
 
   std::optional<std::int64_t> steps, batch, microbatch, sequence_length;
-  std::string batch_ramp, sequence_ramp;  // plan/phase.h has the words; empty: as they are from the begin
+  std::string batch_ramp, sequence_ramp;  // plan/phase.h defines the syntax; empty: constant
   std::optional<double> learning_rate;
   std::optional<std::int64_t> warmup;
   LearningRateShape shape = LearningRateShape::cosine;
-  double least_learning_rate = 0.1;  // of the highest, at the end
+  double min_learning_rate_fraction = 0.1;  // final rate as a fraction of the highest
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, clip = 1;
   std::int64_t seed = 1;
   std::string precision, recompute = "none";
-  bool is_recompute_given = false;  // by somebody: no plan has another; set when settings are resolved
+  // whether the user specified it, so that no plan uses another; set by `resolve`
+  bool is_recompute_explicit = false;
   std::optional<std::int64_t> recompute_layers;
   std::optional<double> dropout;
   SampleOptions samples;
 
-  // None: of the command all GPUs, or as many workers as there are cores; in a program, whose ranks are threads, one.
+  // Empty: the command uses all GPUs, or as many workers as there are cores; the library, whose ranks are
+  // threads, uses one.
   std::optional<std::int64_t> devices;
-  std::string device;  // cpu, cuda, cuda:N; empty: CUDA where there is one
+  std::string device;  // cpu, cuda, cuda:N; empty: cuda if a GPU is available
   std::int64_t threads = 0;
-  Seconds patience{300};        // for workers that do not answer
-  Seconds start_patience{600};  // for ranks of a launcher that have not come yet
-  std::string notice;           // where a machine says that it will be taken (notice.h); empty: nowhere
-  std::string store;            // where workers meet: etcd://host:port; empty: a store of our own
-  Path token_file;              // with the run's token, of runs over several hosts
+  Seconds timeout{300};        // timeout for workers that do not answer
+  Seconds start_timeout{600};  // timeout for ranks of a launcher that have not joined yet
+  std::string notice;          // source of the preemption notice (notice.h); empty: none
+  std::string store;           // rendezvous store: etcd://host:port; empty: a store hosted by the run
+  Path token_file;             // file with the run's token, for runs over several hosts
   Path plan;
-  std::string switch_at;                 // STEP:PLAN,…: plans that the run goes on with (switch_script.h)
-  Dealing dealing = Dealing::by_cost;    // of a step's samples among replicas
-  WhenEarly precopy = WhenEarly::never;  // whether state is sent before the pause of a change of plan
-  Constraints layout;                    // of the plan that is chosen
-  Failures failures;                     // what it reckons with
+  std::string switch_at;                       // STEP:PLAN,…: the plans to switch to (switch_script.h)
+  SampleOrder dealing = SampleOrder::by_cost;  // how a step's samples are assigned to replicas
+  PrecopyMode precopy = PrecopyMode::never;    // whether state is sent before the pause of a plan change
+  Constraints layout;                          // constraints on the chosen plan
+  Failures failures;                           // failure rates that the planner assumes
   bool is_static = false;
-  // Whether state that is held twice stays so; else the policy may give that up, or take it up, by how often devices are lost.
+  // Whether redundant state copies are always kept; otherwise the policy may drop or add them, depending on
+  // the failure rate.
   Redundancy redundancy = Redundancy::keep;
-  std::string history = "none";  // of past runs (run_history.h): a file, here, none
+  std::string history = "none";  // of past runs (run_history.h): a file, here or none
   std::string
-      policy;     // that decides about changes of plan (adapt/decide.h); empty: rule, where it can be trusted
-  Path learned;   // the network of the policy learned; none: the shipped one
-  Path foretold;  // what will happen to the machines (adapt/time_line.h): for the policy oracle
+      // decides about plan changes (adapt/decide.h); empty: rule, where its measurements can be trusted
+      policy;
+  Path learned;   // network of the policy `learned`; empty: the built-in one
+  Path foretold;  // scripted machine conditions (adapt/time_line.h) for the policy `oracle`
 
-  Path resume;                     // a run
-  std::string save_every = "30m";  // steps, or a duration
+  Path resume;                     // a run's folder
+  std::string save_every = "30m";  // a number of steps, or a duration
   std::int64_t keep_last = 2, keep_every = 0;
-  std::int64_t memory_every = 0;  // steps between checkpoints in the host's memory (memory_level.h); 0: none
+  std::int64_t memory_every = 0;  // steps between checkpoints in host memory (memory_level.h); 0: none
   Path memory_folder = "/dev/shm";
 
-  Path profile;  // where instructions of a few steps are shown in time; empty: nowhere
+  Path profile;  // file for the trace of a few steps; empty: none
 
   std::int64_t eval_every = 0;
   double validation = 0.05;  // fraction of the data
   std::int64_t sample_tokens = 250;
-  ExportFormat export_format = ExportFormat::none;  // what is written into the run's folder export at the end
+  // format of the model that is written to RUN/export at the end
+  ExportFormat export_format = ExportFormat::none;
 };
 void declare(OptionTable& table, TrainOptions& options);
-// Whether anything was said of the plan that is chosen.
+// Whether any constraint on the chosen plan is given.
 bool has_layout(const Constraints& constraints);
 
 }  // namespace optimus

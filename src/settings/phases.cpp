@@ -1,4 +1,4 @@
-// See phases.h.
+// Implements phases.h.
 #include "settings/phases.h"
 
 #include <algorithm>
@@ -19,20 +19,20 @@ bool is_for(const Plan& plan, const Phase& phase) {
   return plan.batch == phase.batch && plan.sequence_length == phase.sequence_length;
 }
 
-Plan same_for(const Plan& plan, const Phase& phase, const ModelSpec& model) {
+Plan plan_for_phase(const Plan& plan, const Phase& phase, const ModelSpec& model) {
   Plan result = with_batch(plan, phase.batch, phase.sequence_length);
   validate(result, model,
            fmt::format("the plan for batches of {} x {} tokens", phase.batch, phase.sequence_length));
   return result;
 }
 
-// Of a run that goes on as it was.
-std::optional<Plan> kept_plan(const TrainOptions& options, const TrainSettings& settings,
-                              const Phase& phase) {
+// The saved plan of a phase, if the run is resumed with its own plan.
+std::optional<Plan> saved_phase_plan(const TrainOptions& options, const TrainSettings& settings,
+                                     const Phase& phase) {
   const Path path = phase_path(settings.run, phase);
   std::error_code error;
-  const bool goes_on = !options.resume.empty() && options.plan == settings.run / "plan.json";
-  if (!goes_on || !std::filesystem::exists(path, error)) return std::nullopt;
+  const bool is_resumed_plan = !options.resume.empty() && options.plan == settings.run / "plan.json";
+  if (!is_resumed_plan || !std::filesystem::exists(path, error)) return std::nullopt;
   Plan plan = read_plan(path);
   validate(plan, settings.model, path.string());
   return is_for(plan, phase) ? std::optional(std::move(plan)) : std::nullopt;
@@ -43,18 +43,18 @@ Plan planned(const Phase& phase, const TrainOptions& options, const TrainSetting
   TrainOptions own = options;
   own.batch = phase.batch, own.sequence_length = phase.sequence_length;
   if (own.microbatch) own.microbatch = std::min(*own.microbatch, phase.batch);
-  const bool is_alone = *options.devices == 1 && !settings.are_devices_free;
+  const bool is_alone = *options.devices == 1 && !settings.is_device_count_automatic;
   try {
-    if (settings.are_devices_free)
+    if (settings.is_device_count_automatic)
       if (const auto chosen = choose_plan_for_all(own, settings.model, device)) return chosen->plan;
     if (!is_alone) return choose_plan(own, settings.model, device).plan;
-  } catch (const UserError&) {  // none that meets the constraints
+  } catch (const UserError&) {  // no plan meets the constraints
   }
-  return same_for(settings.plan, phase, settings.model);
+  return plan_for_phase(settings.plan, phase, settings.model);
 }
 
-// A plan that was given, and those that it is scripted to change to, keep their devices and layers.
-std::vector<Plan> same_plans(const TrainOptions& options, const TrainSettings& settings) {
+// A given plan, and the plans that --switch-at names, keep their devices and layers.
+std::vector<Plan> plans_from_given(const TrainOptions& options, const TrainSettings& settings) {
   const std::vector<ScriptedSwitch> script =
       read_switch_script(options.switch_at, settings.plan, settings.model, settings.phases);
   std::vector<Plan> plans(settings.phases.size());
@@ -62,7 +62,7 @@ std::vector<Plan> same_plans(const TrainOptions& options, const TrainSettings& s
   auto next = script.begin();
   for (std::size_t i = settings.first_phase + 1; i < plans.size(); ++i) {
     for (; next != script.end() && next->step <= settings.phases[i].after; ++next) before = next->plan;
-    before = plans[i] = same_for(before, settings.phases[i], settings.model);
+    before = plans[i] = plan_for_phase(before, settings.phases[i], settings.model);
   }
   return plans;
 }
@@ -72,10 +72,10 @@ std::vector<Plan> same_plans(const TrainOptions& options, const TrainSettings& s
 std::vector<Plan> plan_phases(const TrainOptions& options, const TrainSettings& settings,
                               const DeviceFacts& device) {
   std::vector<Plan> plans(settings.phases.size());
-  if (!options.plan.empty()) plans = same_plans(options, settings);
+  if (!options.plan.empty()) plans = plans_from_given(options, settings);
   for (std::size_t i = settings.first_phase + 1; i < plans.size(); ++i) {
     const Phase& phase = settings.phases[i];
-    if (std::optional<Plan> kept = kept_plan(options, settings, phase))
+    if (std::optional<Plan> kept = saved_phase_plan(options, settings, phase))
       plans[i] = *std::move(kept);
     else if (options.plan.empty())
       plans[i] = planned(phase, options, settings, device);
@@ -83,7 +83,7 @@ std::vector<Plan> plan_phases(const TrainOptions& options, const TrainSettings& 
   return plans;
 }
 
-void keep_phase_plans(FileSystem& files, const Path& run, const TrainSettings& settings) {
+void write_phase_plans(FileSystem& files, const Path& run, const TrainSettings& settings) {
   if (settings.first_phase + 1 >= settings.phase_plans.size()) return;
   value_or_throw(files.create_folders(run / "phases"));
   for (std::size_t i = settings.first_phase + 1; i < settings.phases.size(); ++i)
@@ -101,10 +101,10 @@ std::vector<Plan> read_phase_plans(const Path& run, const TrainSettings& setting
 }
 
 std::vector<ScriptedSwitch> script_of(const TrainOptions& options, const TrainSettings& settings) {
-  if (!options.switch_at.empty() && follows_noise(options.batch_ramp))
+  if (!options.switch_at.empty() && is_noise_ramp(options.batch_ramp))
     throw UsageError(
-        "--switch-at and --batch-ramp {}: nobody knows the batch at a step to come; leave one of "
-        "them away",
+        "--switch-at and --batch-ramp {}: the batch at a future step is not known in advance; "
+        "remove one of them",
         options.batch_ramp);
   std::vector<ScriptedSwitch> script =
       read_switch_script(options.switch_at, settings.plan, settings.model, settings.phases);
@@ -113,7 +113,7 @@ std::vector<ScriptedSwitch> script_of(const TrainOptions& options, const TrainSe
     const std::int64_t step = settings.phases[i].after;
     const auto same =
         std::find_if(script.begin(), script.end(), [&](const auto& one) { return one.step == step; });
-    if (same == script.end() || step == kNotYet)
+    if (same == script.end() || step == kUndecidedStep)
       phases.push_back({step, settings.phase_plans[i], true});
     else
       same->is_phase = true;
@@ -124,9 +124,10 @@ std::vector<ScriptedSwitch> script_of(const TrainOptions& options, const TrainSe
   return script;
 }
 
-std::vector<ScriptedSwitch> with_begins(std::vector<ScriptedSwitch> script, const TrainSettings& settings,
-                                        const std::vector<std::int64_t>& begins) {
-  std::size_t phase = settings.first_phase;  // that begins[phase] ends
+std::vector<ScriptedSwitch> with_decided_starts(std::vector<ScriptedSwitch> script,
+                                                const TrainSettings& settings,
+                                                const std::vector<std::int64_t>& begins) {
+  std::size_t phase = settings.first_phase;  // the phase that ends at begins[phase]
   for (ScriptedSwitch& one : script)
     if (one.is_phase && phase < begins.size()) one.step = begins[phase++];
   return script;

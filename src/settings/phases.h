@@ -1,5 +1,5 @@
-// The plans of a training's phases (plan/phase.h): made once by the process that begins the run, kept in RUN/phases/BATCHxLENGTH.json, read by all
-// ranks, and come to as changes of plan behind their steps.
+// The plans of a training's phases (plan/phase.h). The process that starts the run makes them once and writes
+// them to RUN/phases/BATCHxLENGTH.json; all ranks read them and switch to each plan after its step.
 #pragma once
 
 #include <string>
@@ -10,20 +10,22 @@
 
 namespace optimus {
 
-// One a phase behind the first, where there are any: the planner's for that phase's batch and length. A plan that was given (--plan) keeps its
-// devices and layers, and so does one that the planner has no better for. A run that goes on with its own plan has those that it was begun
-// with. Throws UserError when a phase has none.
+// One plan per phase after the first: the planner's best for that phase's batch and sequence length. A plan
+// given with --plan keeps its devices and layers, and so does the first plan if the planner finds none for a
+// phase. A run that is resumed with its own plan uses the plans that it was started with. Throws UserError if
+// a phase has no valid plan.
 std::vector<Plan> plan_phases(const TrainOptions& options, const TrainSettings& settings,
                               const DeviceFacts& device);
-void keep_phase_plans(FileSystem& files, const Path& run, const TrainSettings& settings);
+void write_phase_plans(FileSystem& files, const Path& run, const TrainSettings& settings);
 // Throws UserError.
 std::vector<Plan> read_phase_plans(const Path& run, const TrainSettings& settings);
 
-// What --switch-at says, and the phases, by step; those without a step come last. A plan that --switch-at names for a phase's step is that
-// phase's. Throws UsageError and UserError.
+// The switches of --switch-at and of the phases, ordered by step; those without a known step come last. A
+// plan that --switch-at names for a phase's step replaces that phase's plan. Throws UsageError and UserError.
 std::vector<ScriptedSwitch> script_of(const TrainOptions& options, const TrainSettings& settings);
-// With the phases' steps as they were decided until now.
-std::vector<ScriptedSwitch> with_begins(std::vector<ScriptedSwitch> script, const TrainSettings& settings,
-                                        const std::vector<std::int64_t>& begins);
+// The script with the steps of the phases that have been decided so far.
+std::vector<ScriptedSwitch> with_decided_starts(std::vector<ScriptedSwitch> script,
+                                                const TrainSettings& settings,
+                                                const std::vector<std::int64_t>& begins);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// What a user can say about measuring this machine.
+// The options for measuring this machine.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 namespace optimus {
 
 struct ProbeOptions {
-  bool is_wanted = false;
-  bool has_links = false;  // what joins the hosts of a launcher's ranks, too
-  std::string device;      // cpu, cuda; empty: CUDA where there is one
-  std::string precision;   // which kernels; empty: fp32 and bf16
+  bool measures_devices = false;
+  bool measures_links = false;  // also measure the network between the hosts of a launcher's ranks
+  std::string device;           // cpu, cuda; empty: cuda if a GPU is available
+  std::string precision;        // of the measured kernels; empty: fp32 and bf16
   std::int64_t threads = 0;
-  std::string store;  // where ranks meet, as of a training
+  std::string store;  // rendezvous store, as in a training
   Path token_file;
-  Path out;  // empty: where --cluster here looks
+  Path out;  // empty: the file that --cluster here reads
 };
 void declare(OptionTable& table, ProbeOptions& options);
 

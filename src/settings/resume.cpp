@@ -1,4 +1,4 @@
-// See resume.h.
+// Implements resume.h.
 #include "settings/resume.h"
 
 #include <algorithm>
@@ -13,11 +13,11 @@
 namespace optimus {
 namespace {
 
-// Where one of the first is given anew, what the run says about the second does not hold any more.
+// If one of the first options is given again, the run's values of the second are dropped.
 struct Dropped {
   std::vector<const char*> given, dropped;
 };
-// Devices, the plan and what it must be like belong together.
+// The devices, the plan and its constraints belong together.
 const std::vector<const char*>& layout_options() {
   static const std::vector<const char*> all = {"devices",    "plan",    "tp",      "pp",       "dp",
                                                "cp",         "ep",      "zero",    "schedule", "chunks",
@@ -29,8 +29,8 @@ const std::vector<Dropped>& dropped_options() {
       {layout_options(), layout_options()},
       {{"devices", "plan", "batch", "seq"}, {"microbatch"}},
       {{"recompute"}, {"recompute-layers"}},
-      {{"policy"}, {"learned", "foretold"}},
-      // What only the planner reads: the plan is chosen anew.
+      {{"policy"}, {"learned", "conditions"}},
+      // These change the planner's input, so the plan is chosen again.
       {{"batch", "seq", "microbatch", "recompute", "recompute-layers", "precision", "batch-ramp", "seq-ramp",
         "device", "mtbf", "history"},
        {"plan"}},
@@ -38,43 +38,44 @@ const std::vector<Dropped>& dropped_options() {
   return all;
 }
 
-bool is_given(const Option& option) { return option.origin > Origin::run; }
+bool is_explicit(const Option& option) { return option.origin > Origin::run; }
 
-// A setting of the run must not take the place of these.
+// The options whose values in the resumed run have to be ignored.
 std::vector<Option*> options_to_drop(OptionTable& table) {
   std::vector<Option*> result;
   for (const Dropped& rule : dropped_options()) {
     if (std::none_of(rule.given.begin(), rule.given.end(),
-                     [&](const char* name) { return is_given(*table.find(name)); }))
+                     [&](const char* name) { return is_explicit(*table.find(name)); }))
       continue;
     for (const char* name : rule.dropped)
-      if (Option* option = table.find(name); !is_given(*option)) result.push_back(option);
+      if (Option* option = table.find(name); !is_explicit(*option)) result.push_back(option);
   }
   return result;
 }
 
-void take_settings(OptionTable& table, const Path& run) {
+void load_run_settings(OptionTable& table, const Path& run) {
   const std::vector<Option*> dropped = options_to_drop(table);
   Option* const folder = table.find("run");
   const Origin folder_origin = folder->origin;
-  // With this origin nothing of the run replaces them.
+  // With this origin, no setting of the run replaces them.
   for (Option* option : dropped) option->origin = Origin::file;
   folder->origin = Origin::file;
   read_config_file(table, run / "settings.toml", {}, Origin::run);
   for (Option* option : dropped) option->origin = Origin::built_in;
   folder->origin = folder_origin;
-  // The plan that runs lies in the run, wherever it first came from: the planner may know more by now, and choose another.
+  // The current plan is stored in the run's folder, wherever it came from. Choosing it again could give
+  // another plan, because the planner may have more information by now.
   Option* const plan = table.find("plan");
   const bool is_dropped = std::find(dropped.begin(), dropped.end(), plan) != dropped.end();
   std::error_code error;
   const bool has_plan = std::filesystem::exists(run / "plan.json", error);
-  if (plan->origin == Origin::run || (!is_given(*plan) && !is_dropped && has_plan))
+  if (plan->origin == Origin::run || (!is_explicit(*plan) && !is_dropped && has_plan))
     table.set(*plan, {(run / "plan.json").string()}, Origin::run);
 }
 
 }  // namespace
 
-void mark_given(OptionTable& table) {
+void mark_explicit_options(OptionTable& table) {
   TrainOptions defaults;
   OptionTable usual;
   declare(usual, defaults);
@@ -84,28 +85,30 @@ void mark_given(OptionTable& table) {
 
 namespace {
 
-// The newest that is sound. Saves that were cut off have been cleared away: what is not whole was damaged.
-std::optional<Path> sound_checkpoint(const Path& run, const std::optional<Path>& memory, EventSink& events) {
+// The newest valid checkpoint. Interrupted saves have been removed already, so an incomplete folder is a
+// damaged one.
+std::optional<Path> newest_valid_checkpoint(const Path& run, const std::optional<Path>& memory,
+                                            EventSink& events) {
   std::vector<CheckpointEntry> all = list_checkpoints(run);
   if (memory) {
     const std::vector<CheckpointEntry> more = list_checkpoints(*memory);
     all.insert(all.begin(), more.begin(), more.end());
   }
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
-  std::reverse(all.begin(), all.end());  // newest first; of one step the one in files
-  bool has_damaged = false;
+  std::reverse(all.begin(), all.end());  // newest first; for the same step, the one on disk comes first
+  bool found_damaged = false;
   for (const CheckpointEntry& entry : all) {
     try {
       const Checkpoint checkpoint = Checkpoint::open(entry.folder);
       checkpoint.verify(events);
       if (entry.is_whole) return entry.folder;
-      throw UserError("{} is of step {}", entry.folder.string(), checkpoint.step());
+      throw UserError("{} contains step {}", entry.folder.string(), checkpoint.step());
     } catch (const UserError& error) {
-      has_damaged = true;
-      events.report(Warning{fmt::format("{}; an older checkpoint is looked for", error.what())});
+      found_damaged = true;
+      events.report(Warning{fmt::format("{}; trying an older checkpoint", error.what())});
     }
   }
-  if (has_damaged) throw UserError("{}: no checkpoint of this run is sound", run.string());
+  if (found_damaged) throw UserError("{}: the run has no valid checkpoint; all are damaged", run.string());
   return std::nullopt;
 }
 
@@ -115,32 +118,32 @@ ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, 
   const Path run = options.resume;
   std::error_code error;
   if (std::filesystem::exists(run / kManifestFile, error))
-    throw UserError("--resume {}: that is a checkpoint; give its run, or begin a new run with --model {}",
+    throw UserError("--resume {}: this is a checkpoint; pass its run, or start a new run with --model {}",
                     run.string(), run.string());
   if (!std::filesystem::exists(run / "settings.toml", error))
-    throw UserError("--resume {}: no run lies there (it would have a settings.toml); a model goes to --model",
+    throw UserError("--resume {}: not a run folder (settings.toml is missing); to load a model, use --model",
                     run.string());
   if (!options.run.empty() &&
       std::filesystem::weakly_canonical(options.run, error) != std::filesystem::weakly_canonical(run, error))
-    throw UsageError("--run {} and --resume {}: a run goes on in its own folder; leave --run away",
+    throw UsageError("--run {} and --resume {}: a run is resumed in its own folder; remove --run",
                      options.run.string(), run.string());
   ResumedRun resumed;
   resumed.lock = FolderLock::take(run);
-  take_settings(table, run);
+  load_run_settings(table, run);
   options.run = run, options.resume = run;
   value_or_throw(clear_leftovers(files, run));
-  bring_host_memory(run);
-  if (const auto step = take_host_memory(files, run))
-    events.report(Warning{fmt::format("step {} is taken from the hosts' memory", *step)});
+  export_host_memory(run);
+  if (const auto step = commit_host_memory(files, run))
+    events.report(Warning{fmt::format("restored the checkpoint of step {} from host memory", *step)});
   const std::optional<Path> memory = find_memory_level(run);
   if (memory) value_or_throw(clear_leftovers(files, *memory));
-  resumed.checkpoint = sound_checkpoint(run, memory, events);
+  resumed.checkpoint = newest_valid_checkpoint(run, memory, events);
   if (resumed.checkpoint) {
     const Checkpoint checkpoint = Checkpoint::open(*resumed.checkpoint);
     resumed.state = parse_training_state(checkpoint.small_file(kTrainingStateFile),
                                          (*resumed.checkpoint / kTrainingStateFile).string());
   } else {
-    events.report(Warning{fmt::format("{} has no checkpoint; it begins again", run.string())});
+    events.report(Warning{fmt::format("{} has no checkpoint; starting again from step 0", run.string())});
   }
   return resumed;
 }

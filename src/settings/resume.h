@@ -1,4 +1,4 @@
-// Going on with a run: its settings, and the newest of its checkpoints that is sound.
+// Resumes a run: reads its settings and finds its newest valid checkpoint.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,17 @@
 namespace optimus {
 
 struct ResumedRun {
-  std::optional<Path> checkpoint;  // none: the run was ended before its first, and begins again
+  std::optional<Path> checkpoint;  // empty: the run ended before its first checkpoint and starts from step 0
   TrainingState state;
-  FolderLock lock;  // held from before the run was touched
+  FolderLock lock;  // taken before anything in the run is changed
 };
 
-// Fills the options that nobody gave from the settings of the run options.resume; where a way to lay out the run is given
-// (--devices, --plan, …), all that the run says about that is dropped. Then finds the checkpoint: every byte of it is checked,
-// and one that is damaged is passed over with a warning. Throws UserError.
+// Fills the options that are not given from the settings of the run `options.resume`. If any layout option is
+// given (--devices, --plan, …), all layout settings of the run are dropped. Then finds the checkpoint: every
+// byte is verified, and damaged checkpoints are skipped with a warning. Throws UserError.
 ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, EventSink& events);
 
-// For options that came from a program: those that differ from their defaults count as given.
-void mark_given(OptionTable& table);
+// For options set by a program: those that differ from their defaults count as given.
+void mark_explicit_options(OptionTable& table);
 
 }  // namespace optimus

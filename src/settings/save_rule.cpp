@@ -1,4 +1,4 @@
-// See save_rule.h.
+// Implements save_rule.h.
 #include "settings/save_rule.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// When a running training is saved.
+// When a running training saves a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace optimus {
 
-// Every so many steps, or so often; both 0: at the end only.
+// Every `steps` steps, or every `period`; both 0: only at the end.
 struct SaveRule {
   std::int64_t steps = 0;
   Seconds period{0};
   bool operator==(const SaveRule&) const = default;
 };
 
-// "500", "10m", "0". Throws UsageError that names `what`.
+// Parses "500", "10m" or "0". Throws UsageError that names `what`.
 SaveRule parse_save_rule(const std::string& text, const std::string& what);
 
-// Whether to save after `step` (from 1) when the last save, or the start, was `since` ago.
+// Whether to save after `step` (from 1) if the last save, or the start, was `since` ago.
 bool is_due(const SaveRule& rule, std::int64_t step, Seconds since);
 
 }  // namespace optimus

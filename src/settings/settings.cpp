@@ -1,4 +1,4 @@
-// See settings.h.
+// Implements settings.h.
 #include "settings/settings.h"
 
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "data/open.h"
-#include "elastic/notice.h"
+#include "elastic/preemption_notice.h"
 #include "model/open.h"
 #include "model/presets.h"
 #include "plan/plan_json.h"
@@ -20,7 +20,7 @@
 namespace optimus {
 namespace {
 
-// Without --model: small enough to learn something on two cores in two minutes.
+// The defaults without --model: small enough to learn something on two cores in two minutes.
 constexpr const char* kDemoModel = "gpt2";
 constexpr ModelOverrides kDemoShape{.layers = 4, .hidden = 128, .heads = 4, .max_positions = 128};
 constexpr std::int64_t kDemoSteps = 1000, kDemoBatch = 8, kDemoSequence = 128;
@@ -28,10 +28,10 @@ constexpr double kDemoRate = 5e-3;
 
 bool is_demo(const TrainOptions& options) { return options.model.model.empty(); }
 
-void refuse_nonsense(const TrainOptions& o) {
+void check_option_ranges(const TrainOptions& o) {
   const auto at_least = [](const char* name, const std::optional<std::int64_t>& value, std::int64_t least) {
     if (value && (*value < least || *value > 1'000'000'000))
-      throw UsageError("--{}: {} is not a number from {} to 1,000,000,000", name, *value, least);
+      throw UsageError("--{}: {} is out of range, expected {} to 1,000,000,000", name, *value, least);
   };
   at_least("steps", o.steps, 1), at_least("batch", o.batch, 1), at_least("microbatch", o.microbatch, 1);
   at_least("seq", o.sequence_length, 1), at_least("warmup", o.warmup, 0),
@@ -42,18 +42,18 @@ void refuse_nonsense(const TrainOptions& o) {
   parse_save_rule(o.save_every, "--save-every");
   const auto within = [](const char* name, double value, double least, double most) {
     if (!(value >= least && value <= most))
-      throw UsageError("--{}: {} is not from {} to {}", name, value, least, most);
+      throw UsageError("--{}: {} is out of range, expected {} to {}", name, value, least, most);
   };
-  within("lr", o.learning_rate.value_or(0), 0, 1e3), within("min-lr", o.least_learning_rate, 0, 1);
+  within("lr", o.learning_rate.value_or(0), 0, 1e3), within("min-lr", o.min_learning_rate_fraction, 0, 1);
   within("dropout", o.dropout.value_or(0), 0, 0.99), within("validation", o.validation, 0, 0.9);
   within("weight-decay", o.weight_decay, 0, 10), within("clip", o.clip, 0, 1e9),
       within("epsilon", o.epsilon, 0, 1);
   within("beta1", o.beta1, 0, 0.999999), within("beta2", o.beta2, 0, 0.999999999);
   if (o.devices.value_or(1) > 4096)
-    throw UsageError("--devices {}: at most 4096 workers are started on one machine", *o.devices);
+    throw UsageError("--devices {}: at most 4096 workers can be started on one machine", *o.devices);
 }
 
-// Takes a value that nobody gave, and tells the table that it was chosen here.
+// Sets a value that was not given, and records in the table that it was chosen here.
 template <typename T>
 T choose(OptionTable* table, const char* name, std::optional<T>& target, T value) {
   if (target) return *target;
@@ -63,8 +63,8 @@ T choose(OptionTable* table, const char* name, std::optional<T>& target, T value
   return value;
 }
 
-// Whether the model, its tokenizer or a dimension was named for this call, not by the run that is resumed.
-bool is_model_given(OptionTable* table) {
+// Whether the model, its tokenizer or a dimension was given for this call rather than by the resumed run.
+bool is_model_explicit(OptionTable* table) {
   if (table == nullptr) return false;
   ModelOptions model;
   OptionTable names;
@@ -79,7 +79,7 @@ bool is_model_given(OptionTable* table) {
 
 ModelSpec resolve_model(TrainOptions& options, const Tokenizer& tokenizer, bool is_tokenized_data) {
   ModelOptions model = options.model;
-  model.model = model_place(model.model);
+  model.model = model_path_of(model.model);
   if (is_demo(options)) {
     model.model = kDemoModel;
     const auto fill = [](auto& target, const auto& value) {
@@ -89,21 +89,22 @@ ModelSpec resolve_model(TrainOptions& options, const Tokenizer& tokenizer, bool 
     fill(model.overrides.heads, kDemoShape.heads),
         fill(model.overrides.max_positions, kDemoShape.max_positions);
   }
-  // A preset's vocabulary is the tokenizer's, unless the data came as tokens and nobody named a tokenizer.
+  // A preset uses the tokenizer's vocabulary, unless the data is tokenized already and no tokenizer was
+  // given.
   const bool is_preset = find_preset(model.model).has_value();
   if (is_preset && !model.overrides.vocab && !(is_tokenized_data && options.tokenizer.empty()))
     model.overrides.vocab = tokenizer.vocab_size();
   ModelSpec spec = resolve(model);
   if (spec.is_mixture())
-    throw UserError("{} is a mixture of experts: it can be planned and simulated, not trained yet",
+    throw UserError("{} is a mixture of experts: it can be planned and simulated, but not trained yet",
                     spec.name);
   if (is_demo(options))
     spec.name = "demo", spec.embedding_dropout = spec.hidden_dropout = spec.attention_dropout = 0;
   return spec;
 }
 
-// A checkpoint's config.json cannot say everything: its family may have no word for a kind of dropout, and its own name is that
-// of the folder.
+// config.json does not record everything: a model family may lack a field for a kind of dropout, and the name
+// in it is the checkpoint's folder.
 ModelSpec saved_model(const Path& checkpoint) {
   ModelSpec spec = open_model(checkpoint.string());
   if (std::error_code error; std::filesystem::exists(checkpoint / "plan.json", error))
@@ -144,7 +145,8 @@ std::optional<MaskingOptions> masking(const ModelSpec& model, const Tokenizer& t
   const std::optional<TokenId> mask = tokenizer.mask_token();
   if (!mask)
     throw UserError(
-        "{} is trained by masked words and its tokenizer has no mask token; give one with --tokenizer FILE",
+        "{} is trained by masked language modeling, but its tokenizer has no mask token; pass one with "
+        "--tokenizer FILE",
         model.name);
   MaskingOptions result{.mask_token = *mask, .vocab_size = model.vocab, .special_tokens = {}};
   for (TokenId id = 0; id < std::min<std::int64_t>(tokenizer.vocab_size(), model.vocab); ++id)
@@ -152,14 +154,14 @@ std::optional<MaskingOptions> masking(const ModelSpec& model, const Tokenizer& t
   return result;
 }
 
-// The field's fit of the best learning rate to the number of parameters (Kaplan et al. 2020, appendix D.6).
-double usual_learning_rate(const ModelSpec& model) {
+// The published fit of the best learning rate to the number of parameters (Kaplan et al. 2020, appendix D.6).
+double default_learning_rate(const ModelSpec& model) {
   const double layer = static_cast<double>(num_parameters(model) - model.vocab * model.hidden);
   return std::clamp(0.003239 - 0.0001395 * std::log(std::max(1.0, layer)), 5e-5, 3e-3);
 }
 
-// Of the run that goes on every setting is kept, also those that nobody has given.
-bool is_recompute_given(const TrainOptions& options, OptionTable* table) {
+// A resumed run keeps all of its settings, including those that the user did not give.
+bool is_recompute_explicit(const TrainOptions& options, OptionTable* table) {
   const Option* recompute = table == nullptr ? nullptr : table->find("recompute");
   const bool is_usual = options.recompute == TrainOptions{}.recompute;
   if (recompute == nullptr || recompute->origin == Origin::run) return !is_usual;
@@ -173,7 +175,7 @@ ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const Dev
     validate(plan, model, options.plan.string());
     if ((options.batch && plan.batch != *options.batch) ||
         (options.sequence_length && plan.sequence_length != *options.sequence_length))
-      throw UserError("{}: a plan for batch {} of {} tokens, but --batch and --seq say {} of {}",
+      throw UserError("{}: the plan is for batch {} of {} tokens, but --batch and --seq request {} of {}",
                       options.plan.string(), plan.batch, plan.sequence_length,
                       options.batch.value_or(plan.batch),
                       options.sequence_length.value_or(plan.sequence_length));
@@ -191,7 +193,7 @@ ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const Dev
     if (*options.devices > 1 || has_layout(options.layout)) return choose_plan(options, model, device);
   }
   const std::int64_t devices = choose(table, "devices", options.devices, std::int64_t{1});
-  // Enough tokens at a time to keep products efficient, no more: activations take memory and caches.
+  // Enough tokens per micro-batch for efficient GEMMs but no more, because activations take memory and cache.
   const std::int64_t tokens = device.is_gpu ? 32768 : 2048;
   const std::int64_t some =
       choose(table, "microbatch", options.microbatch,
@@ -209,7 +211,7 @@ ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const Dev
     shape.schedule = parse_schedule(options.layout.schedule, "--schedule");
   shape.strategy.recompute = parse_recompute(options.recompute, "--recompute");
   if (shape.strategy.recompute == RecomputeMode::full && !model.is_custom()) {
-    const std::int64_t best = least_recompute_layers(uniform_plan(model, shape), model);
+    const std::int64_t best = best_recompute_group_size(uniform_plan(model, shape), model);
     const std::int64_t layers = choose(table, "recompute-layers", options.recompute_layers, best);
     shape.strategy.recompute_layers = static_cast<int>(std::clamp<std::int64_t>(layers, 0, model.layers));
   } else if (options.recompute_layers.value_or(1) != 1) {
@@ -224,7 +226,8 @@ bool has_ramp(const TrainOptions& options) {
   return !options.batch_ramp.empty() || !options.sequence_ramp.empty();
 }
 
-// The plan of the phase that the run begins with; those of the others: settings/phases.h. A plan that was given is for any of them.
+// The plan of the phase in which the run starts; settings/phases.h makes the others. A given plan applies to
+// any phase.
 ChosenPlan resolve_first_phase(TrainOptions& options, TrainSettings& settings, const DeviceFacts& device,
                                OptionTable* table, const TrainingState& state) {
   std::optional<Plan> given;
@@ -233,7 +236,7 @@ ChosenPlan resolve_first_phase(TrainOptions& options, TrainSettings& settings, c
   const std::int64_t length =
       choose(table, "seq", options.sequence_length, given ? given->sequence_length : 0);
   settings.phases = phases_of(options.batch_ramp, batch, options.sequence_ramp, length);
-  const std::vector<Phase> known = with_begins(settings.phases, state.phase_begins);
+  const std::vector<Phase> known = with_decided_starts(settings.phases, state.phase_begins);
   const Phase& now = phase_at(known, state.step);
   settings.first_phase = static_cast<std::size_t>(&now - known.data());
   if (given) {
@@ -251,16 +254,16 @@ ChosenPlan resolve_first_phase(TrainOptions& options, TrainSettings& settings, c
   return chosen;
 }
 
-// Noise is told by the norm of all gradients, which asynchronous updates do not have.
+// The noise scale is measured from the norm of all gradients, which asynchronous updates do not have.
 void refuse_noise(const TrainOptions& options, const Plan& plan) {
-  if (follows_noise(options.batch_ramp) && is_asynchronous(plan.schedule))
+  if (is_noise_ramp(options.batch_ramp) && is_asynchronous(plan.schedule))
     throw UserError(
-        "--batch-ramp {}: schedule {} updates stages at different times and measures no noise; give "
-        "a number of steps",
+        "--batch-ramp {}: schedule {} updates stages at different times and measures no noise; pass a number "
+        "of steps instead",
         options.batch_ramp, text(plan.schedule));
 }
 
-Path usual_run_folder(const ModelSpec& model) {
+Path default_run_folder(const ModelSpec& model) {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
   ::localtime_r(&now, &parts);
@@ -280,32 +283,33 @@ LearningRate resolve_learning_rate(TrainOptions& options, double usual, std::int
   const double rate = choose(table, "lr", options.learning_rate, usual);
   const std::int64_t warmup =
       choose(table, "warmup", options.warmup, std::min<std::int64_t>(2000, steps / 10));
-  return {options.shape, rate, rate * options.least_learning_rate, warmup, steps};
+  return {options.shape, rate, rate * options.min_learning_rate_fraction, warmup, steps};
 }
 
-// Stages that update at different times have no norm of all gradients to clip by.
-void leave_unclipped(TrainOptions& options, const Plan& plan, OptionTable* table, EventSink& events) {
+// Asynchronous schedules have no norm of all gradients to clip by.
+void disable_clipping(TrainOptions& options, const Plan& plan, OptionTable* table, EventSink& events) {
   if (!is_asynchronous(plan.schedule) || options.clip == 0) return;
   Option* const option = table == nullptr ? nullptr : table->find("clip");
   if (option != nullptr && (option->origin == Origin::file || option->origin == Origin::flag))
-    throw UserError("--clip {}: schedule {} updates stages at different times and cannot clip, use 0",
+    throw UserError("--clip {}: schedule {} updates stages at different times and cannot clip; use --clip 0",
                     options.clip, text(plan.schedule));
   options.clip = 0;
   if (option != nullptr) option->origin = Origin::planner;
   events.report(Warning{fmt::format("schedule {}: gradients are not clipped", text(plan.schedule))});
 }
 
-// Modules are copied, dealt to stages, and their state is shared out; inside they cannot be cut.
+// Modules can be replicated and assigned to stages, and their state can be sharded, but a module cannot be
+// split.
 void refuse_layout_of_modules(TrainOptions& options) {
   const Constraints& c = options.layout;
   const auto is_more = [](const std::optional<Range>& range) { return range && range->least > 1; };
   if (is_more(c.tp) || is_more(c.cp) || is_more(c.ep) || is_more(c.chunks))
-    throw UserError("a model of modules is split by pp, dp and zero; leave tp, cp, ep and chunks away");
+    throw UserError("a model of modules is split by pp, dp and zero only; remove tp, cp, ep and chunks");
   const int pp = c.pp ? c.pp->least : 1;
   if (!options.devices && (c.dp || c.pp)) options.devices = pp * (c.dp ? c.dp->least : 1);
   const auto devices = static_cast<int>(options.devices.value_or(1));
   if (devices % pp != 0 || (c.dp && !c.dp->has(devices / pp)))
-    throw UserError("pp {} x dp {} of a model of modules on {} devices; they must be the same", pp,
+    throw UserError("model of modules: pp {} x dp {} does not equal the number of devices, {}", pp,
                     c.dp ? c.dp->least : 1, devices);
 }
 
@@ -320,7 +324,7 @@ Precision resolve_precision(TrainOptions& options, const DeviceFacts& device, Op
 }
 
 TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_t num_samples) {
-  refuse_nonsense(options);
+  check_option_ranges(options);
   if (!options.model.model.empty() || !options.data.empty() || !options.tokenizer.empty() ||
       options.dropout || options.sequence_length.value_or(1) != 1 ||
       options.export_format != ExportFormat::none)
@@ -329,7 +333,7 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
         "modules",
         model.name);
   if (num_samples < 1)
-    throw UserError("{}: the data has {} samples, must be at least 1", model.name, num_samples);
+    throw UserError("{}: the data has {} samples; at least 1 is required", model.name, num_samples);
   TrainSettings settings;
   settings.model = std::move(model);
   options.sequence_length = 1;
@@ -339,24 +343,24 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
     choose(nullptr, "microbatch", options.microbatch, std::min<std::int64_t>(32, share));
   }
   refuse_layout_of_modules(options);
-  if (has_ramp(options)) throw UserError("a model of modules has no --batch-ramp and no --seq-ramp");
+  if (has_ramp(options)) throw UserError("a model of modules supports neither --batch-ramp nor --seq-ramp");
   settings.plan = resolve_plan(options, settings.model, {}, nullptr).plan;
   settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
   settings.steps = choose(nullptr, "steps", options.steps, std::int64_t{1000});
   settings.learning_rate = resolve_learning_rate(options, 1e-3, settings.steps, nullptr);
-  settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
+  settings.run = options.run.empty() ? default_run_folder(settings.model) : options.run;
   return settings;
 }
 
 TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table, EventSink& events,
                       const std::optional<Path>& checkpoint, const TrainingState& state) {
-  refuse_nonsense(options);
-  if (!options.notice.empty()) (void)Notice::parse(options.notice);
+  check_option_ranges(options);
+  if (!options.notice.empty()) (void)PreemptionNotice::parse(options.notice);
   TrainSettings settings;
-  const bool is_model_saved = checkpoint && !is_model_given(table);
-  const std::string place = is_model_saved ? checkpoint->string() : model_place(options.model.model);
+  const bool is_model_saved = checkpoint && !is_model_explicit(table);
+  const std::string place = is_model_saved ? checkpoint->string() : model_path_of(options.model.model);
   settings.tokenizer_name =
-      is_model_saved || options.tokenizer.empty() ? usual_tokenizer(place) : options.tokenizer;
+      is_model_saved || options.tokenizer.empty() ? default_tokenizer(place) : options.tokenizer;
   settings.tokenizer = open_tokenizer(settings.tokenizer_name);
   const bool is_tokens = !options.data.empty() && is_tokenized(options.data.back());
   settings.model =
@@ -379,18 +383,18 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
     choose(table, "batch", options.batch, is_demo(options) ? kDemoBatch : std::int64_t{8});
   }
   const bool is_default = !options.devices && options.plan.empty();
-  options.is_recompute_given = is_recompute_given(options, table);
+  options.is_recompute_explicit = is_recompute_explicit(options, table);
   ChosenPlan chosen = has_ramp(options) ? resolve_first_phase(options, settings, device, table, state)
                                         : resolve_plan(options, settings.model, device, table);
   settings.plan = std::move(chosen.plan), settings.plan_note = std::move(chosen.note);
   if (settings.phases.empty()) settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
   const std::int64_t longest_phase = settings.phases.back().sequence_length;
-  settings.are_devices_free = is_default;
+  settings.is_device_count_automatic = is_default;
   refuse_noise(options, settings.plan);
-  leave_unclipped(options, settings.plan, table, events);
+  disable_clipping(options, settings.plan, table, events);
   if (is_default && *options.devices < device.count && settings.phases.size() == 1)
     settings.devices_note =
-        fmt::format("{} of {} devices used: no plan shares batch {} of {} among more", *options.devices,
+        fmt::format("{} of {} devices used: no plan splits batch {} of {} over more", *options.devices,
                     device.count, settings.plan.batch, settings.model.name);
   settings.steps = choose(table, "steps", options.steps, is_demo(options) ? kDemoSteps : std::int64_t{1000});
   Data data = open_all(options, *settings.tokenizer, longest_phase, events);
@@ -399,11 +403,11 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   samples.sequence_length = longest_phase, samples.seed = options.seed;
   settings.samples = std::make_unique<Samples>(std::move(data.parts), samples, settings.model.vocab,
                                                masking(settings.model, *settings.tokenizer));
-  // What was learned is to be changed a little, not replaced.
+  // Fine-tuning changes pretrained weights only a little.
   const double share = settings.weights != nullptr ? 0.1 : 1;
-  const double usual_rate = is_demo(options) ? kDemoRate : share * usual_learning_rate(settings.model);
-  settings.learning_rate = resolve_learning_rate(options, usual_rate, settings.steps, table);
-  settings.run = options.run.empty() ? usual_run_folder(settings.model) : options.run;
+  const double default_rate = is_demo(options) ? kDemoRate : share * default_learning_rate(settings.model);
+  settings.learning_rate = resolve_learning_rate(options, default_rate, settings.steps, table);
+  settings.run = options.run.empty() ? default_run_folder(settings.model) : options.run;
   return settings;
 }
 

@@ -1,5 +1,6 @@
-// From options to everything that a run needs, before anything is started or written: the model, its tokenizer and data, the
-// plan, numbers for all that was left open. What cannot work is refused here.
+// Resolves the options to everything that a run needs, before anything is started or written: the model, its
+// tokenizer and data, the plan, and values for all options that were left open. Invalid combinations are
+// rejected here.
 #pragma once
 
 #include <algorithm>
@@ -7,12 +8,12 @@
 #include <optional>
 
 #include "base/event.h"
+#include "checkpoint/open_model.h"
 #include "checkpoint/training_state.h"
 #include "data/samples.h"
 #include "plan/phase.h"
 #include "plan/plan.h"
 #include "settings/learning_rate.h"
-#include "settings/open_model.h"
 #include "settings/options.h"
 #include "tokenizer/tokenizer.h"
 
@@ -20,46 +21,48 @@ namespace optimus {
 
 struct TrainSettings {
   ModelSpec model;
-  std::unique_ptr<WeightSource> weights;  // to start from; null: random ones
+  std::unique_ptr<WeightSource> weights;  // initial weights; null: random
   std::unique_ptr<Tokenizer> tokenizer;
-  // As open_tokenizer() takes it; empty when it is not known whose the data's tokens are.
+  // As open_tokenizer() takes it; empty if it is not known which tokenizer produced the data's tokens.
   std::string tokenizer_name;
   std::unique_ptr<Samples> samples;
-  std::optional<StreamRange> validation;  // of the first data set; nothing when it is too short
-  Path origin;                            // the folder that the model came from; empty for a preset
+  std::optional<StreamRange> validation;  // taken from the first data set; empty if that is too short
+  Path origin;                            // the model's source folder; empty for a preset
   std::string data_name;
   std::vector<Phase>
-      phases;  // one, where nothing grows; begins that are decided while it runs: TrainingState
-  std::size_t first_phase = 0;      // that the run begins with, or goes on in
-  std::vector<Plan> phase_plans{};  // [phase] behind that one (phases.h)
-  bool are_devices_free = false;    // nobody has said how many
-  Plan plan;                        // of the first phase
-  std::string plan_note;            // why this plan, where the planner chose it
-  std::string devices_note;         // why there are fewer devices than could be; one line, mostly empty
+      phases;  // one phase unless a ramp is given; the begins decided at run time are in TrainingState
+  std::size_t first_phase = 0;      // the phase in which the run starts or resumes
+  std::vector<Plan> phase_plans{};  // indexed by phase; filled for the phases after first_phase (phases.h)
+  bool is_device_count_automatic = false;  // the number of devices was not given
+  Plan plan;                               // of phase `first_phase`
+  std::string plan_note;                   // why this plan, if the planner chose it
+  std::string devices_note;  // one line, why fewer devices are used than are available; mostly empty
   std::int64_t steps = 0;
   LearningRate learning_rate;
   Path run;
 };
 
-// What the device is like, as far as choices depend on it.
+// Properties of the devices that affect choices.
 struct DeviceFacts {
   bool is_gpu = false;
-  std::string type = "cpu";          // as standard clusters name it
-  int count = 1;                     // that are used when nobody says how many
-  std::optional<Bytes> memory{};     // of one GPU; of a processor what its workers share
-  std::optional<int> num_sharing{};  // workers on this processor; unless told all
-  std::optional<Bytes> memory_of_each(int num_devices) const {
+  std::string type = "cpu";          // as named in standard clusters
+  int count = 1;                     // devices used if no number is given
+  std::optional<Bytes> memory{};     // of one GPU; for a processor, the memory that its workers share
+  std::optional<int> num_sharing{};  // workers on this processor; empty: all
+  std::optional<Bytes> memory_per_worker(int num_devices) const {
     return memory && !is_gpu ? Bytes(memory->value / std::max(1, num_sharing.value_or(num_devices))) : memory;
   }
 };
 
-// Fills in the options that were left open and tells the table where they came from (table may be null). A resumed run has
-// its model and tokenizer from its checkpoint, unless they were named anew, and stands behind `state`. Throws UserError or UsageError.
+// Fills in the options that were left open and records their origin in the table (which may be null). A
+// resumed run takes its model and tokenizer from its checkpoint unless they are given again, and starts after
+// `state.step`. Throws UserError or UsageError.
 TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTable* table, EventSink& events,
                       const std::optional<Path>& checkpoint = {}, const TrainingState& state = {});
 
-// The same for a model of custom blocks: plan, steps, learning rate and folder. Its data and its blocks are the caller's, so
-// options that speak of text or tokens are refused. The precision comes first, because blocks are measured in it.
+// The same for a model of modules: plan, steps, learning rate and folder. The caller owns its data and its
+// modules, so options about text or tokens are rejected. The precision is resolved first, because modules are
+// measured in it.
 Precision resolve_precision(TrainOptions& options, const DeviceFacts& device, OptionTable* table);
 TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_t num_samples);
 

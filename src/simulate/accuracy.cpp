@@ -11,8 +11,9 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kSmallestSweep = 4;  // rows of one sweep from which an order is judged
-constexpr double kTelling = 0.05;          // measurements nearer than this may stand in either order
+constexpr std::size_t kMinSweepRows = 4;  // minimum rows of a sweep for judging its order
+constexpr double kMinRelativeDifference =
+    0.05;  // measurements with a smaller relative difference may be in either order
 
 void add(ErrorSummary& summary, double error) {
   summary.mape += std::abs(error);
@@ -37,7 +38,7 @@ std::vector<double> ranks(const std::vector<double>& values) {
   return result;
 }
 
-// Spearman's: the correlation of ranks.
+// Spearman's rank correlation.
 double rank_correlation(const std::vector<double>& a, const std::vector<double>& b) {
   const std::vector<double> x = ranks(a), y = ranks(b);
   const double mean = static_cast<double>(x.size() - 1) / 2;
@@ -49,7 +50,7 @@ double rank_correlation(const std::vector<double>& a, const std::vector<double>&
   return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 1;
 }
 
-// Compared are seconds for a sequence's share: batches inside a sweep may differ by 3 %.
+// Compares seconds per sequence, because batches within a sweep may differ by 3 %.
 void judge_sweeps(std::span<const RunOutcome> outcomes, AccuracySummary& summary) {
   std::map<std::string, std::vector<const RunOutcome*>> sweeps;
   for (const RunOutcome& outcome : outcomes)
@@ -58,7 +59,7 @@ void judge_sweeps(std::span<const RunOutcome> outcomes, AccuracySummary& summary
   std::vector<double> correlations;
   int rightly = 0;
   for (const auto& [name, rows] : sweeps) {
-    if (rows.size() < kSmallestSweep) continue;
+    if (rows.size() < kMinSweepRows) continue;
     std::vector<double> measured, predicted;
     for (const RunOutcome* row : rows) {
       const auto batch = static_cast<double>(row->run->run->plan.batch);
@@ -67,7 +68,9 @@ void judge_sweeps(std::span<const RunOutcome> outcomes, AccuracySummary& summary
     correlations.push_back(rank_correlation(measured, predicted));
     for (std::size_t i = 0; i < rows.size(); ++i)
       for (std::size_t k = i + 1; k < rows.size(); ++k) {
-        if (std::abs(measured[i] - measured[k]) <= kTelling * std::min(measured[i], measured[k])) continue;
+        if (std::abs(measured[i] - measured[k]) <=
+            kMinRelativeDifference * std::min(measured[i], measured[k]))
+          continue;
         ++summary.pairs;
         rightly += (measured[i] < measured[k]) == (predicted[i] < predicted[k]);
       }
@@ -94,7 +97,7 @@ std::vector<RunOutcome> predict_runs(std::span<const Run> runs, const Constants&
     const RunCase& one = *outcome.run->run;
     const MeasuredRun& measured = outcome.run->measured;
     outcome.seconds = one.simulator->seconds(constants);
-    outcome.seconds_left_out = one.simulator->seconds(constants_without(measured.source));
+    outcome.seconds_left_out = one.simulator->seconds(constants_fitted_without(measured.source));
     if (measured.bytes)
       outcome.bytes = static_cast<double>(one.memory(measured.memory_kind, constants).value);
   }
@@ -235,13 +238,13 @@ std::string accuracy_text(std::span<const Run> runs, std::span<const RunOutcome>
                      table_of("software", grouped(outcomes, true)) + "\n";
   for (const auto& [reason, number] : reasons) text += fmt::format("skipped {:4}: {}\n", number, reason);
   if (s.mixtures > 0)
-    text += fmt::format("\nmixtures of experts, apart: {} mean error over {} of {} runs (worst {})\n",
+    text += fmt::format("\nMoE models (reported separately): {} mean error over {} of {} runs (worst {})\n",
                         percent(s.mixture_time.mape), s.mixture_time.rows, s.mixtures,
                         percent(s.mixture_time.worst));
   text += fmt::format(
-      "\nstep time: {} mean error over {} runs (worst {}); {} with the run's source left out of the fit\n"
-      "memory: {} mean error over {} runs (worst {})\n"
-      "order: {} of {} pairs in {} sweeps rightly; median rank correlation {:.2f}\n",
+      "\nstep time: {} mean error over {} runs (worst {}); {} if the run's source is excluded from the "
+      "fit\nmemory: {} mean error over {} runs (worst {})\norder: {} of {} pairs in {} sweeps correct; "
+      "median rank correlation {:.2f}\n",
       percent(s.step_time.mape), s.step_time.rows, percent(s.step_time.worst),
       percent(s.left_out_source.mape), percent(s.memory.mape), s.memory.rows, percent(s.memory.worst),
       percent(s.pairs_ordered), s.pairs, s.sweeps, s.rank_correlation);

@@ -1,4 +1,5 @@
-// How well predictions meet measured runs: errors by row, source and software, and whether layouts are put in the right order.
+// Accuracy of predictions against measured runs: errors by row, source and software, and whether layouts are
+// ranked correctly.
 #pragma once
 
 #include <span>
@@ -12,13 +13,14 @@ namespace optimus {
 
 struct RunOutcome {
   const Run* run = nullptr;
-  double seconds = 0, seconds_left_out = 0;  // with all constants; with those fitted without the run's source
+  // with all constants; with constants fitted without the run's source
+  double seconds = 0, seconds_left_out = 0;
   std::optional<double> bytes;
-  double error() const;  // of seconds, as a fraction of the measured, with its sign
+  double error() const;  // signed error of seconds as a fraction of the measured value
   double memory_error() const;
 };
 
-// Predicts every run that can be; mixtures of experts too, which no figure but their own counts.
+// Predicts every run that can be predicted, including MoE models, which are summarised separately.
 std::vector<RunOutcome> predict_runs(std::span<const Run> runs, const Constants& constants);
 
 struct ErrorSummary {
@@ -28,7 +30,7 @@ struct ErrorSummary {
 
 struct AccuracySummary {
   ErrorSummary step_time, memory, left_out_source;
-  ErrorSummary mixture_time, mixture_memory;  // mixtures of experts, apart from the others
+  ErrorSummary mixture_time, mixture_memory;  // MoE models, separate from the others
   double rank_correlation = 0;                // median over sweeps
   int sweeps = 0;
   double pairs_ordered = 1;  // of pairs in a sweep that differ by more than 5 %

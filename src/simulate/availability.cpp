@@ -1,4 +1,4 @@
-// See availability.h: what follows from a trace. Reading one is in availability_read.cpp.
+// Implements availability.h: computations on a trace. availability_read.cpp reads traces.
 #include "simulate/availability.h"
 
 #include <algorithm>
@@ -22,22 +22,22 @@ std::vector<NodeCount> node_counts(const AvailabilityTrace& trace) {
 Replay replay_one_plan(const AvailabilityTrace& trace, const ReplayOptions& options) {
   Replay result;
   double useful_seconds = 0, possible_seconds = 0, steps = 0;
-  std::vector<bool> is_there(static_cast<std::size_t>(trace.num_nodes)), is_used(is_there);
-  int num_there = 0;
+  std::vector<bool> is_present(static_cast<std::size_t>(trace.num_nodes)), is_used(is_present);
+  int num_present = 0;
   bool is_running = false;
-  double began = 0, now = 0;  // of the running stretch, after its restart
+  double began = 0, now = 0;  // begin of the current running interval, after its restart
   const auto stop = [&](double at) {
-    // Whole steps count; what is in flight is lost.
+    // Only whole steps count; the current step is lost.
     const double ran = std::max(0.0, at - began), done = std::floor(ran / options.step_seconds);
     steps += done, useful_seconds += done * options.step_seconds;
     result.steps_lost += ran > done * options.step_seconds;
     is_running = false;
   };
   const auto start = [&](double at) {
-    if (is_running || num_there < options.nodes_needed) return;
+    if (is_running || num_present < options.nodes_needed) return;
     int chosen = 0;
-    for (std::size_t node = 0; node < is_there.size(); ++node) {
-      is_used[node] = is_there[node] && chosen < options.nodes_needed;
+    for (std::size_t node = 0; node < is_present.size(); ++node) {
+      is_used[node] = is_present[node] && chosen < options.nodes_needed;
       chosen += is_used[node];
     }
     is_running = true, began = at + options.restart_seconds;
@@ -45,15 +45,15 @@ Replay replay_one_plan(const AvailabilityTrace& trace, const ReplayOptions& opti
   };
   for (std::size_t i = 0; i < trace.events.size(); ++i) {
     const NodeEvent& event = trace.events[i];
-    if (num_there >= options.nodes_needed) possible_seconds += event.seconds - now;
+    if (num_present >= options.nodes_needed) possible_seconds += event.seconds - now;
     now = event.seconds;
     const auto node = static_cast<std::size_t>(event.node);
-    is_there[node] = event.is_add, num_there += event.is_add ? 1 : -1;
+    is_present[node] = event.is_add, num_present += event.is_add ? 1 : -1;
     if (!event.is_add && is_running && is_used[node]) stop(now);
-    const bool is_last_of_instant = i + 1 == trace.events.size() || trace.events[i + 1].seconds > now;
-    if (is_last_of_instant) start(now);
+    const bool is_last_at_this_time = i + 1 == trace.events.size() || trace.events[i + 1].seconds > now;
+    if (is_last_at_this_time) start(now);
   }
-  if (num_there >= options.nodes_needed) possible_seconds += std::max(0.0, trace.length - now);
+  if (num_present >= options.nodes_needed) possible_seconds += std::max(0.0, trace.length - now);
   if (is_running) stop(trace.length);
   if (trace.length > 0) result.useful_tokens_per_second = steps * options.tokens_per_step / trace.length;
   if (possible_seconds > 0) result.fraction_of_oracle = useful_seconds / possible_seconds;

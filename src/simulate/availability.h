@@ -1,15 +1,16 @@
-// Which nodes were there when: traces of spot machines and failures, read from the forms in which others publish them.
+// Traces of node availability on spot instances and under failures, in the formats in which others publish
+// them.
 //
-//   milliseconds,add|remove,node           one line an event (Oobleck, Bamboo, Parcae)
-//   milliseconds,count                     nodes running from then on, a line for each change or sample (Parcae)
-//   seconds,count  or  hours,count         the same, drawn as stairs: old and new number at each change (Bamboo, AWS); hours have a point
-//   date,time,count                        by the clock: 2021-12-10, 13:07:45, 80 (Bamboo, GCP)
-//   [milliseconds, "add|remove|no-op", {"nodes": […], "duration": …}]      a list a line (Parcae)
+//   milliseconds,add|remove,node           one line per event (Oobleck, Bamboo, Parcae)
+//   milliseconds,count                     number of nodes from then on, one line per change or sample (Parcae)
+//   seconds,count  or  hours,count         the same, drawn as steps: old and new number at each change (Bamboo, AWS); hours have a decimal point
+//   date,time,count                        wall-clock time: 2021-12-10, 13:07:45, 80 (Bamboo, GCP)
+//   [milliseconds, "add|remove|no-op", {"nodes": […], "duration": …}]      one list per line (Parcae)
 //   [{"Time": seconds, "GPUs": count}, …]                                   (Sailor)
-//   [{"time": minutes, "size": count}, …]                                   how long each number lasts (Tenplex)
+//   [{"time": minutes, "size": count}, …]                                   duration of each number (Tenplex)
 //   [{"node_id": …, "event_time": days, "event_type": "fault_start|fault_end"}, …]   nodes with faults (InfiniteHBD)
 //
-// Nothing here decides what a training does about it (policy/).
+// How a training reacts is decided elsewhere (policy/).
 #pragma once
 
 #include <string>
@@ -21,31 +22,33 @@
 namespace optimus {
 
 struct NodeEvent {
-  double seconds = 0;  // since the trace began; never descends
+  double seconds = 0;  // since the start of the trace; never decreases
   bool is_add = true;
-  int node = 0;  // numbered in the order in which they first come
+  int node = 0;  // numbered in order of first appearance
 };
 
 struct AvailabilityTrace {
   std::vector<NodeEvent> events;
-  int num_nodes = 0;   // different ones
-  double length = 0;   // of the whole trace, seconds
-  std::string form{};  // that it was read as, for people
+  int num_nodes = 0;   // number of distinct nodes
+  double length = 0;   // length of the whole trace in seconds
+  std::string form{};  // name of the recognised format
 };
 
-// Throws UserError with `source` and the place for what is in none of these forms, and for a node that is added or removed
-// twice. The form is known by its first characters; milliseconds, seconds and hours by the rules above.
+// Throws a UserError with `source` and the position for a text in none of these formats, and for a node that
+// is added or removed twice. The format is recognised by its first characters; milliseconds, seconds and
+// hours by the rules above.
 AvailabilityTrace parse_trace(std::string_view text, const std::string& source);
 
-// How many nodes are there at a time, as steps: (from when, how many).
+// The number of available nodes over time: (start, number) pairs.
 struct NodeCount {
   double seconds = 0;
   int nodes = 0;
 };
 std::vector<NodeCount> node_counts(const AvailabilityTrace& trace);
 
-// A training that keeps one plan: it runs while the nodes that it needs are there, loses the step in flight when one of its
-// nodes goes, and starts again `restart` after there are enough. What all other policies are compared with.
+// A training with one fixed plan, the baseline of all policies. It runs while the required nodes are
+// available, loses the current step when one of its nodes is removed, and restarts `restart_seconds` after
+// enough nodes are available.
 struct ReplayOptions {
   int nodes_needed = 1;
   double step_seconds = 1, tokens_per_step = 1;
@@ -55,7 +58,7 @@ struct Replay {
   double useful_tokens_per_second = 0;
   double fraction_of_oracle = 0;  // of a training that loses nothing and needs no restart
   int restarts = 0;
-  double seconds_lost = 0;  // standing still though nodes were there, and steps done in vain
+  double seconds_lost = 0;  // idle although nodes were available, and time of lost steps
   int steps_lost = 0;
 };
 Replay replay_one_plan(const AvailabilityTrace& trace, const ReplayOptions& options);

@@ -1,5 +1,6 @@
-// TraceBuilder: puts the events of an availability trace together, whatever form they came in, and refuses what cannot be.
-// Used by the readers of single forms (availability_read.cpp, availability_json.cpp); trace_number by those of tables too.
+// TraceBuilder: collects the events of an availability trace from any format and refuses inconsistent events.
+// Used by the readers of the formats (availability_read.cpp, availability_json.cpp); trace_number is also
+// used by the readers of tables.
 #pragma once
 
 #include <map>
@@ -10,17 +11,17 @@
 
 namespace optimus {
 
-// Nodes known only by how many there are come and go last in, first out.
+// If only the number of nodes is known, nodes are added and removed last in, first out.
 class TraceBuilder {
  public:
-  // All throw UserError that begins with `where`. Times must not descend.
+  // These throw a UserError that begins with `where`. Times must not decrease.
   void add(double seconds, const std::string& name, const std::string& where);
   void remove(double seconds, const std::string& name, const std::string& where);
   void count(double seconds, double nodes, const std::string& where);
-  void end(double seconds);  // the trace goes on until then
-  bool is_there(const std::string& name) const;
+  void end(double seconds);  // extends the trace to this time
+  bool is_present(const std::string& name) const;
 
-  // Throws UserError when no node is ever there.
+  // Throws UserError if no node is ever available.
   AvailabilityTrace take(const std::string& form, const std::string& source);
 
  private:
@@ -28,15 +29,15 @@ class TraceBuilder {
 
   std::vector<NodeEvent> events_;
   std::map<std::string, int> numbers_;
-  std::vector<bool> is_there_;
+  std::vector<bool> is_present_;
   int counted_ = 0;
   double latest_ = 0, length_ = 0;
 };
 
-// A number that is not negative and at most 1e15.
+// Parses a non-negative number of at most 1e15.
 double trace_number(std::string_view cell, const std::string& where, const char* what);
 
-// The forms that are JSON: one document, or a list a line.
+// The JSON formats: one document, or one list per line.
 AvailabilityTrace parse_json_trace(std::string_view text, const std::string& source);
 AvailabilityTrace parse_json_lines_trace(std::string_view text, const std::string& source);
 

@@ -1,4 +1,4 @@
-// Traces in JSON: lists of samples, of durations, of faults; or a list a line.
+// Traces in JSON: lists of samples, of durations, or of faults; or one list per line.
 #include <algorithm>
 
 #include "base/error.h"
@@ -11,7 +11,7 @@ namespace {
 
 double not_negative(const JsonView& value) {
   const double number = value.number();
-  if (!(number >= 0 && number <= 1e15)) value.refuse("a number that is not negative");
+  if (!(number >= 0 && number <= 1e15)) value.refuse("a non-negative number");
   return number;
 }
 
@@ -23,7 +23,7 @@ AvailabilityTrace read_samples(const std::vector<JsonView>& samples, const std::
   return builder.take("seconds, number of devices (JSON)", source);
 }
 
-// [{"time": minutes, "size": count}, …]: each number lasts that long; the last one ends the trace.
+// [{"time": minutes, "size": count}, …]: the duration of each number; the last one ends the trace.
 AvailabilityTrace read_durations(const std::vector<JsonView>& parts, const std::string& source) {
   TraceBuilder builder;
   double now = 0;
@@ -32,7 +32,7 @@ AvailabilityTrace read_durations(const std::vector<JsonView>& parts, const std::
     if (minutes > 0) builder.count(now, not_negative(part.at("size")), part.where());
     builder.end(now += minutes * 60);
   }
-  return builder.take("minutes that each number of devices lasts (JSON)", source);
+  return builder.take("minutes, number of devices (JSON)", source);
 }
 
 struct Fault {
@@ -57,11 +57,11 @@ std::vector<Fault> faults_of(const std::vector<JsonView>& events) {
   return faults;
 }
 
-// All nodes that ever have a fault are there from the start; those whose first event is an end were down then. A node with
-// several faults at a time comes back when the last has ended.
+// All nodes with faults are present from the start; a node whose first event is a fault end was down at the
+// begin. A node with several simultaneous faults returns when the last one has ended.
 AvailabilityTrace read_faults(const std::vector<JsonView>& events, const std::string& source) {
   const std::vector<Fault> faults = faults_of(events);
-  std::map<std::string, int> open;  // node -> faults that have not ended
+  std::map<std::string, int> open;  // node -> number of faults that have not ended
   TraceBuilder builder;
   for (const Fault& fault : faults) {
     const auto [at, is_new] = open.try_emplace(fault.node, fault.is_start ? 0 : 1);
@@ -70,12 +70,12 @@ AvailabilityTrace read_faults(const std::vector<JsonView>& events, const std::st
   for (const Fault& fault : faults) {
     int& number = open[fault.node];
     number = std::max(0, number + (fault.is_start ? 1 : -1));
-    if (number == 1 && fault.is_start && builder.is_there(fault.node))
+    if (number == 1 && fault.is_start && builder.is_present(fault.node))
       builder.remove(fault.seconds, fault.node, fault.where);
-    if (number == 0 && !builder.is_there(fault.node)) builder.add(fault.seconds, fault.node, fault.where);
+    if (number == 0 && !builder.is_present(fault.node)) builder.add(fault.seconds, fault.node, fault.where);
     builder.end(fault.seconds);
   }
-  return builder.take("faults of nodes, in days; nodes without any are not listed (JSON)", source);
+  return builder.take("faults of nodes, in days; nodes without faults are not listed (JSON)", source);
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ AvailabilityTrace read_faults(const std::vector<JsonView>& events, const std::st
 AvailabilityTrace parse_json_trace(std::string_view text, const std::string& source) {
   const Json document = parse_json(text, source);
   const std::vector<JsonView> elements = JsonView(document, source).elements();
-  if (elements.empty()) throw UserError("{}: no node is ever there", source);
+  if (elements.empty()) throw UserError("{}: the trace never has an available node", source);
   const JsonView& first = elements.front();
   if (first.raw().is_object() && first.find("Time")) return read_samples(elements, source);
   if (first.raw().is_object() && first.find("size")) return read_durations(elements, source);
@@ -103,7 +103,7 @@ AvailabilityTrace parse_json_lines_trace(std::string_view text, const std::strin
       throw UserError("{}: {} elements, must be time, event and nodes", where, cells.size());
     const double seconds = not_negative(cells[0]) / 1000;
     const std::string& event = cells[1].text();
-    // A migration is what the trace's authors did, not the machines.
+    // A migration is an action of the trace's authors, not an event of the machines.
     if (event != "add" && event != "remove" && event != "no-op" && event != "migration")
       cells[1].refuse("\"add\", \"remove\", \"no-op\" or \"migration\"");
     for (const JsonView& node : cells[2].at("nodes").elements()) {
@@ -113,7 +113,7 @@ AvailabilityTrace parse_json_lines_trace(std::string_view text, const std::strin
     const auto duration = cells[2].find("duration");
     builder.end(seconds + (duration ? not_negative(*duration) / 1000 : 0));
   }
-  return builder.take("milliseconds, event, nodes (a JSON list a line)", source);
+  return builder.take("milliseconds, event, nodes (one JSON list per line)", source);
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Traces as comma-separated lines, and which form a text is in.
+// Reads traces in comma-separated lines, and recognises the format of a text.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -11,25 +11,27 @@
 namespace optimus {
 
 void TraceBuilder::add(double seconds, const std::string& name, const std::string& where) {
-  constexpr int kMostNodes = 1'000'000;
+  constexpr int kMaxNodes = 1'000'000;
   const auto [at, is_new] = numbers_.try_emplace(name, static_cast<int>(numbers_.size()));
-  if (is_new) is_there_.push_back(false);
-  if (numbers_.size() > kMostNodes) throw UserError("{}: more than {} nodes", where, kMostNodes);
-  if (is_there_[static_cast<std::size_t>(at->second)])
-    throw UserError("{}: node {} is there already", where, in_quotes(name));
+  if (is_new) is_present_.push_back(false);
+  if (numbers_.size() > kMaxNodes) throw UserError("{}: more than {} nodes", where, kMaxNodes);
+  if (is_present_[static_cast<std::size_t>(at->second)])
+    throw UserError("{}: node {} is added twice", where, in_quotes(name));
   put(seconds, true, at->second, where);
 }
 
 void TraceBuilder::remove(double seconds, const std::string& name, const std::string& where) {
-  if (!is_there(name)) throw UserError("{}: node {} is removed but was not there", where, in_quotes(name));
+  if (!is_present(name))
+    throw UserError("{}: node {} is removed but was not present", where, in_quotes(name));
   put(seconds, false, numbers_.find(name)->second, where);
 }
 
 void TraceBuilder::count(double seconds, double nodes, const std::string& where) {
-  constexpr double kMost = 1e6, kMostEvents = 3e6;
-  if (!(nodes >= 0 && nodes <= kMost)) throw UserError("{}: {} nodes, may be {:.0f}", where, nodes, kMost);
-  if (static_cast<double>(events_.size()) + nodes > kMostEvents)
-    throw UserError("{}: more than {:.0f} nodes come and go", where, kMostEvents);
+  constexpr double kMaxValue = 1e6, kMaxEvents = 3e6;
+  if (!(nodes >= 0 && nodes <= kMaxValue))
+    throw UserError("{}: {} nodes, must be from 0 to {:.0f}", where, nodes, kMaxValue);
+  if (static_cast<double>(events_.size()) + nodes > kMaxEvents)
+    throw UserError("{}: more than {:.0f} nodes are added and removed", where, kMaxEvents);
   const int wanted = static_cast<int>(nodes);
   while (counted_ < wanted) add(seconds, std::to_string(counted_), where), ++counted_;
   while (counted_ > wanted) --counted_, remove(seconds, std::to_string(counted_), where);
@@ -39,20 +41,20 @@ void TraceBuilder::count(double seconds, double nodes, const std::string& where)
 
 void TraceBuilder::end(double seconds) { length_ = std::max(length_, seconds); }
 
-bool TraceBuilder::is_there(const std::string& name) const {
+bool TraceBuilder::is_present(const std::string& name) const {
   const auto at = numbers_.find(name);
-  return at != numbers_.end() && is_there_[static_cast<std::size_t>(at->second)];
+  return at != numbers_.end() && is_present_[static_cast<std::size_t>(at->second)];
 }
 
 AvailabilityTrace TraceBuilder::take(const std::string& form, const std::string& source) {
-  if (events_.empty()) throw UserError("{}: no node is ever there", source);
+  if (events_.empty()) throw UserError("{}: the trace never has an available node", source);
   return {std::move(events_), static_cast<int>(numbers_.size()), length_, form};
 }
 
 void TraceBuilder::put(double seconds, bool is_add, int node, const std::string& where) {
-  if (seconds < latest_) throw UserError("{}: time runs backwards, {} s after {} s", where, seconds, latest_);
+  if (seconds < latest_) throw UserError("{}: time decreases: {} s after {} s", where, seconds, latest_);
   events_.push_back({seconds, is_add, node});
-  is_there_[static_cast<std::size_t>(node)] = is_add;
+  is_present_[static_cast<std::size_t>(node)] = is_add;
   latest_ = seconds;
   end(seconds);
 }
@@ -62,17 +64,17 @@ double trace_number(std::string_view cell, const std::string& where, const char*
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
   if (error != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value) || value < 0 ||
       value > 1e15)
-    throw UserError("{}: {} is {}, must be a number that is not negative", where, what, in_quotes(cell));
+    throw UserError("{}: {} is {}, must be a non-negative number", where, what, in_quotes(cell));
   return value;
 }
 
 namespace {
 
-// "2021-12-10", "13:07:45" -> seconds since some day; months of the calendar, no leap seconds.
+// "2021-12-10", "13:07:45" -> seconds since a fixed day, without leap seconds.
 double clock_seconds(std::string_view date, std::string_view time, const std::string& where) {
   const std::vector<std::string> day = split(date, '-'), hour = split(time, ':');
   if (day.size() != 3 || hour.size() != 3)
-    throw UserError("{}: {} is no date and time", where,
+    throw UserError("{}: {} is not a date and time", where,
                     in_quotes(std::string(date) + " " + std::string(time)));
   const auto part = [&](const std::string& cell) { return trace_number(cell, where, "a part of the date"); };
   const double month = part(day[1]), year = part(day[0]) - (month <= 2 ? 1 : 0);
@@ -104,20 +106,21 @@ AvailabilityTrace read_events(const std::vector<Line>& lines, const std::string&
   TraceBuilder builder;
   for (const auto& [where, cells] : lines) {
     if (cells.size() != 3 || (cells[1] != "add" && cells[1] != "remove"))
-      throw UserError("{}: must be milliseconds,add|remove,node as the lines before", where);
+      throw UserError("{}: must be milliseconds,add|remove,node like the lines before", where);
     const double seconds = trace_number(cells[0], where, "the time") / 1000;
     cells[1] == "add" ? builder.add(seconds, cells[2], where) : builder.remove(seconds, cells[2], where);
   }
   return builder.take("milliseconds, add or remove, node", source);
 }
 
-// date,time,count. Clocks of several machines: a line that is a little early counts as now.
+// date,time,count. The clocks of several machines differ slightly: a line with a slightly earlier time is
+// treated as simultaneous.
 AvailabilityTrace read_clock(const std::vector<Line>& lines, const std::string& source) {
   TraceBuilder builder;
   std::optional<double> began;
   double latest = 0;
   for (const auto& [where, cells] : lines) {
-    if (cells.size() != 3) throw UserError("{}: must be date,time,count as the lines before", where);
+    if (cells.size() != 3) throw UserError("{}: must be date,time,count like the lines before", where);
     const double seconds = clock_seconds(cells[0], cells[1], where);
     if (!began) began = seconds;
     latest = std::max(latest, seconds - *began);
@@ -130,8 +133,9 @@ struct Count {
   double time, nodes;
 };
 
-// Whether the figures draw stairs: where the number changes, a line with the old one comes before the line with the new.
-bool draws_stairs(const std::vector<Count>& counts) {
+// Whether the lines draw a step function: each change has a line with the old number before the line with the
+// new number.
+bool is_step_function(const std::vector<Count>& counts) {
   bool has_step = false;
   for (std::size_t i = 1; i < counts.size(); ++i) {
     if (counts[i].nodes == counts[i - 1].nodes) continue;
@@ -143,18 +147,18 @@ bool draws_stairs(const std::vector<Count>& counts) {
   return has_step;
 }
 
-// time,count. Milliseconds where each line is an event or a sample; figures to be drawn as stairs are in seconds, and in
-// hours where they have a decimal point.
+// time,count. Times are milliseconds if each line is an event or a sample. Step functions for figures are in
+// seconds, or in hours if the times have a decimal point.
 AvailabilityTrace read_counts(const std::vector<Line>& lines, const std::string& source) {
   std::vector<Count> counts;
   bool has_point = false;
   for (const auto& [where, cells] : lines) {
-    if (cells.size() != 2) throw UserError("{}: must be time,count as the lines before", where);
+    if (cells.size() != 2) throw UserError("{}: must be time,count like the lines before", where);
     counts.push_back(
         {trace_number(cells[0], where, "the time"), trace_number(cells[1], where, "the number of nodes")});
     has_point = has_point || cells[0].find('.') != std::string::npos;
   }
-  const double unit = has_point ? 3600 : draws_stairs(counts) ? 1 : 1e-3;
+  const double unit = has_point ? 3600 : is_step_function(counts) ? 1 : 1e-3;
   TraceBuilder builder;
   for (std::size_t i = 0; i < counts.size(); ++i)
     builder.count(counts[i].time * unit, counts[i].nodes, lines[i].where);
@@ -170,21 +174,21 @@ AvailabilityTrace parse_trace(std::string_view text, const std::string& source) 
   const std::string_view body = trim(text);
   if (starts_with(body, "[")) {
     const std::string_view inside = trim(body.substr(1));
-    const bool is_a_list_a_line = !inside.empty() && inside[0] >= '0' && inside[0] <= '9';
-    return is_a_list_a_line ? parse_json_lines_trace(text, source) : parse_json_trace(text, source);
+    const bool is_json_lines = !inside.empty() && inside[0] >= '0' && inside[0] <= '9';
+    return is_json_lines ? parse_json_lines_trace(text, source) : parse_json_trace(text, source);
   }
   const std::vector<Line> lines = lines_of(text, source);
-  if (lines.empty()) throw UserError("{}: no node is ever there", source);
+  if (lines.empty()) throw UserError("{}: the trace never has an available node", source);
   const std::vector<std::string>& first = lines.front().cells;
   if (first.size() == 2) return read_counts(lines, source);
   if (first.size() == 3 && (first[1] == "add" || first[1] == "remove")) return read_events(lines, source);
   if (first.size() == 3) return read_clock(lines, source);
-  const bool is_of_batches = std::find(first.begin(), first.end(), "batch_time_norm") != first.end();
+  const bool is_minibatch_table = std::find(first.begin(), first.end(), "batch_time_norm") != first.end();
   throw UserError(
-      "{}: {}; forms are milliseconds,add|remove,node and time,count and date,time,count and JSON",
+      "{}: {}; supported formats: milliseconds,add|remove,node; time,count; date,time,count; JSON",
       lines.front().where,
-      is_of_batches ? "a table of mini-batches' times says nothing about which machines were there"
-                    : in_quotes(join(first, ","), 60) + " is no line of a trace");
+      is_minibatch_table ? "a table of mini-batch times does not contain the availability of nodes"
+                         : in_quotes(join(first, ","), 60) + " is not a line of a trace");
 }
 
 }  // namespace optimus

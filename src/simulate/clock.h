@@ -1,4 +1,4 @@
-// When everything of a step happens, as StepSimulator works it out; for simulate.cpp and trace.cpp alone.
+// The times of everything in a step, as computed by StepSimulator. Used only by simulate.cpp and trace.cpp.
 #pragma once
 
 #include "simulate/simulate.h"
@@ -8,7 +8,7 @@ namespace optimus {
 struct StepSimulator::Clock {
   std::vector<StageTimes> stages;  // [class]
   std::vector<PipelineTimes> pipelines;
-  double gate = 0, end = 0;  // when all gradients are there; when the last update is done
+  double gate = 0, end = 0;  // when all gradients are available; when the last update is complete
 };
 
 }  // namespace optimus

@@ -9,13 +9,13 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMostColumns = 1'000;
+constexpr std::size_t kMaxColumns = 1'000;
 
 class CsvReader {
  public:
   CsvReader(std::string_view text, const std::string& source) : text_(text), source_(source) {}
 
-  // The next row; empty at the end of the text. Lines without anything are passed over.
+  // Reads the next row; empty at the end of the text. Blank lines are skipped.
   std::vector<std::string> row() {
     std::vector<std::string> cells;
     while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) skip_line_break();
@@ -23,8 +23,8 @@ class CsvReader {
     row_line_ = line_;
     for (;;) {
       cells.push_back(at_ < text_.size() && text_[at_] == '"' ? quoted() : plain());
-      if (cells.size() > kMostColumns)
-        throw UserError("{}:{}: more than {} columns", source_, row_line_, kMostColumns);
+      if (cells.size() > kMaxColumns)
+        throw UserError("{}:{}: more than {} columns", source_, row_line_, kMaxColumns);
       if (at_ < text_.size() && text_[at_] == ',') {
         ++at_;
         continue;
@@ -57,10 +57,10 @@ class CsvReader {
       else
         line_ += text_[at_] == '\n', cell += text_[at_];
     }
-    if (at_ == text_.size()) throw UserError("{}:{}: a quote is never closed", source_, begin);
+    if (at_ == text_.size()) throw UserError("{}:{}: unclosed quote", source_, begin);
     ++at_;
     if (at_ < text_.size() && text_.substr(at_, 1).find_first_of(",\r\n") == std::string_view::npos)
-      throw UserError("{}:{}: text behind a closing quote; a comma or the end of the line must follow",
+      throw UserError("{}:{}: text after a closing quote; a comma or the end of the line must follow",
                       source_, line_);
     return cell;
   }
@@ -88,11 +88,11 @@ CsvTable parse_csv(std::string_view text, const std::string& source) {
   std::vector<std::string> sorted = table.columns;
   std::sort(sorted.begin(), sorted.end());
   if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
-    throw UserError("{}: column {} is there twice", source, in_quotes(*twice));
+    throw UserError("{}: duplicate column {}", source, in_quotes(*twice));
   for (std::vector<std::string> row = reader.row(); !row.empty(); row = reader.row()) {
     if (row.size() != table.columns.size())
-      throw UserError("{}:{}: {} cells, the first line names {} columns", source, reader.line(), row.size(),
-                      table.columns.size());
+      throw UserError("{}:{}: {} cells, but the first line names {} columns", source, reader.line(),
+                      row.size(), table.columns.size());
     table.rows.push_back(std::move(row));
   }
   return table;

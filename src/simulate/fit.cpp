@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// A constant in the logarithm, pulled back inside its bounds.
+// The logarithm of a constant, clamped to its bounds.
 struct Coordinate {
   const ConstantRow* row;
   double prior;
@@ -61,7 +61,7 @@ class Fitter {
     return result;
   }
 
-  // Two halves on two threads: the rows are many and alike.
+  // Two threads compute one half each, because there are many similar rows.
   Vector residuals(const Vector& x) const {
     const Constants now = constants(x);
     Vector result(problem_.measured.size());
@@ -75,7 +75,7 @@ class Fitter {
     return result;
   }
 
-  // |r| with a round tip, so that it has a derivative.
+  // |r|, smoothed near 0 so that it is differentiable.
   double size_of(double residual) const {
     return std::sqrt(residual * residual + options_.noise * options_.noise) - options_.noise;
   }
@@ -113,7 +113,7 @@ class Fitter {
     return {hessian, gradient};
   }
 
-  // x minus the solution of the damped equations, by elimination.
+  // x minus the solution of the damped equations, by Gaussian elimination.
   Vector moved(std::vector<Vector> a, Vector b, double damping) const {
     const std::size_t n = b.size();
     for (std::size_t j = 0; j < n; ++j) a[j][j] *= 1 + damping;

@@ -23,13 +23,13 @@ std::string instruction_name(const Instruction& at, const ModelSpec& model, int 
                                         : " " + text(kind);
   }
   name += part_of(at);
-  if (at.hop >= 0) name += fmt::format(" {}", at.hop);
+  if (at.ring_step >= 0) name += fmt::format(" {}", at.ring_step);
   if (microbatch >= 0) name += fmt::format(", micro-batch {}", microbatch);
   return name;
 }
 
 std::string instruction_kind(const Instruction& at, const ModelSpec& model) {
-  if (at.lane == Lane::transfer) return work_of(at);  // the same whatever block it is for
+  if (at.lane == Lane::transfer) return work_of(at);  // independent of the block
   return work_of(at) + (at.block < 0 ? "" : " " + text(block_kind(model, at.block))) + part_of(at);
 }
 

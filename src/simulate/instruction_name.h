@@ -1,4 +1,4 @@
-// Instructions by name, the same for what is predicted and what was measured.
+// Names of instructions, equal for predicted and measured ones.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@ namespace optimus {
 
 // "backward_weight layer 3 mlp, micro-batch 7"
 std::string instruction_name(const Instruction& instruction, const ModelSpec& model, int microbatch);
-// Those that do the same, whichever layer and micro-batch it is for: "backward_weight layer mlp", "send".
+// Equal for instructions with the same work, regardless of layer and micro-batch: "backward_weight layer
+// mlp", "send".
 std::string instruction_kind(const Instruction& instruction, const ModelSpec& model);
 
 }  // namespace optimus

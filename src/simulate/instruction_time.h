@@ -1,11 +1,11 @@
-// One instruction of a program in time, in seconds from a begin that the user of this says: as predicted (lanes.h), or as it was
-// (engine/instruction_log.h).
+// Start and end of one instruction, in seconds from an origin that the user defines: predicted (lanes.h) or
+// measured (engine/instruction_log.h).
 #pragma once
 
 namespace optimus {
 
 struct InstructionTime {
-  int instruction = 0;  // of the program
+  int instruction = 0;  // index in the program
   double start = 0, end = 0;
 };
 

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kLanes = 6;
 
-// Runs instructions in order; knows when each lane is free, and what compute has waited for.
+// Executes instructions in order. Tracks when each lane is free and what compute has waited for.
 class LaneRunner {
  public:
   LaneRunner(const PricedProgram& program, const Software& software, const Constants& constants,
@@ -34,23 +34,24 @@ class LaneRunner {
         seconds_(program.price(constants)),
         constants_(constants),
         ends_(program_.instructions.size()) {
-    is_beside_[static_cast<std::size_t>(Lane::tensor)] = software.runs_programs;
-    is_beside_[static_cast<std::size_t>(Lane::gather)] = software.overlaps_gather;
-    is_beside_[static_cast<std::size_t>(Lane::reduce)] = software.overlaps_reduce;
-    is_beside_[static_cast<std::size_t>(Lane::transfer)] = software.overlaps_reduce;
-    is_beside_[static_cast<std::size_t>(Lane::host)] = true;
+    is_overlapped_[static_cast<std::size_t>(Lane::tensor)] = software.runs_programs;
+    is_overlapped_[static_cast<std::size_t>(Lane::gather)] = software.overlaps_gather;
+    is_overlapped_[static_cast<std::size_t>(Lane::reduce)] = software.overlaps_reduce;
+    is_overlapped_[static_cast<std::size_t>(Lane::transfer)] = software.overlaps_reduce;
+    is_overlapped_[static_cast<std::size_t>(Lane::host)] = true;
   }
 
   void run(std::size_t i) {
     const Instruction& at = program_.instructions[i];
-    if (at.lane == Lane::transfer && at.op != Op::receive_buddy) return;  // there at once
-    const bool is_of_gradients = at.lane == Lane::reduce || at.op == Op::receive_buddy;
-    if (is_of_gradients && at.slot >= 0 && !is_beside_[static_cast<std::size_t>(at.lane)]) {
-      // Not beside the backward means behind it: the stages before do not wait for it.
+    if (at.lane == Lane::transfer && at.op != Op::receive_copy) return;  // available immediately
+    const bool is_of_gradients = at.lane == Lane::reduce || at.op == Op::receive_copy;
+    if (is_of_gradients && at.slot >= 0 && !is_overlapped_[static_cast<std::size_t>(at.lane)]) {
+      // Reductions that do not overlap with the backward come after it: the preceding stages do not wait for
+      // them.
       deferred_instructions_.push_back(static_cast<int>(i));
       return;
     }
-    const bool is_compute = at.lane == Lane::compute || !is_beside_[static_cast<std::size_t>(at.lane)];
+    const bool is_compute = at.lane == Lane::compute || !is_overlapped_[static_cast<std::size_t>(at.lane)];
     double& free = free_[is_compute ? 0 : static_cast<std::size_t>(at.lane)];
     double start = free;
     Lane cause = Lane::compute;
@@ -61,47 +62,48 @@ class LaneRunner {
     if (is_compute) add_wait(cause, start - free);
     ends_[i] = free = start + seconds_[i];
     last_ = std::max(last_, ends_[i]);
-    if (is_recorded_) taken_.push_back({static_cast<int>(i), start - begin_, ends_[i] - begin_});
+    if (is_recorded_) taken_instructions_.push_back({static_cast<int>(i), start - begin_, ends_[i] - begin_});
     if (is_compute)
       add_work(at, seconds_[i]);
     else if (at.lane == Lane::gather || is_of_gradients)
-      beside_ += seconds_[i];
+      concurrent_communication_ += seconds_[i];
     if (at.lane == Lane::tensor) tensor_end_ = std::max(tensor_end_, ends_[i]);
   }
 
-  // The time since the last call, until compute and tensor lanes rest; communication beside it slows compute down.
+  // The time since the last call until the compute and tensor lanes are idle. Concurrent communication slows
+  // compute.
   SlotTime take_slot() {
     const double end = std::max(free_[0], tensor_end_);
     split_.tensor += end - free_[0];
     free_[0] = end;
-    // What communication beside takes from compute delays everything behind it.
-    const double slowed = std::min(beside_ * constants_.interference, split_.compute * 0.5);
+    // The slowdown of compute by concurrent communication delays everything after it.
+    const double slowed = std::min(concurrent_communication_ * constants_.interference, split_.compute * 0.5);
     split_.compute += slowed;
     free_[0] += slowed;
     const SlotTime slot{free_[0] - begin_, split_};
-    begin_ = free_[0], split_ = {}, beside_ = 0;
+    begin_ = free_[0], split_ = {}, concurrent_communication_ = 0;
     last_ = std::max(last_, free_[0]);
     return slot;
   }
 
-  // Until every lane rests, and what was put off is done.
-  SlotTime take_rest(bool counts_as_data) {
+  // The time until all lanes are idle and all deferred instructions are complete.
+  SlotTime take_remainder(bool counts_as_data) {
     last_ = std::max(last_, free_[0]);
     for (const int i : std::exchange(deferred_instructions_, {})) {
       const double seconds = seconds_[static_cast<std::size_t>(i)];
-      if (is_recorded_) taken_.push_back({i, last_ - begin_, last_ + seconds - begin_});
+      if (is_recorded_) taken_instructions_.push_back({i, last_ - begin_, last_ + seconds - begin_});
       last_ += seconds;
     }
     for (double& free : free_) free = last_;
     const double rest = last_ - begin_ - split_.total();
     (counts_as_data ? split_.data : split_.host) += std::max(0.0, rest);
     const SlotTime slot{last_ - begin_, split_};
-    begin_ = last_, split_ = {}, beside_ = 0;
+    begin_ = last_, split_ = {}, concurrent_communication_ = 0;
     return slot;
   }
 
-  // Instructions since the last call, from the begin of what is taken next.
-  std::vector<InstructionTime> take_instructions() { return std::exchange(taken_, {}); }
+  // The instructions since the last call, with times relative to the start of the slot.
+  std::vector<InstructionTime> take_instructions() { return std::exchange(taken_instructions_, {}); }
 
  private:
   void add_wait(Lane cause, double seconds) {
@@ -128,23 +130,23 @@ class LaneRunner {
   const std::vector<double> seconds_;
   const Constants& constants_;
   std::vector<double> ends_;
-  std::array<bool, kLanes> is_beside_{};
+  std::array<bool, kLanes> is_overlapped_{};
   std::array<double, kLanes> free_{};
-  double begin_ = 0, last_ = 0, tensor_end_ = 0, beside_ = 0;
-  std::vector<int> deferred_instructions_;  // that nobody overlaps: they come behind the last slot
-  std::vector<InstructionTime> taken_;
+  double begin_ = 0, last_ = 0, tensor_end_ = 0, concurrent_communication_ = 0;
+  std::vector<int> deferred_instructions_;  // without overlap: they run after the last slot
+  std::vector<InstructionTime> taken_instructions_;
   TimeSplit split_;
 };
 
 void add_host(SlotTime& slot, double seconds) { slot.seconds += seconds, slot.split.host += seconds; }
 
-// Which list of StageTimes a slot's time belongs to: the first micro-batch tells of first forwards and usual backwards,
-// the last of usual forwards and last backwards.
-void keep(StageTimes& times, const Slot& slot, int last_microbatch, const SlotTime& time) {
+// The list of StageTimes to which the time of a slot belongs. The first micro-batch provides first forwards
+// and usual backwards, the last one provides usual forwards and last backwards.
+void store_slot_time(StageTimes& times, const Slot& slot, int last_microbatch, const SlotTime& time) {
   const auto chunk = static_cast<std::size_t>(slot.chunk);
   const bool is_first = slot.microbatch == 0, is_last = slot.microbatch == last_microbatch;
-  const auto put = [&](std::vector<SlotTime>& list, bool is_it) {
-    if (is_it) list[chunk] = time;
+  const auto put = [&](std::vector<SlotTime>& list, bool matches) {
+    if (matches) list[chunk] = time;
   };
   switch (slot.work) {
     case Work::forward:
@@ -184,7 +186,7 @@ LaneRun run_all(const PricedProgram& priced, const Order& order, const Software&
   std::size_t i = 0;
   const std::size_t num = program.instructions.size();
   while (i < num && program.instructions[i].slot < 0) lanes.run(i++);
-  times.before = lanes.take_rest(false);
+  times.before = lanes.take_remainder(false);
   result.trace.before = lanes.take_instructions();
   const double host = priced.is_measured() ? 0 : constants.slot_seconds * constants.host_residual;
   for (int slot = 0; slot < std::ssize(order); ++slot) {
@@ -192,15 +194,15 @@ LaneRun run_all(const PricedProgram& priced, const Order& order, const Software&
     SlotTime time = lanes.take_slot();
     result.trace.slots.push_back(lanes.take_instructions());
     if (host > 0) add_host(time, host);
-    keep(times, order[static_cast<std::size_t>(slot)], last_microbatch, time);
+    store_slot_time(times, order[static_cast<std::size_t>(slot)], last_microbatch, time);
   }
   while (i < num && program.instructions[i].op != Op::step_gate) lanes.run(i++);
-  times.before_gate = lanes.take_rest(true);
+  times.before_gate = lanes.take_remainder(true);
   result.trace.before_gate = lanes.take_instructions();
   while (i < num) lanes.run(i++);
-  times.after_gate = lanes.take_rest(true);
+  times.after_gate = lanes.take_remainder(true);
   result.trace.after_gate = lanes.take_instructions();
-  // Gathers of updated weights go beside the next step's first forwards.
+  // Gathers of updated weights overlap with the first forwards of the next step.
   if (software.overlaps_gather) {
     double hidden = 0;
     for (const SlotTime& forward : times.forward) hidden += forward.seconds;

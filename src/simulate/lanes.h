@@ -1,8 +1,10 @@
-// One device's step with its lanes, as if everything that it waits for from other stages were there at once: how long each
-// slot of the schedule takes, what of that is waiting for its own communication, and what comes behind the last slot.
+// Simulates the lanes of one device for one step, as if all data from other stages were available
+// immediately: the duration of each slot of the schedule, the part of it spent waiting for the device's own
+// communication, and the work after the last slot.
 //
-// Devices of a stage do the same, so one stands for all; the same slot takes the same time for every micro-batch but the
-// first and the last. So a program of two micro-batches tells what a step of any number needs (simulate/pipeline.h).
+// Devices of a stage do the same work, so one represents all. A slot takes the same time for every
+// micro-batch except the first and the last. Therefore a program of two micro-batches suffices to predict a
+// step with any number of them (simulate/pipeline.h).
 #pragma once
 
 #include <vector>
@@ -13,7 +15,7 @@
 
 namespace optimus {
 
-// Where time goes. waits_*: compute stands still for that kind of communication.
+// Breakdown of time. tensor, data, pipeline: compute waits for that kind of communication.
 struct TimeSplit {
   double compute = 0, tensor = 0, data = 0, pipeline = 0, bubble = 0, optimizer = 0, host = 0;
   TimeSplit& operator+=(const TimeSplit& other);
@@ -30,16 +32,16 @@ struct StageTimes {
   // [chunk]. The last backward overlaps with the reduction of gradients.
   std::vector<SlotTime> first_forward, forward, backward, last_backward, weight, last_weight;
   SlotTime before;       // host work before the first slot
-  SlotTime before_gate;  // reductions that the last backward did not hide
-  SlotTime after_gate;   // update, and the gather of updated weights as far as the next step does not hide it
+  SlotTime before_gate;  // reductions that the last backward does not hide
+  SlotTime after_gate;   // update, and the gather of updated weights unless the next step hides it
 };
 
 // `order`: the slots of the program (schedule/order.h).
 StageTimes run_lanes(const PricedProgram& program, const Order& order, const Software& software,
                      const Constants& constants);
 
-// Every instruction of the same run, in seconds from the begin of its slot (or of what comes before the first slot, before the
-// gate, behind it).
+// Every instruction of the same run, in seconds from the start of its slot (or of the part before the first
+// slot, before the gate, or after the gate).
 struct LaneTrace {
   std::vector<InstructionTime> before, before_gate, after_gate;
   std::vector<std::vector<InstructionTime>> slots;

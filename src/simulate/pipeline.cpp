@@ -10,27 +10,28 @@ namespace {
 
 constexpr double kNotYet = -1;
 
-// When the results of slots are there, for whoever needs them: [stage][chunk * microbatches + microbatch].
-struct Board {
+// Times at which the results of slots are available to other stages: [stage][chunk * microbatches +
+// microbatch].
+struct ResultTimes {
   std::vector<std::vector<double>> forward, backward;
 };
 
 class PipelineRunner {
  public:
   PipelineRunner(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
-                 StageMessages messages, bool keeps_slots)
+                 StageMessaging messages, bool stores_slots)
       : stages_(stages),
         sizes_(sizes),
         messages_(messages),
-        keeps_slots_(keeps_slots),
+        stores_slots_(stores_slots),
         next_(stages.size()),
         free_(stages.size()) {
     num_chunks_ = stages.front().times->forward.size();
     const std::vector<double> empty(num_chunks_ * sizes.size(), kNotYet);
-    board_.forward.assign(stages.size(), empty), board_.backward.assign(stages.size(), empty);
+    result_times_.forward.assign(stages.size(), empty), result_times_.backward.assign(stages.size(), empty);
     counts_.assign(stages.size(), std::vector<double>(kKinds * num_chunks_));
     for (std::size_t s = 0; s < stages.size(); ++s) {
-      if (keeps_slots) result_.slots.emplace_back(stages[s].order->size());
+      if (stores_slots) result_.slots.emplace_back(stages[s].order->size());
       result_.splits.push_back(stages[s].times->before.split);
       free_[s] = stages[s].times->before.seconds;
     }
@@ -40,12 +41,13 @@ class PipelineRunner {
     bool is_moving = true;
     while (is_moving) {
       is_moving = false;
-      // Forwards move to the right and backwards to the left: one pass each way finds much that is ready.
+      // Forwards move to higher stages and backwards to lower ones, so one pass in each direction finds most
+      // slots that are ready.
       for (std::size_t s = 0; s < stages_.size(); ++s) is_moving |= advance(s);
       for (std::size_t s = stages_.size(); s-- > 0;) is_moving |= advance(s);
     }
     for (std::size_t s = 0; s < stages_.size(); ++s)
-      ensure(next_[s] == stages_[s].order->size(), "stage {} is stuck at slot {}", s, next_[s]);
+      ensure(next_[s] == stages_[s].order->size(), "stage {} is blocked at slot {}", s, next_[s]);
     for (std::size_t s = 0; s < stages_.size(); ++s) add_splits(s);
     result_.ends = free_;
     return std::move(result_);
@@ -69,7 +71,8 @@ class PipelineRunner {
     return static_cast<std::size_t>(chunk) * sizes_.size() + static_cast<std::size_t>(microbatch);
   }
 
-  // What the slot needs from another stage: when it was ready there, how long it travels, when it is here.
+  // The input of a slot from another stage: when it was ready there, duration of the message, and when it
+  // arrives.
   struct Arrival {
     double sent = 0, seconds = 0, there = 0;
   };
@@ -81,19 +84,19 @@ class PipelineRunner {
       return {end, seconds, end + seconds};
     };
     if (slot.work == Work::forward) {
-      if (s > 0) return message(board_.forward[s - 1], slot.chunk, stages_[s - 1].to_next);
+      if (s > 0) return message(result_times_.forward[s - 1], slot.chunk, stages_[s - 1].to_next);
       if (slot.chunk == 0) return {};
-      return message(board_.forward[last], slot.chunk - 1, stages_[last].to_next);
+      return message(result_times_.forward[last], slot.chunk - 1, stages_[last].to_next);
     }
     if (slot.work == Work::backward || slot.work == Work::backward_input) {
-      if (s < last) return message(board_.backward[s + 1], slot.chunk, stages_[s + 1].to_previous);
+      if (s < last) return message(result_times_.backward[s + 1], slot.chunk, stages_[s + 1].to_previous);
       if (slot.chunk + 1 == static_cast<int>(num_chunks_)) return {};
-      return message(board_.backward[0], slot.chunk + 1, stages_[0].to_previous);
+      return message(result_times_.backward[0], slot.chunk + 1, stages_[0].to_previous);
     }
     return {};
   }
 
-  // The list of StageTimes that a slot's time stands in.
+  // The list of StageTimes that has the time of a slot.
   enum Kind { first_forward, forward, backward, last_backward, weight, last_weight, kKinds };
   Kind kind_of(const Slot& slot) const {
     const bool is_last = slot.microbatch + 1 == static_cast<int>(sizes_.size());
@@ -115,7 +118,7 @@ class PipelineRunner {
     return *lists[kind];
   }
 
-  // Where the time of a stage's slots went: each kind of slot as often as it came.
+  // Adds the breakdown of a stage's time: that of each kind of slot times its count.
   void add_splits(std::size_t s) {
     for (int kind = 0; kind < kKinds; ++kind)
       for (std::size_t chunk = 0; chunk < num_chunks_; ++chunk)
@@ -131,47 +134,47 @@ class PipelineRunner {
     counts_[s][static_cast<std::size_t>(kind) * num_chunks_ + chunk] += size;
     TimeSplit& split = result_.splits[s];
     double start = std::max(free_[s], ready.there);
-    if (messages_ == StageMessages::one_by_one && ready.seconds > 0) {
-      // The message begins when both sides have come to it.
+    if (messages_ == StageMessaging::sequential && ready.seconds > 0) {
+      // The message starts when both sides have reached it.
       start = std::max(free_[s], ready.sent) + ready.seconds;
       split.pipeline += std::min(ready.seconds, start - free_[s]);
       split.bubble -= std::min(ready.seconds, start - free_[s]);
     }
     split.bubble += start - free_[s];
     const double end = start + time.seconds * size;
-    if (keeps_slots_) result_.slots[s][next_[s]] = {start, end};
+    if (stores_slots_) result_.slots[s][next_[s]] = {start, end};
     free_[s] = end;
     double sent = 0;
     if (slot.work == Work::forward) {
-      board_.forward[s][place_of(slot.chunk, slot.microbatch)] = end;
+      result_times_.forward[s][place_of(slot.chunk, slot.microbatch)] = end;
       sent = stages_[s].to_next;
     } else if (slot.work == Work::backward || slot.work == Work::backward_input) {
-      board_.backward[s][place_of(slot.chunk, slot.microbatch)] = end;
+      result_times_.backward[s][place_of(slot.chunk, slot.microbatch)] = end;
       sent = stages_[s].to_previous;
     }
-    if (messages_ == StageMessages::beside) return;
+    if (messages_ == StageMessaging::beside) return;
     free_[s] += sent;
     split.pipeline += sent;
   }
 
   const std::vector<PipelineStage>& stages_;
   const std::vector<double>& sizes_;
-  const StageMessages messages_;
-  const bool keeps_slots_;
+  const StageMessaging messages_;
+  const bool stores_slots_;
   std::size_t num_chunks_ = 1;
   std::vector<std::size_t> next_;
   std::vector<double> free_;
-  Board board_;
+  ResultTimes result_times_;
   std::vector<std::vector<double>>
-      counts_;  // [stage][kind * chunks + chunk], in units of the usual micro-batch
+      counts_;  // [stage][kind * chunks + chunk], relative to the usual micro-batch
   PipelineTimes result_;
 };
 
 }  // namespace
 
 PipelineTimes run_pipeline(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
-                           StageMessages messages, bool keeps_slots) {
-  return PipelineRunner(stages, sizes, messages, keeps_slots).run();
+                           StageMessaging messages, bool stores_slots) {
+  return PipelineRunner(stages, sizes, messages, stores_slots).run();
 }
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// Slots of all stages of a pipeline in time: each stage works through its order, and waits for what its neighbours send.
+// Simulates the slots of all stages of a pipeline: each stage processes its order and waits for messages of
+// its neighbours.
 #pragma once
 
 #include <vector>
@@ -9,7 +10,7 @@ namespace optimus {
 
 struct PipelineStage {
   const StageTimes* times = nullptr;
-  const Order* order = nullptr;  // of all micro-batches
+  const Order* order = nullptr;  // for all micro-batches
   double to_next = 0;            // seconds of a message to the next stage (from the last stage: to the first)
   double to_previous = 0;
 };
@@ -20,12 +21,12 @@ struct SlotSpan {
 
 struct PipelineTimes {
   std::vector<std::vector<SlotSpan>> slots;  // [stage][slot]
-  std::vector<double> ends;                  // [stage]: behind the last slot
+  std::vector<double> ends;                  // [stage]: after the last slot
   std::vector<TimeSplit> splits;             // [stage]: of all slots, with bubbles
 };
 
-// sizes: of each micro-batch, in units of the usual one. Who wants only the ends need not keep slots.
+// sizes: of each micro-batch, relative to the usual one. stores_slots: false if only the ends are needed.
 PipelineTimes run_pipeline(const std::vector<PipelineStage>& stages, const std::vector<double>& sizes,
-                           StageMessages messages, bool keeps_slots = true);
+                           StageMessaging messages, bool stores_slots = true);
 
 }  // namespace optimus

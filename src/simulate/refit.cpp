@@ -16,7 +16,7 @@ std::vector<double> step_seconds_of(std::string_view metrics, const std::string&
   int number = 0;
   while (!metrics.empty()) {
     const std::size_t end = metrics.find('\n');
-    if (end == std::string_view::npos) break;  // a writer is at it, or was killed
+    if (end == std::string_view::npos) break;  // an incomplete line: the writer is active or was killed
     const std::string where = fmt::format("{} line {}", source, ++number);
     const std::string_view line = metrics.substr(0, end);
     metrics.remove_prefix(end + 1);
@@ -28,11 +28,11 @@ std::vector<double> step_seconds_of(std::string_view metrics, const std::string&
     if (!(time.number() > 0 && time.number() < 1e9)) time.refuse("a number above 0");
     seconds.push_back(time.number());
   }
-  if (seconds.empty()) throw UserError("{}: no step is there to learn from", source);
+  if (seconds.empty()) throw UserError("{}: contains no steps", source);
   return seconds;
 }
 
-double usual_seconds(std::vector<double> steps) {
+double typical_seconds(std::vector<double> steps) {
   ensure(!steps.empty(), "no steps");
   constexpr std::size_t kWarmUp = 3;
   if (steps.size() > 2 * kWarmUp) steps.erase(steps.begin(), steps.begin() + kWarmUp);
@@ -51,7 +51,7 @@ Refit refit(std::span<const MeasuredPlan> plans, const Constants& start) {
   for (const MeasuredPlan& plan : plans)
     problem.measured.push_back(plan.seconds), problem.weights.push_back(1);
   problem.predict = [&](std::size_t i, const Constants& c) { return plans[i].simulator->seconds(c); };
-  // Medians of a run's own steps are good to half a percent; a residual may well be 2.
+  // Medians of a run's own steps are accurate to half a percent, while a residual may well be 2.
   result.constants = fit(problem, start, {.steps = 60, .spread = 0.7, .noise = 0.005, .prior = start});
   for (const MeasuredPlan& plan : plans)
     result.rows.push_back({plan.name, plan.seconds, plan.simulator->seconds(start),

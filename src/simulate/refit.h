@@ -1,5 +1,5 @@
-// The residual of the cost model from runs' own steps: what their metrics say the seconds of compute, memory, host and links are,
-// of the predicted ones. Four named constants, held near 1 where steps tell nothing of them; everything else stays as fitted on
+// Residual factors of the cost model from a run's own steps: measured over predicted seconds of compute,
+// memory, host and links. Four named constants, regularised towards 1; all other constants stay as fitted to
 // published runs.
 #pragma once
 
@@ -13,17 +13,17 @@
 
 namespace optimus {
 
-// Seconds of each step in a run's metrics.jsonl, of the last plan epoch alone. A last line that was cut off is left out. Throws
-// UserError that names the line.
+// Seconds of each step in a run's metrics.jsonl, from the last plan epoch only. An incomplete last line is
+// skipped. Throws a UserError that names the line.
 std::vector<double> step_seconds_of(std::string_view metrics, const std::string& source);
 
-// The usual step: the median, without the first few, which warm caches up.
-double usual_seconds(std::vector<double> steps);
+// The typical step: the median without the first steps, which warm up caches.
+double typical_seconds(std::vector<double> steps);
 
 struct MeasuredPlan {
-  std::string name;  // of the run, for people
+  std::string name;  // display name of the run
   const StepSimulator* simulator = nullptr;
-  double seconds = 0;  // of the usual step
+  double seconds = 0;  // of the typical step
   int num_steps = 0;
   bool has_links = false;  // more than one device
 };
@@ -31,11 +31,12 @@ struct MeasuredPlan {
 struct Refit {
   struct Row {
     std::string name;
-    double measured = 0, before = 0, after = 0;  // seconds: measured, predicted with `start`, predicted now
+    // seconds: measured, predicted with `start`, predicted with the refit
+    double measured = 0, before = 0, after = 0;
     int num_steps = 0;
   };
   Constants constants;
-  std::vector<std::string> fitted;  // names of the constants that could move
+  std::vector<std::string> fitted;  // names of the constants that were fitted
   std::vector<Row> rows;
 };
 Refit refit(std::span<const MeasuredPlan> plans, const Constants& start);

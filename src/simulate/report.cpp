@@ -82,8 +82,8 @@ std::string prediction_text(const StepPrediction& step, const Setup& setup) {
     result +=
         fmt::format("{}{} {}", name == parts[0].first ? "" : ", ", name, percent(seconds / step.seconds));
   result += "\n\n";
-  TextTable table({"stage", "devices", "weights", "gradients", "optimizer", "activations", "buffers",
-                   "together", "device has"});
+  TextTable table({"stage", "devices", "weights", "gradients", "optimizer", "activations", "buffers", "total",
+                   "device capacity"});
   constexpr std::size_t kShown = 16;
   for (std::size_t i = 0; i < std::min(kShown, step.stages.size()); ++i) {
     const StagePrediction& stage = step.stages[i];
@@ -92,7 +92,7 @@ std::string prediction_text(const StepPrediction& step, const Setup& setup) {
     table.row({fmt::format("{}.{}", stage.pipeline, stage.stage),
                std::to_string(stage_of(setup, stage).devices.size()), text(m.weights), text(m.gradients),
                text(m.optimizer), text(m.activations), text(m.buffers), text(m.total),
-               text(has) + (m.total > has ? ": too little" : "")});
+               text(has) + (m.total > has ? ": exceeds capacity" : "")});
   }
   result += table.text();
   if (step.stages.size() > kShown)
@@ -120,7 +120,7 @@ std::string draw_step(const StepPrediction& step, int columns) {
 }
 
 std::string perfetto_text(const StepPrediction& step, const std::vector<TracedInstruction>& instructions) {
-  // Stage s has tracks s * kTracks (slots) and one for each lane behind it.
+  // Stage s has track s * kTracks for slots, followed by one track per lane.
   constexpr std::size_t kTracks = 10;
   TraceEvents trace;
   for (std::size_t p = 0; p < step.pipelines.size(); ++p) {

@@ -9,12 +9,13 @@
 #include "base/text.h"
 #include "layout/layout.h"
 #include "plan/validate.h"
-#include "simulate/known.h"
+#include "simulate/run_vocabulary.h"
 
 namespace optimus {
 namespace {
 
-// One row's cells with what was filled; throws UserError, which becomes the reason why the row is skipped.
+// The cells of one row, with a record of filled fields. Throws UserError, whose message becomes the reason
+// for skipping the row.
 class RowReader {
  public:
   RowReader(const CsvTable& table, std::size_t row, MeasuredRun& measured)
@@ -47,7 +48,7 @@ class RowReader {
   }
   std::int64_t count_needed(std::string_view column) const {
     if (const auto value = count(column)) return *value;
-    throw UserError("{} is not given", column);
+    throw UserError("{} is missing", column);
   }
   void filled(std::string_view column, const std::string& value) {
     measured_.filled.push_back(fmt::format("{} {}", column, value));
@@ -59,8 +60,9 @@ class RowReader {
   MeasuredRun& measured_;
 };
 
-// A number of heads near 128 wide that divides the hidden size: a multiple of 32 where there is one, else of tp.
-std::int64_t usual_heads(std::int64_t hidden, std::int64_t tp) {
+// A number of heads that divides the hidden size, with head width near 128: a multiple of 32 if possible,
+// otherwise of tp.
+std::int64_t guess_num_heads(std::int64_t hidden, std::int64_t tp) {
   std::int64_t best = 0;
   for (const std::int64_t multiple : {std::int64_t{32}, tp})
     for (std::int64_t width = 64; width <= 256 && (multiple == 32 || best == 0); ++width) {
@@ -69,16 +71,16 @@ std::int64_t usual_heads(std::int64_t hidden, std::int64_t tp) {
       if (best == 0 || std::abs(width - 128) < std::abs(hidden / best - 128)) best = heads;
     }
   if (best == 0)
-    throw UserError("heads is not given, and no usual number fits hidden {} and tp {}", hidden, tp);
+    throw UserError("heads is missing, and no common number fits hidden {} and tp {}", hidden, tp);
   return best;
 }
 
 ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bool is_mixture) {
   const std::string name = lower(row.text("model_name"));
-  // All mixtures of experts are built as Llama is.
-  ModelSpec model =
-      blank_model(is_mixture ? "llama" : name, row.count("ffn").value_or(0), row.count("hidden").value_or(0));
-  const std::optional<ModelSpec> known = known_model(name);
+  // All MoE models have the structure of Llama.
+  ModelSpec model = model_without_dimensions(is_mixture ? "llama" : name, row.count("ffn").value_or(0),
+                                             row.count("hidden").value_or(0));
+  const std::optional<ModelSpec> known = model_by_name(name);
   const auto dimension = [&](std::string_view column, std::int64_t ModelSpec::*member) -> std::int64_t {
     if (const auto value = row.count(column)) return *value;
     if (!known) return 0;
@@ -91,13 +93,13 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
   model.heads = dimension("heads", &ModelSpec::heads),
   model.kv_heads = dimension("kv_heads", &ModelSpec::kv_heads);
   model.ffn = dimension("ffn", &ModelSpec::ffn), model.vocab = dimension("vocab", &ModelSpec::vocab);
-  if (model.hidden == 0) throw UserError("the model's shape is not given, and its name is not known");
+  if (model.hidden == 0) throw UserError("the model's shape is missing, and its name is unknown");
   if (model.ffn == 0) row.filled("ffn", std::to_string(model.ffn = 4 * model.hidden));
   if (model.vocab == 0) row.filled("vocab", std::to_string(model.vocab = 50257));
-  if (model.heads == 0) row.filled("heads", std::to_string(model.heads = usual_heads(model.hidden, tp)));
+  if (model.heads == 0) row.filled("heads", std::to_string(model.heads = guess_num_heads(model.hidden, tp)));
   if (model.kv_heads == 0) row.filled("kv_heads", std::to_string(model.kv_heads = model.heads));
   if (model.hidden > 1'000'000 || model.ffn > 10'000'000 || model.vocab > 10'000'000 || model.heads > 100'000)
-    throw UserError("the model is too large to be one");
+    throw UserError("the model is implausibly large");
   if (model.kv_heads > model.heads || model.heads % model.kv_heads != 0)
     throw UserError("kv_heads is {}, must divide heads {}", model.kv_heads, model.heads);
   model.head_dim = known && known->hidden == model.hidden
@@ -109,7 +111,7 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
   }
   if (model.layers == 0) {
     const auto parameters = row.number("params_b");
-    if (!parameters) throw UserError("layers is not given");
+    if (!parameters) throw UserError("layers is missing");
     const double per_layer = static_cast<double>(model.hidden) *
                              (2.0 * static_cast<double>(model.query_width() + model.kv_width()) +
                               (model.is_gated ? 3.0 : 2.0) * static_cast<double>(model.ffn));
@@ -117,13 +119,13 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
     model.layers = std::max<std::int64_t>(1, std::llround(rest / per_layer));
     row.filled("layers", std::to_string(model.layers));
   }
-  if (model.layers > 10'000) throw UserError("layers is {}, may be 10000", model.layers);
+  if (model.layers > 10'000) throw UserError("layers is {}, must be at most 10000", model.layers);
   return model;
 }
 
-// Experts of a row that has them; what it does not say comes from the table of known mixtures.
-void add_mixture(RowReader& row, ModelSpec& model) {
-  const KnownMixture known = known_mixture(lower(row.text("model_name")));
+// Reads the experts of a row; missing properties come from the table of known MoE models.
+void read_experts(RowReader& row, ModelSpec& model) {
+  const KnownMoe known = moe_by_name(lower(row.text("model_name")));
   model.latent = known.latent;
   Mixture& m = model.mixture;
   m.experts = row.count_needed("experts"), m.experts_per_token = row.count_needed("experts_per_token");
@@ -132,7 +134,7 @@ void add_mixture(RowReader& row, ModelSpec& model) {
   const double elements = static_cast<double>(m.experts) * static_cast<double>(m.ffn) *
                           static_cast<double>(model.hidden) * static_cast<double>(model.layers);
   if (m.experts_per_token > m.experts || elements > 1e15)
-    throw UserError("experts {}, experts_per_token {}, moe_ffn {} are too many", m.experts,
+    throw UserError("experts {}, experts_per_token {}, moe_ffn {} are implausibly large", m.experts,
                     m.experts_per_token, m.ffn);
   if (known.head_dim > 0) model.head_dim = known.head_dim;
   if (m.shared_ffn > 0) row.filled("shared_ffn", std::to_string(m.shared_ffn));
@@ -147,7 +149,8 @@ Split split_of(RowReader& row, bool is_mixture) {
   split.devices = row.count_needed("n_gpus");
   split.tp = row.count_or("tp", 1), split.pp = row.count_or("pp", 1), split.cp = row.count_or("cp", 1);
   if (row.has("vpp")) split.vpp = *row.count("vpp");
-  if (split.devices > kMostDevices) throw UserError("n_gpus is {}, may be {}", split.devices, kMostDevices);
+  if (split.devices > kMaxDevices)
+    throw UserError("n_gpus is {}, must be at most {}", split.devices, kMaxDevices);
   if (split.tp > split.devices || split.pp > split.devices || split.cp > split.devices)
     throw UserError("tp {}, pp {} or cp {} is more than all {} devices", split.tp, split.pp, split.cp,
                     split.devices);
@@ -162,24 +165,24 @@ Split split_of(RowReader& row, bool is_mixture) {
   return split;
 }
 
-LayerStrategy strategy_of_row(RowReader& row, const Split& split, const Software& software,
-                              std::int64_t sequence_length) {
+LayerStrategy read_strategy(RowReader& row, const Split& split, const Software& software,
+                            std::int64_t sequence_length) {
   LayerStrategy strategy;
   strategy.tp = static_cast<int>(split.tp), strategy.cp = static_cast<int>(split.cp);
   strategy.ep = static_cast<int>(split.ep);
   const Sharding sharding = sharding_of(row.text("zero_stage_or_fsdp"), software);
   strategy.zero = sharding.zero;
-  if (sharding.is_filled) row.filled("zero_stage_or_fsdp", fmt::format("zero{}", sharding.zero));
+  if (sharding.is_default) row.filled("zero_stage_or_fsdp", fmt::format("zero{}", sharding.zero));
   const std::int64_t sharers = split.dp * split.cp;
   if (sharding.group > 0 && strategy.zero > 0 && sharers % sharding.group == 0 && sharding.group < sharers)
     strategy.shard_group = sharding.group;
   const std::string& parallel = row.text("seq_parallel");
   strategy.sequence_parallel =
-      split.tp > 1 && (parallel.empty() ? software.usual_sequence_parallel : parallel == "yes");
+      split.tp > 1 && (parallel.empty() ? software.default_sequence_parallel : parallel == "yes");
   if (parallel.empty() && split.tp > 1) row.filled("seq_parallel", strategy.sequence_parallel ? "yes" : "no");
   const std::string recompute = lower(row.text("recompute"));
   if (recompute.empty()) {
-    strategy.recompute = usual_recompute(software, sequence_length);
+    strategy.recompute = default_recompute(software, sequence_length);
     row.filled("recompute", optimus::text(strategy.recompute));
   } else {
     strategy.recompute = parse_recompute(recompute, "recompute");
@@ -190,7 +193,7 @@ LayerStrategy strategy_of_row(RowReader& row, const Split& split, const Software
 std::int64_t microbatch_of(RowReader& row, const Split& split, std::optional<std::int64_t> batch,
                            std::int64_t sequence_length) {
   if (const auto given = row.count("micro_batch")) return *given;
-  // One sequence in a pipeline; else as many as make 8,192 tokens, dividing the batch.
+  // In a pipeline one sequence; otherwise enough for 8,192 tokens, such that they divide the batch.
   std::int64_t size = split.pp > 1 ? 1 : std::max<std::int64_t>(1, 8192 / sequence_length);
   if (batch) {
     const std::int64_t own = std::max<std::int64_t>(1, *batch / split.dp);
@@ -201,8 +204,8 @@ std::int64_t microbatch_of(RowReader& row, const Split& split, std::optional<std
   return size;
 }
 
-// As many chunks as there are blocks, or nearly: embedding and head count as layers do.
-void deal_all_blocks(Plan& plan) {
+// Distributes blocks evenly over chunks; embedding and head count as layers.
+void distribute_all_blocks(Plan& plan) {
   std::vector<Stage>& stages = plan.pipelines.front().stages;
   const auto chunks = static_cast<int>(stages.front().chunks.size());
   const auto num_stages = static_cast<int>(stages.size());
@@ -216,32 +219,32 @@ void deal_all_blocks(Plan& plan) {
 }
 
 Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const Software& software,
-             const Numbers& numbers) {
+             const NumberFormats& numbers) {
   std::int64_t sequence_length = 0;
   if (const auto given = row.count("seq_len")) {
     sequence_length = *given;
   } else {
-    const std::optional<ModelSpec> known = known_model(lower(row.text("model_name")));
-    if (!known) throw UserError("seq_len is not given");
+    const std::optional<ModelSpec> known = model_by_name(lower(row.text("model_name")));
+    if (!known) throw UserError("seq_len is missing");
     sequence_length = known->max_positions;
     row.filled("seq_len", std::to_string(sequence_length));
   }
   if (sequence_length > 100'000'000)
-    throw UserError("seq_len is {}, may be a hundred million", sequence_length);
+    throw UserError("seq_len is {}, must be at most a hundred million", sequence_length);
   const std::optional<std::int64_t> given_batch = row.count("global_batch_seqs");
   const std::int64_t microbatch = microbatch_of(row, split, given_batch, sequence_length);
-  // Where only throughput is known, a usual step: eight micro-batches for each stage.
+  // If only throughput is known, assumes a typical step: eight micro-batches per stage.
   const std::int64_t batch = given_batch.value_or(split.dp * microbatch * 8 * split.pp);
   if (!given_batch) row.filled("global_batch_seqs", std::to_string(batch));
   if (microbatch * split.dp > batch)
     throw UserError("micro_batch {} x dp {} is more than the batch of {}", microbatch, split.dp, batch);
   UniformPlan shape{.pp = static_cast<int>(split.pp), .dp = static_cast<int>(split.dp)};
-  shape.strategy = strategy_of_row(row, split, software, sequence_length);
+  shape.strategy = read_strategy(row, split, software, sequence_length);
   shape.microbatch = static_cast<int>(microbatch);
   shape.batch = batch, shape.sequence_length = sequence_length;
   shape.chunks = static_cast<int>(split.pp > 1 ? split.vpp : 1);
   if (split.pp > 1 && !row.has("vpp")) {
-    shape.chunks = usual_chunks(software, model.layers, split.pp);
+    shape.chunks = default_chunks(software, model.layers, split.pp);
     row.filled("vpp", std::to_string(shape.chunks));
   }
   if (static_cast<std::int64_t>(shape.pp) * shape.chunks > model.layers + 2)
@@ -250,7 +253,7 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
   shape.precision = numbers.precision;
   if (batch / (microbatch * split.dp) > 1'000'000) throw UserError("more than a million micro-batches");
   Plan plan = uniform_plan(model, shape);
-  if (shape.pp * shape.chunks > model.layers) deal_all_blocks(plan);
+  if (shape.pp * shape.chunks > model.layers) distribute_all_blocks(plan);
   plan.accumulators = software.gradient_bytes == 4          ? Precision::fp32
                       : numbers.precision == Precision::fp8 ? Precision::fp32
                                                             : numbers.precision;
@@ -280,16 +283,18 @@ bool is_timed(const RowReader& row) { return row.has("iter_time_s") || row.has("
 
 void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
   if (lower(row.text("notes")).find("lora") != std::string::npos)
-    throw UserError("trains adapters alone (LoRA)");
-  if (!is_timed(row)) throw UserError("neither a step's time nor tokens a second, only operations a second");
+    throw UserError("trains only adapters (LoRA)");
+  if (!is_timed(row))
+    throw UserError("has neither step time nor tokens per second, only operations per second");
   const Software* software = find_software(row.text("software"));
-  if (software == nullptr || software == &our_software()) software = &guessed_software(row.text("software"));
+  if (software == nullptr || software == &optimus_software())
+    software = &guess_software(row.text("software"));
   if (row.text("software") != software->name) row.filled("software", std::string(software->name));
   run.software = *software;
-  const Numbers numbers = numbers_of(row.text("precision"), run.software);
+  const NumberFormats numbers = number_formats_of(row.text("precision"), run.software);
   if (row.text("precision").empty()) row.filled("precision", optimus::text(numbers.precision));
   if (numbers.gradient_bytes > run.software.gradient_bytes) {
-    // Summed apart from the gradients that products give.
+    // Accumulated separately from the gradients that GEMMs write.
     run.software.gradient_bytes = numbers.gradient_bytes;
     run.software.copied_bytes = std::max(run.software.copied_bytes, 2);
   }
@@ -297,7 +302,7 @@ void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
   const Split split = split_of(row, measured.is_mixture);
   run.model = model_of(row, split.tp, run.software, measured.is_mixture);
   if (measured.is_mixture) {
-    add_mixture(row, run.model);
+    read_experts(row, run.model);
     run.software.balances_experts = lower(row.text("notes")).find("balanced") != std::string::npos;
     if (run.software.balances_experts) row.filled("experts' load", "even");
   }
@@ -306,12 +311,12 @@ void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
     for (Stage& stage : run.plan.pipelines.front().stages)
       for (Chunk& chunk : stage.chunks)
         for (BlockRun& run_of_blocks : chunk.runs) run_of_blocks.strategy.sequence_parallel = true;
-  if (const auto problem = problem_in(run.plan)) throw UserError("{}", *problem);
+  if (const auto problem = find_problem(run.plan)) throw UserError("{}", *problem);
   const int per_node =
       static_cast<int>(std::min<std::int64_t>(row.count_or("gpus_per_node", 8), split.devices));
-  run.cluster.emplace(known_cluster(row.text("gpu"), row.text("network"), per_node,
-                                    static_cast<int>(split.devices),
-                                    measured.is_mixture ? static_cast<int>(split.ep) : 1));
+  run.cluster.emplace(cluster_by_gpu_name(row.text("gpu"), row.text("network"), per_node,
+                                          static_cast<int>(split.devices),
+                                          measured.is_mixture ? static_cast<int>(split.ep) : 1));
   run.map = DeviceMap::identity(static_cast<int>(split.devices));
   measure(row, measured, run.plan, split.devices);
   if (measured.seconds <= 0) throw UserError("the measured time is 0");
@@ -326,10 +331,10 @@ Bytes RunCase::memory(MemoryKind kind, const Constants& constants) const {
   const int dp = data_parallel(pipeline.stages.front(), s);
   const int groups = (s.tp > 1) + (dp > 1) + (s.cp > 1) + (pipeline.stages.size() > 1);
   Bytes most{};
-  // The first, the second and the last stage are the fullest, whichever holds more.
+  // The first, second or last stage is the fullest one.
   for (int stage = 0; stage < std::ssize(pipeline.stages); ++stage)
     if (stage < 2 || stage + 1 == std::ssize(pipeline.stages))
-      most = std::max(most, shown_as(kind, stage_memory(setup(), 0, stage, constants), groups, constants));
+      most = std::max(most, measured_as(kind, stage_memory(setup(), 0, stage, constants), groups, constants));
   return most;
 }
 
@@ -344,7 +349,7 @@ Run read_run(const CsvTable& table, std::size_t number) {
   try {
     prepare(row, measured, *run);
     result.run = std::move(run);
-    if (measured.is_mixture) measured.skipped = "a mixture of experts, reported apart";
+    if (measured.is_mixture) measured.skipped = "an MoE model, reported separately";
   } catch (const UserError& error) {
     measured.skipped = error.what();
   }

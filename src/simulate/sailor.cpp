@@ -1,5 +1,6 @@
-// See sailor.h. What the files do not say is known of the experiments: Megatron-DeepSpeed in fp32 storage on an image that allows
-// TF32 (24.10 of NVIDIA's), sequences of 2,048, no recomputing, nodes of four GH200 on Slingshot, other cards on 1 Gb/s Ethernet.
+// Implements sailor.h. Properties that the files omit are known from the experiments: Megatron-DeepSpeed in
+// fp32 storage in an image that allows TF32 (NVIDIA's 24.10), sequences of 2,048, no recompute, nodes of four
+// GH200 on Slingshot, other GPUs on 1 Gb/s Ethernet.
 #include "simulate/sailor.h"
 
 #include <algorithm>
@@ -40,16 +41,16 @@ ModelSpec model_with(int blocks, const JsonView& where) {
 struct SailorCard {
   const char *name, *type;
 };
-constexpr SailorCard kSailorCards[] = {
+constexpr SailorCard kSailorGpus[] = {
     {"GH-96", "gh200"}, {"RTX-2080", "rtx2080ti"}, {"Titan-RTX", "titan-rtx"}, {"RTX-3090", "rtx3090"}};
 
-const char* type_of_card(const JsonView& card) {
-  for (const SailorCard& row : kSailorCards)
+const char* type_of_gpu(const JsonView& card) {
+  for (const SailorCard& row : kSailorGpus)
     if (card.text() == row.name) return row.type;
   card.refuse("GH-96, RTX-2080, Titan-RTX or RTX-3090");
 }
 
-// Each replica of a stage has a node of its own.
+// Each replica of a stage is on a node of its own.
 class PlanFileReader {
  public:
   explicit PlanFileReader(RunCase& run) : run_(run) {}
@@ -61,7 +62,7 @@ class PlanFileReader {
     const std::vector<JsonView> layers = pipeline.at("layers_per_stage").elements(),
                                 replicas = pipeline.at("tmp_per_stage").elements();
     if (layers.empty() || layers.size() != replicas.size() || layers.size() > 1000)
-      pipeline.refuse("as many stages in layers_per_stage as in tmp_per_stage");
+      pipeline.refuse("the same number of stages in layers_per_stage as in tmp_per_stage");
     int blocks = 0;
     for (const JsonView& stage : layers) blocks += static_cast<int>(stage.elements().size());
     run_.model = model_with(blocks, pipeline);
@@ -91,14 +92,14 @@ class PlanFileReader {
     if (all.empty() || all.size() > 10'000) replicas.refuse("at least one replica");
     for (const JsonView& replica : all) {
       const std::vector<JsonView> pair = replica.elements();
-      if (pair.size() != 2) replica.refuse("cards and the number of tensor parts");
+      if (pair.size() != 2) replica.refuse("GPUs and the number of tensor parts");
       const int tp = static_cast<int>(pair[1].integer(1, 64));
       if (&replica != &all.front() && tp != strategy.tp)
-        replica.refuse("as many tensor parts as its neighbours");
+        replica.refuse("the same number of tensor parts as its neighbours");
       strategy.tp = tp;
       const std::vector<JsonView> nodes = pair[0].elements();
-      if (nodes.size() != 1 || nodes[0].elements().size() < 2) replica.refuse("one node: card, number, zone");
-      add_node(type_of_card(nodes[0].elements()[0]), tp);
+      if (nodes.size() != 1 || nodes[0].elements().size() < 2) replica.refuse("one node: GPU, number, zone");
+      add_node(type_of_gpu(nodes[0].elements()[0]), tp);
       for (int i = 0; i < tp; ++i) stage.devices.push_back(num_devices_++);
     }
     stage.chunks.push_back({{{first, count, strategy}}});
@@ -111,8 +112,9 @@ class PlanFileReader {
     if (at == profile_.types.end()) at = profile_.types.insert(at, *find_device_type(type));
     NodeGroup group = standard_group(type, static_cast<int>(at - profile_.types.begin()), devices);
     if (type == "gh200") {
-      group.network.nics_per_node = devices;  // one for each superchip
-      // Six links of 25 GB/s to each of three others; rings through four of them reach 250 GB/s, as the authors measured.
+      group.network.nics_per_node = devices;  // one per superchip
+      // Six links of 25 GB/s to each of three other devices; rings over four of them reach 250 GB/s, as the
+      // authors measured.
       group.domain_link.bytes_per_second = 262e9;
     }
     profile_.groups.push_back(group);
@@ -151,10 +153,10 @@ MeasuredPlanFile parse_measured_plan(std::string_view text, const std::string& s
   result.is_mixed = run.cluster->profile().types.size() > 1;
   run.map = DeviceMap::identity(num_devices(run.plan));
   run.software = *find_software("megatron-deepspeed-2022");
-  run.software.has_fused_softmax = false;  // which takes 16 bits alone
+  run.software.has_fused_softmax = false;  // supported only in 16 bits
   run.software.gradient_bytes = 4;
   run.format = format_of(Precision::fp32);
-  if (const auto problem = problem_in(run.plan, run.model)) throw UserError("{}: {}", source, *problem);
+  if (const auto problem = find_problem(run.plan, run.model)) throw UserError("{}: {}", source, *problem);
   run.simulator.emplace(run.setup());
   return result;
 }

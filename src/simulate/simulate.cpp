@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-// The slowest device of a stage sets its pace. Where all devices are alike nobody looks.
+// The slowest device of a stage determines its speed. If all devices are equal, the search is skipped.
 Device slowest_of(const Stage& stage, const Cluster& cluster, const DeviceMap& map, NumberFormat format) {
   const auto physical = [&](int device) { return map[VirtualDevice{device}]; };
   Device slowest = physical(stage.devices.front());
@@ -30,7 +30,7 @@ Device slowest_of(const Stage& stage, const Cluster& cluster, const DeviceMap& m
   return slowest;
 }
 
-// Types of devices in a stage; one where the cluster has no more.
+// The device types in a stage; a single one if the cluster has only one.
 std::set<int> types_of(const Stage& stage, const Cluster& cluster, const DeviceMap& map) {
   if (cluster.profile().types.size() == 1) return {0};
   std::set<int> types;
@@ -41,7 +41,7 @@ std::set<int> types_of(const Stage& stage, const Cluster& cluster, const DeviceM
 Stage pattern_of(const Stage& stage, bool is_custom) {
   Stage pattern;
   pattern.chunks = stage.chunks;
-  if (is_custom) return pattern;  // every block is its own
+  if (is_custom) return pattern;  // every block is its own pattern
   for (Chunk& chunk : pattern.chunks) {
     const int first = chunk.first();
     for (BlockRun& run : chunk.runs) run.first -= first;
@@ -64,19 +64,19 @@ Plan shortened(Plan plan) {
   return plan;
 }
 
-// All slots of a plan are put in time; more than this would take minutes and gigabytes.
+// All slots of a plan are simulated; more than this would take minutes and gigabytes.
 void refuse_too_many_slots(const Plan& plan) {
-  constexpr double kMostSlots = 2e7;
+  constexpr double kMaxSlots = 2e7;
   double slots = 0;
   for (const Pipeline& pipeline : plan.pipelines)
     slots += 3.0 * static_cast<double>(pipeline.stages.size()) *
              static_cast<double>(pipeline.microbatches.size()) *
              static_cast<double>(pipeline.stages.front().chunks.size());
-  if (slots > kMostSlots)
+  if (slots > kMaxSlots)
     throw UserError(
         "the plan has up to {:.0f} forwards and backwards of stages, {:.0f} can be simulated; use fewer "
         "micro-batches",
-        slots, kMostSlots);
+        slots, kMaxSlots);
 }
 
 double sent_bytes(const Program& program, bool is_backward) {
@@ -84,7 +84,7 @@ double sent_bytes(const Program& program, bool is_backward) {
   int slot = -1;
   for (const Instruction& at : program.instructions) {
     if (at.op != Op::send || at.is_backward != is_backward || at.microbatch != 0) continue;
-    if (slot >= 0 && at.slot != slot) break;  // of one slot alone
+    if (slot >= 0 && at.slot != slot) break;  // of one slot only
     slot = at.slot;
     bytes += static_cast<double>(at.bytes);
   }
@@ -108,14 +108,14 @@ StepSimulator::StepSimulator(const Setup& setup)
   const NodeGroup& group = setup.cluster.profile().groups.front();
   num_nodes_ =
       std::max(1.0, std::ceil(static_cast<double>(num_devices(setup.plan)) / group.devices_per_node));
-  for (int p = 0; p < std::ssize(setup.plan.pipelines); ++p) see_pipeline(p);
+  for (int p = 0; p < std::ssize(setup.plan.pipelines); ++p) add_pipeline(p);
 }
 
-void StepSimulator::see_pipeline(int number) {
+void StepSimulator::add_pipeline(int number) {
   const Pipeline& pipeline = setup_.plan.pipelines[static_cast<std::size_t>(number)];
   const int num_stages = static_cast<int>(pipeline.stages.size());
-  Seen seen;
-  // A replica that has a sequence less waits for the one that has not.
+  SimulatedPipeline seen;
+  // A replica with one sequence less waits for the others.
   const Stage& first_stage = pipeline.stages.front();
   const int dp = data_parallel(first_stage, first_stage.chunks.front().runs.front().strategy);
   const auto share = [&](int size) { return static_cast<double>((size + dp - 1) / dp); };
@@ -148,7 +148,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   wanted.place_in_domain = first.value % setup_.cluster.group_of(first).devices_per_domain;
   wanted.width = static_cast<int>(stage.devices.size());
   wanted.types = types_of(stage, setup_.cluster, setup_.map);
-  if (wanted.types.size() > 1) wanted.device = first;  // each type is looked at
+  if (wanted.types.size() > 1) wanted.device = first;  // each type is simulated
   wanted.pipeline = pipeline_number;
   const auto is_alike = [&](const StageClass& known) {
     const Cluster& cluster = setup_.cluster;
@@ -169,7 +169,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   wanted.program = std::make_unique<PricedProgram>(
       setup, *work_, compile_without_buffers(short_plan_, setup_.model, stage.devices.front()),
       wanted.device);
-  // Replicas of other types of nodes: whichever takes longest sets the pace.
+  // With replicas on other types of nodes, the slowest one determines the speed.
   std::set<int> types;
   for (const int device : stage.devices) {
     if (wanted.types.size() == 1) break;
@@ -186,7 +186,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   return static_cast<int>(classes_.size()) - 1;
 }
 
-StepSimulator::Clock StepSimulator::time(const Constants& constants, bool keeps_slots) const {
+StepSimulator::Clock StepSimulator::time(const Constants& constants, bool stores_slots) const {
   Clock clock;
   for (const StageClass& one : classes_) {
     StageTimes times = run_lanes(*one.program, one.order, setup_.software, constants);
@@ -197,7 +197,7 @@ StepSimulator::Clock StepSimulator::time(const Constants& constants, bool keeps_
     clock.stages.push_back(std::move(times));
   }
   const LinkCost links(constants);
-  for (const Seen& seen : pipelines_) {
+  for (const SimulatedPipeline& seen : pipelines_) {
     std::vector<PipelineStage> stages;
     for (std::size_t s = 0; s < seen.classes.size(); ++s) {
       const auto c = static_cast<std::size_t>(seen.classes[s]);
@@ -205,7 +205,7 @@ StepSimulator::Clock StepSimulator::time(const Constants& constants, bool keeps_
                         links.message(seen.next[s], classes_[c].forward_bytes),
                         links.message(seen.previous[s], classes_[c].backward_bytes)});
     }
-    clock.pipelines.push_back(run_pipeline(stages, seen.sizes, setup_.software.messages, keeps_slots));
+    clock.pipelines.push_back(run_pipeline(stages, seen.sizes, setup_.software.messages, stores_slots));
     for (std::size_t s = 0; s < seen.classes.size(); ++s)
       clock.gate = std::max(clock.gate,
                             clock.pipelines.back().ends[s] +
@@ -218,13 +218,13 @@ StepSimulator::Clock StepSimulator::time(const Constants& constants, bool keeps_
 }
 
 double StepSimulator::seconds(const Constants& constants) const {
-  return time(constants, false).end * (1 + constants.straggling * std::log2(num_nodes_));
+  return time(constants, false).end * (1 + constants.straggler_loss * std::log2(num_nodes_));
 }
 
-StepPrediction StepSimulator::run(const Constants& constants, bool keeps_slots) const {
-  Clock clock = time(constants, keeps_slots);
+StepPrediction StepSimulator::run(const Constants& constants, bool stores_slots) const {
+  Clock clock = time(constants, stores_slots);
   StepPrediction step;
-  step.seconds = clock.end * (1 + constants.straggling * std::log2(num_nodes_));
+  step.seconds = clock.end * (1 + constants.straggler_loss * std::log2(num_nodes_));
   int num_stages = 0;
   for (std::size_t p = 0; p < pipelines_.size(); ++p)
     for (std::size_t s = 0; s < pipelines_[p].classes.size(); ++s, ++num_stages) {
@@ -251,8 +251,8 @@ StepPrediction StepSimulator::run(const Constants& constants, bool keeps_slots) 
       peak += (own > 0 ? own : std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32})) * one.width;
     }
   step.mfu = model_flops_per_token(setup_.model, setup_.plan.sequence_length) * step.tokens_per_second / peak;
-  for (const Seen& seen : pipelines_)
-    if (keeps_slots) step.orders.push_back(seen.orders);
+  for (const SimulatedPipeline& seen : pipelines_)
+    if (stores_slots) step.orders.push_back(seen.orders);
   step.pipelines = std::move(clock.pipelines);
   return step;
 }

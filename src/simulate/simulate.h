@@ -1,11 +1,13 @@
-// The step of a plan on a modelled cluster: how long it takes, where the time goes, what each stage holds in memory.
+// Simulates the step of a plan on a modelled cluster: its duration, the breakdown of time, and the memory of
+// each stage.
 //
-//   StepSimulator simulator({.plan = plan, .model = model, .cluster = cluster, .map = map, .software = our_software()});
+//   StepSimulator simulator({.plan = plan, .model = model, .cluster = cluster, .map = map, .software = optimus_software()});
 //   const StepPrediction step = simulator.run(fitted_constants());
 //
-// It runs the same programs as the engine. Equal devices are looked at once: one of each stage, and of stages that are
-// alike one; so the time it takes grows with the slots of one pipeline, not with devices. Building a simulator compiles
-// programs; running it again with other constants is cheap.
+// It runs the same programs as the engine. Equal devices are simulated once: one device per stage, and one
+// stage per class of equal stages. So the running time grows with the slots of one pipeline, not with the
+// number of devices. Building a simulator compiles programs; running it again with other constants is
+// inexpensive.
 #pragma once
 
 #include <memory>
@@ -19,19 +21,19 @@ namespace optimus {
 
 struct StagePrediction {
   int pipeline = 0, stage = 0;
-  TimeSplit split;  // adds up to the step
+  TimeSplit split;  // adds up to the step time
   StageMemory memory;
 };
 
 struct StepPrediction {
   double seconds = 0;
   double tokens_per_second = 0;
-  double mfu = 0;   // of the peak in the plan's precision
+  double mfu = 0;   // relative to the peak in the plan's precision
   TimeSplit split;  // mean over stages
   std::vector<StagePrediction> stages;
   Bytes memory;                            // of the fullest device
-  std::vector<PipelineTimes> pipelines;    // slots in time
-  std::vector<std::vector<Order>> orders;  // [pipeline][stage]: what the slots are
+  std::vector<PipelineTimes> pipelines;    // times of all slots
+  std::vector<std::vector<Order>> orders;  // [pipeline][stage]: the slots
 };
 
 struct TracedInstruction {
@@ -44,41 +46,42 @@ struct TracedInstruction {
 
 class StepSimulator {
  public:
-  // The plan must be valid for the model, and the map must have its devices. What setup refers to must outlive this object.
-  // Throws UserError for a plan of too many slots.
+  // The plan must be valid for the model, and the map must contain its devices. Values that setup refers to
+  // must outlive this object. Throws UserError for a plan with too many slots.
   explicit StepSimulator(const Setup& setup);
-  // Slots and orders are many; who does not look at them need not keep them.
-  StepPrediction run(const Constants& constants, bool keeps_slots = true) const;
-  // Seconds of the step alone.
+  // stores_slots: false to omit slots and orders from the result, which may be large.
+  StepPrediction run(const Constants& constants, bool stores_slots = true) const;
+  // Only the seconds of the step.
   double seconds(const Constants& constants) const;
-  // Every instruction of one device of each stage in time; at most `most` of them, whole stages left out behind that.
+  // Every instruction of one device of each stage with its times. At most `most` instructions; whole stages
+  // beyond this limit are omitted.
   std::vector<TracedInstruction> instructions(const Constants& constants, std::size_t most) const;
 
  private:
   struct StageClass {
-    Stage pattern;                    // devices left out, blocks counted from the chunk's first
-    std::vector<int> block_patterns;  // of a mixture of experts, whose layers differ
+    Stage pattern;                    // without devices, blocks numbered from the chunk's first
+    std::vector<int> block_patterns;  // for MoE models, whose layers differ
     bool has_first = false, has_last = false;
     Device device;
     int place_in_domain = 0, width = 0, pipeline = 0;
-    std::set<int> types;            // of its devices
-    std::vector<int> first_blocks;  // [chunk], of the program
+    std::set<int> types;            // types of its devices
+    std::vector<int> first_blocks;  // [chunk], in the program
     Order order;
     std::unique_ptr<PricedProgram> program;
-    std::vector<std::unique_ptr<PricedProgram>> others;  // of replicas on other types of devices
-    double forward_bytes = 0, backward_bytes = 0;        // of a micro-batch, to the neighbours
+    std::vector<std::unique_ptr<PricedProgram>> others;  // programs of replicas on other device types
+    double forward_bytes = 0, backward_bytes = 0;        // per micro-batch, to the neighbours
   };
-  struct Seen {                // one pipeline
+  struct SimulatedPipeline {   // one pipeline
     std::vector<int> classes;  // [stage]
     std::vector<Order> orders;
-    std::vector<double> sizes;         // [micro-batch], of the usual one
+    std::vector<double> sizes;         // [micro-batch], relative to the usual one
     std::vector<Link> next, previous;  // [stage]
   };
   struct Clock;
 
-  void see_pipeline(int number);
+  void add_pipeline(int number);
   int class_of(int pipeline, int stage);
-  Clock time(const Constants& constants, bool keeps_slots) const;
+  Clock time(const Constants& constants, bool stores_slots) const;
   void trace_stage(const Clock& clock, int pipeline, int stage, const LaneTrace& lanes,
                    const Constants& constants, std::vector<TracedInstruction>& result) const;
 
@@ -86,7 +89,7 @@ class StepSimulator {
   std::shared_ptr<const ModelWork> work_;
   Plan short_plan_;  // at most two micro-batches in each pipeline
   std::vector<StageClass> classes_;
-  std::vector<Seen> pipelines_;
+  std::vector<SimulatedPipeline> pipelines_;
   double num_nodes_ = 1;
 };
 

@@ -1,5 +1,5 @@
-// Single instructions of a step in time: the slots of all micro-batches, each filled with what the like slot of the short
-// program (simulate/lanes.h) does in it.
+// The times of single instructions of a step: the slots of all micro-batches, each filled with the
+// instructions of the corresponding slot in the short program (simulate/lanes.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-// The slot of the short order that tells how long a slot of the whole one takes (simulate/lanes.cpp: keep).
+// The slot of the short order whose time represents a slot of the whole order (simulate/lanes.cpp: keep).
 int example_of(const Slot& slot, int last_microbatch, const Order& order) {
   int last = 0;
   for (const Slot& known : order) last = std::max(last, known.microbatch);
@@ -30,11 +30,11 @@ int example_of(const Slot& slot, int last_microbatch, const Order& order) {
 
 void StepSimulator::trace_stage(const Clock& clock, int p, int s, const LaneTrace& lanes,
                                 const Constants& constants, std::vector<TracedInstruction>& result) const {
-  const Seen& seen = pipelines_[static_cast<std::size_t>(p)];
+  const SimulatedPipeline& seen = pipelines_[static_cast<std::size_t>(p)];
   const StageClass& one = classes_[static_cast<std::size_t>(seen.classes[static_cast<std::size_t>(s)])];
   const PipelineTimes& times = clock.pipelines[static_cast<std::size_t>(p)];
   const Program& program = one.program->program();
-  // Blocks of like stages have other numbers.
+  // Stages of one class have the same pattern but different block numbers.
   const Stage& stage = setup_.plan.pipelines[static_cast<std::size_t>(p)].stages[static_cast<std::size_t>(s)];
   const auto moved = [&](Instruction at) {
     if (at.block < 0 || at.chunk < 0) return at;
@@ -42,8 +42,7 @@ void StepSimulator::trace_stage(const Clock& clock, int p, int s, const LaneTrac
     at.block += stage.chunks[chunk].first() - one.first_blocks[chunk];
     return at;
   };
-  std::array<double, 6>
-      free{};  // [lane]: what a slot's communication exceeds it by pushes the next one's back
+  std::array<double, 6> free{};  // [lane]: communication that exceeds its slot delays that of the next slot
   const auto put = [&](const InstructionTime& time, double begin, double scale, int microbatch) {
     const Instruction at = moved(program.instructions[static_cast<std::size_t>(time.instruction)]);
     double& lane = free[static_cast<std::size_t>(at.lane)];
@@ -88,7 +87,7 @@ std::vector<TracedInstruction> StepSimulator::instructions(const Constants& cons
   std::map<int, LaneTrace> lanes;  // [class]
   std::vector<TracedInstruction> result;
   for (int p = 0; p < std::ssize(pipelines_); ++p) {
-    const Seen& seen = pipelines_[static_cast<std::size_t>(p)];
+    const SimulatedPipeline& seen = pipelines_[static_cast<std::size_t>(p)];
     for (int s = 0; s < std::ssize(seen.classes); ++s) {
       const int c = seen.classes[static_cast<std::size_t>(s)];
       const StageClass& one = classes_[static_cast<std::size_t>(c)];

@@ -1,5 +1,5 @@
-// A store in etcd, through its JSON gateway (v3). Keys of a run stand under optimus/ and a number that the token gives: who may
-// read and write there is etcd's business.
+// A KeyStore in etcd, accessed through its JSON gateway (v3). The keys of a run are under optimus/ followed
+// by a hash of the token. etcd itself controls access.
 #include <fmt/format.h>
 
 #include <mutex>
@@ -13,13 +13,13 @@
 namespace optimus {
 namespace {
 
-constexpr Seconds kEtcdPatience{5};
+constexpr Seconds kEtcdTimeout{5};
 
 std::string run_prefix(const std::string& token) {
   return fmt::format("optimus/{:016x}/", RandomKey(0).with(token).value);
 }
 
-// The first key behind all that begin with the prefix.
+// The first key after all keys with the prefix.
 std::string end_of(std::string prefix) {
   prefix.back() = static_cast<char>(prefix.back() + 1);
   return prefix;
@@ -27,7 +27,7 @@ std::string end_of(std::string prefix) {
 
 class EtcdStore final : public KeyStore {
  public:
-  explicit EtcdStore(const StorePlace& place) : place_(place), prefix_(run_prefix(place.token)) {}
+  explicit EtcdStore(const StoreAddress& place) : place_(place), prefix_(run_prefix(place.token)) {}
 
   Outcome<void> set(const std::string& key, const std::string& value) override {
     const auto answer = post("put", {{"key", name(key)}, {"value", to_base64(value)}});
@@ -38,7 +38,7 @@ class EtcdStore final : public KeyStore {
   Outcome<std::optional<std::string>> find(const std::string& key) override {
     const auto answer = post("range", {{"key", name(key)}});
     if (!answer) return tl::unexpected(answer.error());
-    return understood([&]() -> Outcome<std::optional<std::string>> {
+    return catch_user_errors([&]() -> Outcome<std::optional<std::string>> {
       const auto pairs = JsonView(*answer, "etcd's answer").find("kvs");
       if (!pairs || pairs->elements().empty()) return std::nullopt;
       const auto value = from_base64(pairs->elements()[0].text_or("value", ""));
@@ -47,11 +47,12 @@ class EtcdStore final : public KeyStore {
     });
   }
 
-  // etcd counts how often a key was written; the answer to a write tells how often before.
+  // Uses etcd's version of a key, which counts its writes: the answer to a write contains the version before
+  // it.
   Outcome<std::int64_t> count(const std::string& key) override {
     const auto answer = post("put", {{"key", name(key)}, {"value", ""}, {"prev_kv", true}});
     if (!answer) return tl::unexpected(answer.error());
-    return understood([&]() -> Outcome<std::int64_t> {
+    return catch_user_errors([&]() -> Outcome<std::int64_t> {
       const auto before = JsonView(*answer, "etcd's answer").find("prev_kv");
       if (!before) return 1;
       const std::string version = before->at("version").text();
@@ -59,7 +60,7 @@ class EtcdStore final : public KeyStore {
     });
   }
 
-  Outcome<void> set_will(const std::string&, const std::string&) override { return {}; }
+  Outcome<void> set_last_will(const std::string&, const std::string&) override { return {}; }
 
   Outcome<void> clear() override {
     const auto answer =
@@ -69,7 +70,7 @@ class EtcdStore final : public KeyStore {
   }
 
   std::string own_address() const override { return own_address_; }
-  std::string store_address() const override { return ""; }  // etcd's tells nothing of a rank
+  std::string store_address() const override { return ""; }  // the address of etcd is unrelated to the ranks
 
   Outcome<void> connect(const Deadline& deadline) {
     Outcome<Socket> socket = Socket::connect(place_.host, place_.port, deadline);
@@ -83,7 +84,7 @@ class EtcdStore final : public KeyStore {
   std::string name(const std::string& key) const { return to_base64(prefix_ + key); }
 
   template <typename Function>
-  static auto understood(Function&& function) -> decltype(function()) {
+  static auto catch_user_errors(Function&& function) -> decltype(function()) {
     try {
       return function();
     } catch (const UserError& error) {
@@ -93,28 +94,28 @@ class EtcdStore final : public KeyStore {
 
   Outcome<Json> post(const std::string& what, const Json& body) {
     const std::lock_guard lock(mutex_);
-    const Deadline deadline = Deadline::after(kEtcdPatience, "etcd");
-    Outcome<HttpAnswer> answer = exchange(what, body, deadline);
+    const Deadline deadline = Deadline::after(kEtcdTimeout, "etcd");
+    Outcome<HttpResponse> answer = exchange(what, body, deadline);
     if (!answer) {
       socket_ = Socket();
       return failure("etcd at {}:{}: {}", place_.host, place_.port, answer.error().why);
     }
     if (answer->status != 200)
-      return failure("etcd at {}:{} answers {} with {}: {}", place_.host, place_.port, what, answer->status,
-                     in_quotes(answer->body, 100));
-    return understood([&]() -> Outcome<Json> { return parse_json(answer->body, "etcd's answer"); });
+      return failure("etcd at {}:{} answered {} with status {}: {}", place_.host, place_.port, what,
+                     answer->status, in_quotes(answer->body, 100));
+    return catch_user_errors([&]() -> Outcome<Json> { return parse_json(answer->body, "etcd's answer"); });
   }
 
-  Outcome<HttpAnswer> exchange(const std::string& what, const Json& body, const Deadline& deadline) {
+  Outcome<HttpResponse> exchange(const std::string& what, const Json& body, const Deadline& deadline) {
     if (!socket_.is_open())
       if (const auto connected = connect(deadline); !connected) return tl::unexpected(connected.error());
     const std::string request =
         http_post(fmt::format("{}:{}", place_.host, place_.port), "/v3/kv/" + what, body.dump());
     if (const auto sent = socket_.send(request, deadline); !sent) return tl::unexpected(sent.error());
-    return read_http_answer(socket_, deadline);
+    return read_http_response(socket_, deadline);
   }
 
-  const StorePlace place_;
+  const StoreAddress place_;
   const std::string prefix_;
   std::string own_address_;
   std::mutex mutex_;
@@ -123,12 +124,12 @@ class EtcdStore final : public KeyStore {
 
 }  // namespace
 
-Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StorePlace& place, const Deadline& deadline) {
+Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StoreAddress& place, const Deadline& deadline) {
   auto store = std::make_unique<EtcdStore>(place);
   const auto connected = store->connect(
-      Deadline::after(Seconds(std::min(kEtcdPatience.value, deadline.remaining().value)), "etcd"));
+      Deadline::after(Seconds(std::min(kEtcdTimeout.value, deadline.remaining().value)), "etcd"));
   if (!connected)
-    return failure("etcd at {}:{} is not reached: {}", place.host, place.port, connected.error().why);
+    return failure("etcd at {}:{} cannot be reached: {}", place.host, place.port, connected.error().why);
   if (const auto answers = store->find("hello"); !answers) return tl::unexpected(answers.error());
   return store;
 }

@@ -10,53 +10,54 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kLongestHead = 1 << 14, kLongestBody = std::size_t{96} << 20;
+constexpr std::size_t kMaxHeadBytes = 1 << 14, kMaxBodyBytes = std::size_t{96} << 20;
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// What was read from the connection and not used yet.
+// Reads lines and bytes from a connection and buffers the rest.
 class HttpReader {
  public:
   HttpReader(Socket& socket, const Deadline& deadline) : socket_(socket), deadline_(deadline) {}
 
-  // Up to and without the line's end.
+  // Reads a line, without its line break.
   Outcome<std::string> line() {
     while (true) {
-      if (const std::size_t end = have_.find("\r\n"); end != std::string::npos) {
-        std::string result = have_.substr(0, end);
-        have_.erase(0, end + 2);
+      if (const std::size_t end = buffer_.find("\r\n"); end != std::string::npos) {
+        std::string result = buffer_.substr(0, end);
+        buffer_.erase(0, end + 2);
         return result;
       }
-      if (have_.size() > kLongestHead) return failure("a line without end");
+      if (buffer_.size() > kMaxHeadBytes) return failure("a header line is too long");
       if (const auto more = read_more(); !more) return tl::unexpected(more.error());
     }
   }
   Outcome<std::string> bytes(std::size_t size) {
-    while (have_.size() < size)
+    while (buffer_.size() < size)
       if (const auto more = read_more(); !more) return tl::unexpected(more.error());
-    std::string result = have_.substr(0, size);
-    have_.erase(0, size);
+    std::string result = buffer_.substr(0, size);
+    buffer_.erase(0, size);
     return result;
   }
-  bool is_empty() const { return have_.empty(); }
+  bool is_empty() const { return buffer_.empty(); }
 
  private:
   Outcome<void> read_more() {
     const auto some = socket_.receive_some(1 << 16, deadline_);
     if (!some) return tl::unexpected(some.error());
-    if (some->empty()) return failure("the other end has closed the connection");
-    have_ += *some;
+    if (some->empty()) return failure("the peer has closed the connection");
+    buffer_ += *some;
     return {};
   }
   Socket& socket_;
   const Deadline& deadline_;
-  std::string have_;
+  std::string buffer_;
 };
 
 Outcome<std::size_t> http_size(std::string_view text, int base) {
   std::size_t size = 0;
   text = trim(text);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size, base);
-  if (error != std::errc() || size > kLongestBody) return failure("a body of {} bytes", in_quotes(text, 20));
+  if (error != std::errc() || size > kMaxBodyBytes)
+    return failure("invalid size {} of the body", in_quotes(text, 20));
   return size;
 }
 
@@ -70,15 +71,15 @@ Outcome<HttpHead> read_head(HttpReader& reader) {
   HttpHead head;
   const auto first = reader.line();
   if (!first) return tl::unexpected(first.error());
-  if (!starts_with(*first, "HTTP/1.") || first->size() < 12) return failure("it does not speak HTTP");
+  if (!starts_with(*first, "HTTP/1.") || first->size() < 12) return failure("the response is not HTTP");
   std::from_chars(first->data() + 9, first->data() + 12, head.status);
-  for (std::size_t total = 0; total < kLongestHead;) {
+  for (std::size_t total = 0; total < kMaxHeadBytes;) {
     const auto next = reader.line();
     if (!next) return tl::unexpected(next.error());
     if (next->empty()) return head;
     total += next->size() + 2;
     const std::size_t colon = next->find(':');
-    if (colon == std::string::npos) return failure("it does not speak HTTP");
+    if (colon == std::string::npos) return failure("the response is not HTTP");
     const std::string name = lower(next->substr(0, colon)), value = lower(trim(next->substr(colon + 1)));
     if (name == "transfer-encoding") head.is_chunked = value == "chunked";
     if (name != "content-length") continue;
@@ -86,7 +87,7 @@ Outcome<HttpHead> read_head(HttpReader& reader) {
     if (!size) return tl::unexpected(size.error());
     head.size = *size;
   }
-  return failure("a head of more than {} bytes", kLongestHead);
+  return failure("the header is larger than {} bytes", kMaxHeadBytes);
 }
 
 Outcome<std::string> read_chunks(HttpReader& reader) {
@@ -96,7 +97,8 @@ Outcome<std::string> read_chunks(HttpReader& reader) {
     if (!line) return line;
     const auto size = http_size(line->substr(0, line->find(';')), 16);
     if (!size) return tl::unexpected(size.error());
-    if (body.size() + *size > kLongestBody) return failure("a body of more than {} bytes", kLongestBody);
+    if (body.size() + *size > kMaxBodyBytes)
+      return failure("the body is larger than {} bytes", kMaxBodyBytes);
     const auto chunk = reader.bytes(*size);
     if (!chunk) return chunk;
     body += *chunk;
@@ -107,14 +109,14 @@ Outcome<std::string> read_chunks(HttpReader& reader) {
 
 }  // namespace
 
-Outcome<HttpAnswer> read_http_answer(Socket& socket, const Deadline& deadline) {
+Outcome<HttpResponse> read_http_response(Socket& socket, const Deadline& deadline) {
   HttpReader reader(socket, deadline);
   const Outcome<HttpHead> head = read_head(reader);
   if (!head) return tl::unexpected(head.error());
   Outcome<std::string> body = head->is_chunked ? read_chunks(reader) : reader.bytes(head->size);
   if (!body) return tl::unexpected(body.error());
-  if (!reader.is_empty()) return failure("more came than was asked for");
-  return HttpAnswer{head->status, std::move(*body)};
+  if (!reader.is_empty()) return failure("the response is longer than announced");
+  return HttpResponse{head->status, std::move(*body)};
 }
 
 std::string http_get(const std::string& host, const std::string& path) {

@@ -1,4 +1,5 @@
-// As much of HTTP/1.1 as an etcd server needs, POST of JSON over a connection that is kept, and GET for a machine's notice. No TLS.
+// The subset of HTTP/1.1 that an etcd server needs (POST of JSON over a persistent connection), and GET for
+// polling preemption notices of cloud machines. No TLS.
 #pragma once
 
 #include <string>
@@ -7,16 +8,15 @@
 
 namespace optimus {
 
-struct HttpAnswer {
+struct HttpResponse {
   int status = 0;
   std::string body;
 };
 
-// Reads one answer. Its size is limited; whatever comes that is no HTTP is a failure.
-Outcome<HttpAnswer> read_http_answer(Socket& socket, const Deadline& deadline);
+// Reads one response. Its size is limited; anything that is not valid HTTP is a failure.
+Outcome<HttpResponse> read_http_response(Socket& socket, const Deadline& deadline);
 
-// The request's bytes.
-// With the words that machines' own services want to hear.
+// The bytes of a request. A GET includes the headers that the metadata services of cloud machines require.
 std::string http_get(const std::string& host, const std::string& path);
 std::string http_post(const std::string& host, const std::string& path, const std::string& body);
 

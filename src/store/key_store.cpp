@@ -9,15 +9,15 @@
 
 namespace optimus {
 
-void pause_before_look(int num_looks) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(std::min(50, 1 << std::min(num_looks, 6))));
+void pause_before_query(int num_queries) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(std::min(50, 1 << std::min(num_queries, 6))));
 }
 
-Outcome<std::vector<std::optional<std::string>>> KeyStore::look(const Look& look) {
-  for (const auto& [key, value] : look.says)
+Outcome<std::vector<std::optional<std::string>>> KeyStore::query(const Query& query) {
+  for (const auto& [key, value] : query.sets)
     if (const auto is_set = set(key, value); !is_set) return tl::unexpected(is_set.error());
   std::vector<std::optional<std::string>> result;
-  for (const std::string& key : look.asks) {
+  for (const std::string& key : query.gets) {
     auto found = find(key);
     if (!found) return tl::unexpected(found.error());
     result.push_back(std::move(*found));
@@ -25,21 +25,21 @@ Outcome<std::vector<std::optional<std::string>>> KeyStore::look(const Look& look
   return result;
 }
 
-StorePlace parse_store(const std::string& text, const std::string& token) {
+StoreAddress parse_store(const std::string& text, const std::string& token) {
   const std::string scheme = "etcd://";
   if (!starts_with(text, scheme))
-    throw UserError("--store {}: only etcd can be named, as in etcd://host:2379", in_quotes(text));
-  StorePlace place;
+    throw UserError("--store {}: only etcd is supported, for example etcd://host:2379", in_quotes(text));
+  StoreAddress place;
   std::tie(place.host, place.port) = parse_host_port(text.substr(scheme.size()), "--store");
   place.token = token, place.is_etcd = true;
   return place;
 }
 
-Outcome<std::unique_ptr<KeyStore>> open_store(const StorePlace& place, const Deadline& deadline) {
-  for (int look = 0;; ++look) {
+Outcome<std::unique_ptr<KeyStore>> open_store(const StoreAddress& place, const Deadline& deadline) {
+  for (int query = 0;; ++query) {
     auto opened = place.is_etcd ? open_etcd_store(place, deadline) : open_tcp_store(place, deadline);
     if (opened || deadline.has_passed()) return opened;
-    pause_before_look(look);
+    pause_before_query(query);
   }
 }
 

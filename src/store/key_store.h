@@ -1,5 +1,6 @@
-// Where the ranks of a run find each other: keys with values, kept by a process that all can reach. Ours (store_server.h), or etcd
-// when the user names one. Small things only: addresses, settings, how a rank ended; tensors never come here.
+// KeyStore: the key-value store through which the ranks of a run find each other. A process that all ranks
+// can reach hosts it: a StoreServer (store_server.h), or etcd if the user specifies one. It contains only
+// small values: addresses, settings, how a rank ended; never tensors.
 #pragma once
 
 #include <cstdint>
@@ -14,65 +15,69 @@
 
 namespace optimus {
 
-// A connection to a store. Any thread. A call fails rather than wait longer than a few seconds.
+// A connection to a store. Thread-safe. A call fails instead of blocking for more than a few seconds.
 class KeyStore {
  public:
   virtual ~KeyStore() = default;
   virtual Outcome<void> set(const std::string& key, const std::string& value) = 0;
-  // Nothing when the key is not there.
+  // Returns nullopt if the key does not exist.
   virtual Outcome<std::optional<std::string>> find(const std::string& key) = 0;
-  // Sets keys, then finds others, in their order; one journey for all, where the store can do that.
-  struct Look {
-    std::vector<std::pair<std::string, std::string>> says{};
-    std::vector<std::string> asks{};
+  // Sets the keys of `sets`, then finds the keys of `gets`, in this order; in a single round trip if the
+  // store supports that.
+  struct Query {
+    std::vector<std::pair<std::string, std::string>> sets{};
+    std::vector<std::string> gets{};
   };
-  virtual Outcome<std::vector<std::optional<std::string>>> look(const Look& look);
-  // One more of those who come under this key; how many there are then.
+  virtual Outcome<std::vector<std::optional<std::string>>> query(const Query& query);
+  // Increments the counter under this key and returns its new value.
   virtual Outcome<std::int64_t> count(const std::string& key) = 0;
-  // A last will: when this process ends, however that is, the key gets the value, unless it has one. Another will replaces it, one
-  // with an empty key takes it back. Only a store of ours does that; etcd never hears of a process's end.
-  virtual Outcome<void> set_will(const std::string& key, const std::string& value) = 0;
-  // Removes all keys of the run. A store of ours ends with it, so only etcd has something to remove.
+  // Registers a last will: when this process ends for any reason, the store sets the key to the value, unless
+  // the key exists. A new will replaces the previous one; an empty key removes it. Only a StoreServer
+  // supports this; etcd ignores it, because it does not notice the end of a process.
+  virtual Outcome<void> set_last_will(const std::string& key, const std::string& value) = 0;
+  // Removes all keys of the run. A StoreServer ends with the run, so only etcd needs this.
   virtual Outcome<void> clear() = 0;
-  // Addresses in digits of the connection: this machine's, as it reaches the store, and the store's.
+  // Numeric addresses of the connection: of this machine, as used to reach the store, and of the store.
   virtual std::string own_address() const = 0;
   virtual std::string store_address() const = 0;
 };
 
-struct StorePlace {
+struct StoreAddress {
   std::string host = "127.0.0.1";
   int port = 0;
-  std::string token{};   // of the run
-  bool is_etcd = false;  // else a StoreServer
+  std::string token{};   // token of the run
+  bool is_etcd = false;  // false: a StoreServer
 };
-// "etcd://host:port". Throws UserError.
-StorePlace parse_store(const std::string& text, const std::string& token);
+// Parses "etcd://host:port". Throws UserError.
+StoreAddress parse_store(const std::string& text, const std::string& token);
 
-// Tries until the deadline.
-Outcome<std::unique_ptr<KeyStore>> open_store(const StorePlace& place, const Deadline& deadline);
-// One attempt of it.
-Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& deadline);
-// The same where the host may be gone, which shows soon, or be there and busy.
-Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& connects,
+// Retries until the deadline.
+Outcome<std::unique_ptr<KeyStore>> open_store(const StoreAddress& place, const Deadline& deadline);
+// A single attempt.
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& place, const Deadline& deadline);
+// A single attempt with separate deadlines: connecting fails fast if the host is lost, while a busy store may
+// answer late.
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& place, const Deadline& connect_deadline,
                                                   const Deadline& answers);
-Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StorePlace& place, const Deadline& deadline);
+Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StoreAddress& place, const Deadline& deadline);
 
-// The value of a key that somebody is about to set; asks often at first, then every 50 ms. `goes_on` is asked meanwhile and may throw.
-template <typename GoesOn>
+// Waits for a key that another process is about to set. Polls often at first, then every 50 ms. Calls
+// `on_poll` between polls; it may throw to stop waiting.
+template <typename OnPoll>
 Outcome<std::string> wait_for_key(KeyStore& store, const std::string& key, const Deadline& deadline,
-                                  GoesOn&& goes_on);
-void pause_before_look(int num_looks);
+                                  OnPoll&& on_poll);
+void pause_before_query(int num_queries);
 
-template <typename GoesOn>
+template <typename OnPoll>
 Outcome<std::string> wait_for_key(KeyStore& store, const std::string& key, const Deadline& deadline,
-                                  GoesOn&& goes_on) {
-  for (int look = 0;; ++look) {
+                                  OnPoll&& on_poll) {
+  for (int query = 0;; ++query) {
     Outcome<std::optional<std::string>> found = store.find(key);
     if (!found) return tl::unexpected(found.error());
     if (*found) return std::move(**found);
-    if (deadline.has_passed()) return failure("{} is not there in time ({})", key, deadline.name());
-    goes_on();
-    pause_before_look(look);
+    if (deadline.has_passed()) return failure("key {} was not set in time ({})", key, deadline.name());
+    on_poll();
+    pause_before_query(query);
   }
 }
 

@@ -1,5 +1,5 @@
-// A store that may be found elsewhere while it is in use: when whoever hosted it is gone, and another does from then on. What was in the
-// one before is gone with it. Any thread.
+// A KeyStore that can switch to another store while it is in use: when the process that hosts the store is
+// lost, another one takes over. The contents of the previous store are lost with it. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -17,23 +17,23 @@ class MovableStore final : public KeyStore {
     store_ = std::move(store);
   }
   Outcome<void> set(const std::string& key, const std::string& value) override {
-    return now()->set(key, value);
+    return current()->set(key, value);
   }
-  Outcome<std::optional<std::string>> find(const std::string& key) override { return now()->find(key); }
-  Outcome<std::vector<std::optional<std::string>>> look(const Look& look) override {
-    return now()->look(look);
+  Outcome<std::optional<std::string>> find(const std::string& key) override { return current()->find(key); }
+  Outcome<std::vector<std::optional<std::string>>> query(const Query& query) override {
+    return current()->query(query);
   }
-  Outcome<std::int64_t> count(const std::string& key) override { return now()->count(key); }
-  Outcome<void> set_will(const std::string& key, const std::string& value) override {
-    return now()->set_will(key, value);
+  Outcome<std::int64_t> count(const std::string& key) override { return current()->count(key); }
+  Outcome<void> set_last_will(const std::string& key, const std::string& value) override {
+    return current()->set_last_will(key, value);
   }
-  Outcome<void> clear() override { return now()->clear(); }
-  std::string own_address() const override { return now()->own_address(); }
-  std::string store_address() const override { return now()->store_address(); }
+  Outcome<void> clear() override { return current()->clear(); }
+  std::string own_address() const override { return current()->own_address(); }
+  std::string store_address() const override { return current()->store_address(); }
 
  private:
-  // Shared: a call may be under way in the one before.
-  std::shared_ptr<KeyStore> now() const {
+  // Shared ownership: a call may still be using the previous store.
+  std::shared_ptr<KeyStore> current() const {
     const std::lock_guard lock(mutex_);
     return store_;
   }

@@ -23,21 +23,21 @@ namespace {
 
 constexpr int kBacklog = 1024;
 
-struct AddressesFreed {
+struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
 };
-using Addresses = std::unique_ptr<addrinfo, AddressesFreed>;
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-Outcome<Addresses> look_up(const std::string& host, int port) {
+Outcome<Addresses> resolve(const std::string& host, int port) {
   addrinfo wanted{};
   wanted.ai_family = AF_UNSPEC, wanted.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
-  if (error != 0) return failure("{} is not known: {}", in_quotes(host), ::gai_strerror(error));
+  if (error != 0) return failure("unknown host {}: {}", in_quotes(host), ::gai_strerror(error));
   return Addresses(found);
 }
 
-// Whether the socket is ready for it before the deadline.
+// Waits until the socket is ready for `events`, or fails at the deadline.
 Outcome<void> wait_for(int handle, short events, const Deadline& deadline) {
   while (true) {
     pollfd waited{handle, events, 0};
@@ -62,21 +62,21 @@ Outcome<Socket> connect_to(const addrinfo& address, const Deadline& deadline) {
     ::getsockopt(socket.handle(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return failure("{}", std::strerror(error));
   }
-  socket.be_prompt();
+  socket.optimize_latency();
   return socket;
 }
 
-std::string digits_of(const sockaddr_storage& address, socklen_t size) {
+std::string numeric_address(const sockaddr_storage& address, socklen_t size) {
   char host[NI_MAXHOST] = {};
   if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof host, nullptr, 0,
                     NI_NUMERICHOST) != 0)
     return "";
-  const std::string_view mapped = "::ffff:";  // how a socket for both kinds shows an IPv4 address
+  const std::string_view mapped = "::ffff:";  // prefix of IPv4 addresses on a dual-stack socket
   return starts_with(host, mapped) ? std::string(host).substr(mapped.size()) : std::string(host);
 }
 
-// Nothing when the system has no sockets of this family.
-Socket listener_of(int family, Listening where, int port) {
+// Returns a closed socket if the system does not support this address family or the port is not available.
+Socket open_listener(int family, Listening where, int port) {
   Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.is_open()) return socket;
   const int yes = 1, no = 0;
@@ -108,9 +108,9 @@ Socket::~Socket() {
 }
 
 Outcome<Socket> Socket::connect(const std::string& host, int port, const Deadline& deadline) {
-  const Outcome<Addresses> addresses = look_up(host, port);
+  const Outcome<Addresses> addresses = resolve(host, port);
   if (!addresses) return tl::unexpected(addresses.error());
-  Outcome<Socket> last = failure("{} has no address", in_quotes(host));
+  Outcome<Socket> last = failure("host {} has no address", in_quotes(host));
   for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
     last = connect_to(*address, deadline);
     if (last) break;
@@ -118,7 +118,7 @@ Outcome<Socket> Socket::connect(const std::string& host, int port, const Deadlin
   return last;
 }
 
-void Socket::be_prompt() const {
+void Socket::optimize_latency() const {
   const int yes = 1;
   ::setsockopt(handle_, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
   for (const int option : {TCP_NODELAY, TCP_THIN_LINEAR_TIMEOUTS})
@@ -157,7 +157,7 @@ Outcome<std::string> Socket::receive(std::size_t size, const Deadline& deadline)
   while (bytes.size() < size) {
     const Outcome<std::string> some = receive_some(size - bytes.size(), deadline);
     if (!some) return some;
-    if (some->empty()) return failure("the other end has closed the connection");
+    if (some->empty()) return failure("the peer has closed the connection");
     bytes += *some;
   }
   return bytes;
@@ -166,23 +166,25 @@ Outcome<std::string> Socket::receive(std::size_t size, const Deadline& deadline)
 std::string Socket::own_address() const {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  return ::getsockname(handle_, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? digits_of(address, size)
-                                                                                   : "";
+  return ::getsockname(handle_, reinterpret_cast<sockaddr*>(&address), &size) == 0
+             ? numeric_address(address, size)
+             : "";
 }
 
 std::string Socket::peer_address() const {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  return ::getpeername(handle_, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? digits_of(address, size)
-                                                                                   : "";
+  return ::getpeername(handle_, reinterpret_cast<sockaddr*>(&address), &size) == 0
+             ? numeric_address(address, size)
+             : "";
 }
 
 Socket listen_at(Listening where, int port) {
   Socket socket;
-  if (where == Listening::everywhere) socket = listener_of(AF_INET6, where, port);
-  if (!socket.is_open()) socket = listener_of(AF_INET, where, port);
+  if (where == Listening::everywhere) socket = open_listener(AF_INET6, where, port);
+  if (!socket.is_open()) socket = open_listener(AF_INET, where, port);
   if (!socket.is_open())
-    throw UserError("port {} of {} cannot be had: {}; MASTER_PORT names another", port,
+    throw UserError("port {} of {} is not available: {}; set MASTER_PORT to another port", port,
                     where == Listening::on_loopback ? "the loopback interface" : "this machine",
                     std::strerror(errno));
   return socket;
@@ -210,7 +212,7 @@ std::pair<std::string, int> parse_host_port(std::string_view text, std::string_v
   std::string_view host = text.substr(0, colon == std::string_view::npos ? 0 : colon);
   if (starts_with(host, "[") && ends_with(host, "]")) host = host.substr(1, host.size() - 2);
   if (host.empty() || host.size() > 255 || port < 1 || port > 65535)
-    throw UserError("{}: {} should be HOST:PORT, as in node1:29400", what, in_quotes(text));
+    throw UserError("{}: {} is not of the form HOST:PORT, such as node1:29400", what, in_quotes(text));
   return {std::string(host), port};
 }
 

@@ -1,5 +1,5 @@
-// TCP with deadlines: connections that never wait longer than they were told, and ports to listen at. Not what is said over them
-// (tcp_store.cpp, etcd_store.cpp, store_server.cpp).
+// TCP with deadlines: connections whose calls never block beyond a deadline, and listening sockets. The
+// protocols are implemented in tcp_store.cpp, etcd_store.cpp and store_server.cpp.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace optimus {
 
-// A connection; closed by the destructor. One thread at a time.
+// A connection; closed by the destructor. Not thread-safe.
 class Socket {
  public:
   Socket() = default;
@@ -23,38 +23,40 @@ class Socket {
   }
   ~Socket();
 
-  // One attempt. Looking up a name may take as long as the system's resolver does.
+  // A single attempt. Name resolution may take as long as the system's resolver needs, regardless of the
+  // deadline.
   static Outcome<Socket> connect(const std::string& host, int port, const Deadline& deadline);
 
   bool is_open() const { return handle_ >= 0; }
   int handle() const { return handle_; }
   Outcome<void> send(std::string_view bytes, const Deadline& deadline);
-  // Exactly so many bytes. Fails when the other end has closed before.
+  // Receives exactly `size` bytes. Fails if the peer closes the connection before that.
   Outcome<std::string> receive(std::size_t size, const Deadline& deadline);
-  // What has come, at least a byte and at most so many; empty when the other end has closed.
+  // Receives the available bytes, at least 1 and at most `most`; empty if the peer has closed the connection.
   Outcome<std::string> receive_some(std::size_t most, const Deadline& deadline);
 
-  // Addresses in digits: of this end, and of the other.
+  // Numeric addresses of this end and of the peer.
   std::string own_address() const;
   std::string peer_address() const;
 
-  // For short questions and answers: sent at once, and on a network that loses some, sent again and again as soon as the first time. Of
-  // connections that others have begun; those of connect() are.
-  void be_prompt() const;
+  // Optimizes for short requests and responses: sends without delay, and retransmits at constant intervals on
+  // lossy networks. To be called for accepted connections; connect() does it itself.
+  void optimize_latency() const;
 
  private:
   int handle_ = -1;
 };
 
 enum class Listening { on_loopback, everywhere };
-// A socket that accepts connections, not blocking; port 0: any that is free. Throws UserError when the port cannot be had.
+// A non-blocking socket that accepts connections; port 0: any free port. Throws a UserError if the port is
+// not available.
 Socket listen_at(Listening where, int port);
 int port_of(const Socket& listener);
 
-// 127.0.0.0/8 or ::1 in digits, or "localhost".
+// 127.0.0.0/8 or ::1 in numeric form, or "localhost".
 bool is_loopback(std::string_view host);
 
-// "host:port" or "[::1]:port" into its parts. `what` names the value in errors. Throws UserError.
+// Splits "host:port" or "[::1]:port". `what` names the value in errors. Throws UserError.
 std::pair<std::string, int> parse_host_port(std::string_view text, std::string_view what);
 
 }  // namespace optimus

@@ -1,10 +1,11 @@
-// What a StoreServer and its clients say to each other. A client's first line is its greeting with the run's token; the server
-// answers kWelcome, or closes without a word. Then requests, each answered in order:
+// The protocol between a StoreServer and its clients. The first line of a client is its greeting with the
+// token of the run. The server answers kWelcome, or closes the connection without an answer. Then the client
+// sends requests, which are answered in order:
 //
-//   request:  what (1 byte)  size of key (4)  size of value (4)  key  value
+//   request:  operation (1 byte)  size of key (4)  size of value (4)  key  value
 //   answer:   kind (1 byte)  size (4)  bytes
 //
-// Numbers have the lowest byte first.
+// Numbers are little-endian.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +15,15 @@
 
 namespace optimus::store_protocol {
 
-inline constexpr std::string_view kGreeting = "optimus-store 1 ";  // the token and a new line follow
-inline constexpr std::string_view kWelcome = "ok\n";
-inline constexpr std::size_t kLongestGreeting = 512;
-// kWill: what the server shall set, unless the key is there, when this connection ends; an empty key: nothing.
+inline constexpr std::string_view kGreeting = "optimus-store 1 ";  // followed by the token and a newline
+inline constexpr std::string_view kAccepted = "ok\n";
+inline constexpr std::size_t kMaxGreetingBytes = 512;
+// kWill: the key and value that the server sets when this connection ends, unless the key exists; an empty
+// key removes the will.
 inline constexpr char kSet = 's', kFind = 'f', kCount = 'c', kWill = 'w';
-inline constexpr char kValue = 'v', kNothing = 'n', kRefused = 'e';
+inline constexpr char kValue = 'v', kNothing = 'n', kRejected = 'e';
 inline constexpr std::size_t kRequestHeader = 9, kAnswerHeader = 5;
-inline constexpr std::size_t kLongestKey = 4096, kLongestValue = std::size_t{64} << 20;
+inline constexpr std::size_t kMaxKeyBytes = 4096, kMaxValueBytes = std::size_t{64} << 20;
 
 inline void put_size(std::string& bytes, std::size_t size) {
   for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(size >> shift & 0xff);

@@ -1,4 +1,4 @@
-// See store_server.h. One thread looks after all connections (epoll); nothing in it waits for a single one.
+// Implements store_server.h. One thread serves all connections with epoll and never blocks on a single one.
 #include "store/store_server.h"
 
 #include <netinet/in.h>
@@ -23,14 +23,15 @@ namespace {
 using namespace store_protocol;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kGreetingPatience = std::chrono::seconds(2);
-constexpr std::size_t kMostStrangers = 128;      // connections that have not given the token
-constexpr std::size_t kMostKept = 1ULL << 30;    // bytes of keys and values
-constexpr std::size_t kMostUnread = 1ULL << 20;  // bytes of answers before requests of a connection wait
-constexpr std::size_t kLongestWill = 1 << 12;
-constexpr int kMostAtOnce = 64;  // connections accepted before others are looked after
+constexpr auto kGreetingTimeout = std::chrono::seconds(2);
+constexpr std::size_t kMaxUnauthenticated = 128;     // unauthenticated connections
+constexpr std::size_t kMaxStoredBytes = 1ULL << 30;  // bytes of keys and values
+// unsent bytes of answers, above which the requests of a connection wait
+constexpr std::size_t kMaxUnsentBytes = 1ULL << 20;
+constexpr std::size_t kMaxWillBytes = 1 << 12;
+constexpr int kMaxAcceptsPerTurn = 64;  // connections accepted before the existing ones are served
 
-// As many connections as the system lets a process have.
+// Raises the limit of open files to the maximum, to allow as many connections as possible.
 void raise_file_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
@@ -48,23 +49,24 @@ bool is_same_secret(std::string_view one, std::string_view other) {
   return difference == 0;
 }
 
-struct StoreServer::Parts {
+struct StoreServer::Impl {
   struct Connection {
     Socket socket;
-    bool is_known = false;
+    bool is_authenticated = false;
     std::string token;
     std::string in, out;
     std::string will_key, will_value;
     std::size_t num_sent = 0;
-    bool waits_for_room = false;  // epoll tells when it can be written again
+    bool waits_until_writable = false;  // epoll reports when the connection is writable again
   };
 
-  explicit Parts(const StoreServerOptions& options)
+  explicit Impl(const StoreServerOptions& options)
       : token(options.token),
         listener(listen_at(options.where, options.port)),
         epoll(::epoll_create1(EPOLL_CLOEXEC)),
         wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!epoll.is_open() || !wake.is_open()) throw UserError("the store could not be started: no more files");
+    if (!epoll.is_open() || !wake.is_open())
+      throw UserError("the store could not be started: too many open files");
     watch(listener.handle(), EPOLLIN);
     watch(wake.handle(), EPOLLIN);
   }
@@ -78,34 +80,34 @@ struct StoreServer::Parts {
   void run();
   void accept_some();
   void drop(int handle);
-  void drop_late_strangers();
-  void drop_oldest_stranger() {
-    if (!strangers.empty()) drop(strangers.begin()->second);
+  void drop_expired_unauthenticated();
+  void drop_oldest_unauthenticated() {
+    if (!unauthenticated.empty()) drop(unauthenticated.begin()->second);
   }
-  // False: the connection is to be dropped.
+  // These return false if the connection must be closed.
   bool read(Connection& connection);
   bool write(Connection& connection);
   bool greet(Connection& connection);
   bool answer_all(Connection& connection);
   void answer(Connection& connection, char what, std::string_view key, std::string_view value);
   void answer_count(Connection& connection, const std::string& key);
-  // False: there is no room.
-  bool keep(const std::string& key, std::string_view value);
+  // Returns false if the store is full.
+  bool store_value(const std::string& key, std::string_view value);
   static void put_answer(Connection& connection, char kind, std::string_view bytes);
 
   const std::string token;
   Socket listener, epoll, wake;
   std::map<int, Connection> connections;
-  std::multimap<Clock::time_point, int> strangers;  // by when they came
-  std::unordered_map<std::string, std::string> kept;
-  std::size_t num_kept = 0;
+  std::multimap<Clock::time_point, int> unauthenticated;  // by the time of acceptance
+  std::unordered_map<std::string, std::string> values;
+  std::size_t stored_bytes = 0;
   std::thread thread;
 };
 
-void StoreServer::Parts::run() {
+void StoreServer::Impl::run() {
   epoll_event events[64];
   while (true) {
-    const int ready = ::epoll_wait(epoll.handle(), events, 64, strangers.empty() ? -1 : 100);
+    const int ready = ::epoll_wait(epoll.handle(), events, 64, unauthenticated.empty() ? -1 : 100);
     for (int i = 0; i < ready; ++i) {
       const int handle = events[i].data.fd;
       if (handle == wake.handle()) return;
@@ -114,84 +116,87 @@ void StoreServer::Parts::run() {
         continue;
       }
       const auto found = connections.find(handle);
-      if (found == connections.end()) continue;  // dropped since
+      if (found == connections.end()) continue;  // closed in the meantime
       Connection& connection = found->second;
-      const bool is_well = (events[i].events & EPOLLOUT) == 0 || write(connection);
-      if (!is_well || ((events[i].events & ~EPOLLOUT) != 0 && !read(connection))) drop(handle);
+      const bool is_usable = (events[i].events & EPOLLOUT) == 0 || write(connection);
+      if (!is_usable || ((events[i].events & ~EPOLLOUT) != 0 && !read(connection))) drop(handle);
     }
-    drop_late_strangers();
+    drop_expired_unauthenticated();
   }
 }
 
-void StoreServer::Parts::accept_some() {
-  for (int i = 0; i < kMostAtOnce; ++i) {
+void StoreServer::Impl::accept_some() {
+  for (int i = 0; i < kMaxAcceptsPerTurn; ++i) {
     Socket socket(::accept4(listener.handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.is_open() && (errno == EMFILE || errno == ENFILE) && !strangers.empty()) {
-      drop_oldest_stranger();
+    if (!socket.is_open() && (errno == EMFILE || errno == ENFILE) && !unauthenticated.empty()) {
+      drop_oldest_unauthenticated();
       continue;
     }
     if (!socket.is_open()) {
-      // Others' connections fill the process's files: they wait in the queue, and this thread must not spin.
+      // The process has no free file descriptors: new connections wait in the queue, and this thread must not
+      // spin.
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       return;
     }
-    socket.be_prompt();
+    socket.optimize_latency();
     const int handle = socket.handle();
-    if (strangers.size() >= kMostStrangers) drop_oldest_stranger();
+    if (unauthenticated.size() >= kMaxUnauthenticated) drop_oldest_unauthenticated();
     watch(handle, EPOLLIN | EPOLLRDHUP);
     connections[handle].socket = std::move(socket);
-    strangers.emplace(Clock::now(), handle);
+    unauthenticated.emplace(Clock::now(), handle);
   }
 }
 
-void StoreServer::Parts::drop(int handle) {
-  std::erase_if(strangers, [&](const auto& stranger) { return stranger.second == handle; });
+void StoreServer::Impl::drop(int handle) {
+  std::erase_if(unauthenticated, [&](const auto& candidate) { return candidate.second == handle; });
   const auto found = connections.find(handle);
   if (found == connections.end()) return;
   const Connection& ended = found->second;
-  if (!ended.will_key.empty() && !kept.contains(ended.will_key)) keep(ended.will_key, ended.will_value);
-  connections.erase(found);  // closes it, which takes it from epoll
+  if (!ended.will_key.empty() && !values.contains(ended.will_key))
+    store_value(ended.will_key, ended.will_value);
+  connections.erase(found);  // closes the socket, which removes it from epoll
 }
 
-void StoreServer::Parts::drop_late_strangers() {
-  const auto latest = Clock::now() - kGreetingPatience;
-  while (!strangers.empty() && strangers.begin()->first < latest) drop_oldest_stranger();
+void StoreServer::Impl::drop_expired_unauthenticated() {
+  const auto latest = Clock::now() - kGreetingTimeout;
+  while (!unauthenticated.empty() && unauthenticated.begin()->first < latest) drop_oldest_unauthenticated();
 }
 
-bool StoreServer::Parts::read(Connection& connection) {
+bool StoreServer::Impl::read(Connection& connection) {
   char block[1 << 16];
-  const std::size_t most = connection.is_known ? sizeof block : kLongestGreeting;
+  const std::size_t most = connection.is_authenticated ? sizeof block : kMaxGreetingBytes;
   const ssize_t size = ::recv(connection.socket.handle(), block, most, 0);
   if (size == 0) return false;
   if (size < 0) return errno == EAGAIN || errno == EINTR;
   connection.in.append(block, static_cast<std::size_t>(size));
-  if (!connection.is_known && !greet(connection)) return false;
-  return !connection.is_known || (answer_all(connection) && write(connection));
+  if (!connection.is_authenticated && !greet(connection)) return false;
+  return !connection.is_authenticated || (answer_all(connection) && write(connection));
 }
 
-// Nothing is said to whoever does not know the token, however wrong it is.
-bool StoreServer::Parts::greet(Connection& connection) {
+// A client that does not know the token gets no answer, whatever it sends.
+bool StoreServer::Impl::greet(Connection& connection) {
   const std::size_t end = connection.in.find('\n');
   const std::string_view line = std::string_view(connection.in).substr(0, end);
-  if (line.size() > kLongestGreeting ||
+  if (line.size() > kMaxGreetingBytes ||
       line.substr(0, kGreeting.size()) != kGreeting.substr(0, std::min(line.size(), kGreeting.size())))
     return false;
   if (end == std::string::npos) return true;
   if (line.size() < kGreeting.size()) return false;
-  const std::string said(line.substr(kGreeting.size()));
-  if (!token.empty() && !is_same_secret(token, said)) return false;
-  connection.is_known = true, connection.token = said;
+  const std::string client_token(line.substr(kGreeting.size()));
+  if (!token.empty() && !is_same_secret(token, client_token)) return false;
+  connection.is_authenticated = true, connection.token = client_token;
   connection.in.erase(0, end + 1);
-  connection.out += kWelcome;
-  std::erase_if(strangers, [&](const auto& other) { return other.second == connection.socket.handle(); });
+  connection.out += kAccepted;
+  std::erase_if(unauthenticated,
+                [&](const auto& other) { return other.second == connection.socket.handle(); });
   return true;
 }
 
-bool StoreServer::Parts::answer_all(Connection& connection) {
+bool StoreServer::Impl::answer_all(Connection& connection) {
   std::string_view left = connection.in;
-  while (left.size() >= kRequestHeader && connection.out.size() - connection.num_sent < kMostUnread) {
+  while (left.size() >= kRequestHeader && connection.out.size() - connection.num_sent < kMaxUnsentBytes) {
     const std::size_t key_size = size_at(left, 1), value_size = size_at(left, 5);
-    if (key_size > kLongestKey || value_size > kLongestValue) return false;
+    if (key_size > kMaxKeyBytes || value_size > kMaxValueBytes) return false;
     if (left.size() < kRequestHeader + key_size + value_size) break;
     answer(connection, left[0], left.substr(kRequestHeader, key_size),
            left.substr(kRequestHeader + key_size, value_size));
@@ -201,55 +206,56 @@ bool StoreServer::Parts::answer_all(Connection& connection) {
   return true;
 }
 
-void StoreServer::Parts::put_answer(Connection& connection, char kind, std::string_view bytes) {
+void StoreServer::Impl::put_answer(Connection& connection, char kind, std::string_view bytes) {
   connection.out += kind;
   put_size(connection.out, bytes.size());
   connection.out += bytes;
 }
 
-void StoreServer::Parts::answer(Connection& connection, char what, std::string_view key,
-                                std::string_view value) {
+void StoreServer::Impl::answer(Connection& connection, char what, std::string_view key,
+                               std::string_view value) {
   const std::string whole_key = connection.token + '\0' + std::string(key);
-  const auto found = kept.find(whole_key);
+  const auto found = values.find(whole_key);
   if (what == kFind) {
-    if (found == kept.end()) return put_answer(connection, kNothing, "");
+    if (found == values.end()) return put_answer(connection, kNothing, "");
     return put_answer(connection, kValue, found->second);
   }
   if (what == kCount) return answer_count(connection, whole_key);
   if (what == kWill) {
-    if (value.size() > kLongestWill) return put_answer(connection, kRefused, "a will of that size");
+    if (value.size() > kMaxWillBytes) return put_answer(connection, kRejected, "the will is too large");
     connection.will_key = key.empty() ? "" : whole_key, connection.will_value = value;
     return put_answer(connection, kNothing, "");
   }
-  if (what != kSet) return put_answer(connection, kRefused, "no such request");
-  if (!keep(whole_key, value)) return put_answer(connection, kRefused, "the store is full");
+  if (what != kSet) return put_answer(connection, kRejected, "unknown operation");
+  if (!store_value(whole_key, value)) return put_answer(connection, kRejected, "the store is full");
   put_answer(connection, kNothing, "");
 }
 
-bool StoreServer::Parts::keep(const std::string& key, std::string_view value) {
-  const auto found = kept.find(key);
-  const std::size_t before = found == kept.end() ? 0 : key.size() + found->second.size();
-  if (num_kept - before + key.size() + value.size() > kMostKept) return false;
-  num_kept += key.size() + value.size() - before;
-  kept[key] = std::string(value);
+bool StoreServer::Impl::store_value(const std::string& key, std::string_view value) {
+  const auto found = values.find(key);
+  const std::size_t before = found == values.end() ? 0 : key.size() + found->second.size();
+  if (stored_bytes - before + key.size() + value.size() > kMaxStoredBytes) return false;
+  stored_bytes += key.size() + value.size() - before;
+  values[key] = std::string(value);
   return true;
 }
 
-void StoreServer::Parts::answer_count(Connection& connection, const std::string& key) {
-  const auto found = kept.find(key);
+void StoreServer::Impl::answer_count(Connection& connection, const std::string& key) {
+  const auto found = values.find(key);
   std::int64_t number = 0;
-  if (found != kept.end() && !found->second.empty()) {
+  if (found != values.end() && !found->second.empty()) {
     const char* const begin = found->second.data();
     const auto [end, error] = std::from_chars(begin, begin + found->second.size(), number);
     if (error != std::errc() || end != begin + found->second.size() || number == INT64_MAX)
-      return put_answer(connection, kRefused, "that key has a value that is no number to count on from");
+      return put_answer(connection, kRejected,
+                        "the value of the key is not a number that can be incremented");
   }
   const std::string next = std::to_string(number + 1);
-  if (!keep(key, next)) return put_answer(connection, kRefused, "the store is full");
+  if (!store_value(key, next)) return put_answer(connection, kRejected, "the store is full");
   put_answer(connection, kValue, next);
 }
 
-bool StoreServer::Parts::write(Connection& connection) {
+bool StoreServer::Impl::write(Connection& connection) {
   const int handle = connection.socket.handle();
   while (true) {
     while (connection.num_sent < connection.out.size()) {
@@ -258,17 +264,17 @@ bool StoreServer::Parts::write(Connection& connection) {
       if (size < 0 && errno == EINTR) continue;
       if (size < 0 && errno != EAGAIN) return false;
       if (size < 0) {
-        // Until it is read nothing more is taken from this connection.
-        if (!connection.waits_for_room) watch(handle, EPOLLOUT, EPOLL_CTL_MOD);
-        connection.waits_for_room = true;
+        // No further requests are read from this connection until it is writable again.
+        if (!connection.waits_until_writable) watch(handle, EPOLLOUT, EPOLL_CTL_MOD);
+        connection.waits_until_writable = true;
         return true;
       }
       connection.num_sent += static_cast<std::size_t>(size);
     }
     connection.out.clear(), connection.num_sent = 0;
-    if (connection.waits_for_room) watch(handle, EPOLLIN | EPOLLRDHUP, EPOLL_CTL_MOD);
-    connection.waits_for_room = false;
-    // Requests that stood behind unread answers.
+    if (connection.waits_until_writable) watch(handle, EPOLLIN | EPOLLRDHUP, EPOLL_CTL_MOD);
+    connection.waits_until_writable = false;
+    // Handles requests that were waiting for unsent answers.
     if (!answer_all(connection)) return false;
     if (connection.out.empty()) return true;
   }
@@ -278,16 +284,16 @@ StoreServer::StoreServer(StoreServerOptions options) {
   ensure(!options.token.empty() || options.where == Listening::on_loopback,
          "a store that is open to the network needs a token");
   raise_file_limit();
-  parts_ = std::make_unique<Parts>(options);
-  parts_->thread = std::thread([parts = parts_.get()] { parts->run(); });
+  impl_ = std::make_unique<Impl>(options);
+  impl_->thread = std::thread([parts = impl_.get()] { parts->run(); });
 }
 
 StoreServer::~StoreServer() {
   const std::uint64_t one = 1;
-  (void)!::write(parts_->wake.handle(), &one, sizeof one);
-  parts_->thread.join();
+  (void)!::write(impl_->wake.handle(), &one, sizeof one);
+  impl_->thread.join();
 }
 
-int StoreServer::port() const { return port_of(parts_->listener); }
+int StoreServer::port() const { return port_of(impl_->listener); }
 
 }  // namespace optimus

@@ -1,8 +1,10 @@
-// The store of a run, hosted by whoever starts it: a thread that keeps keys and values for those who know the run's token.
+// StoreServer: the store of a run, hosted by the process that starts the run. A thread keeps keys and values
+// for clients that know the token of the run.
 //
-// Others do no harm and learn nothing: a connection has 2 seconds to give the token, in a line of limited length; until then it has
-// a few hundred bytes of memory, and of such connections the oldest gives way when there are too many. What clients may keep here
-// is limited, too. The token crosses the network as it is: who can read the run's traffic can read its gradients as well.
+// Unauthenticated clients cannot cause harm or read data: a connection must send the token within 2 seconds,
+// in a line of limited length. Until then it uses only a few hundred bytes of memory, and if there are too
+// many such connections, the oldest one is closed. The memory of clients is limited as well. The token is
+// sent in plain text: an attacker who can read the traffic of the run can also read its gradients.
 #pragma once
 
 #include <memory>
@@ -13,26 +15,27 @@
 namespace optimus {
 
 struct StoreServerOptions {
-  // None: whoever reaches the port may come, and those of different tokens see different keys. Only on the loopback interface.
+  // Empty: any client may connect, and clients with different tokens have separate keys. Allowed only on the
+  // loopback interface.
   std::string token{};
   Listening where = Listening::on_loopback;
-  int port = 0;  // 0: any that is free
+  int port = 0;  // 0: any free port
 };
 
 class StoreServer {
  public:
-  // Throws UserError when the port cannot be had.
+  // Throws a UserError if the port is not available.
   explicit StoreServer(StoreServerOptions options = {});
-  // Ends all connections.
+  // Closes all connections.
   ~StoreServer();
   int port() const;
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
-// Takes as long whatever the texts are, as far as they have the same length.
+// Compares in constant time for strings of equal length.
 bool is_same_secret(std::string_view one, std::string_view other);
 
 }  // namespace optimus

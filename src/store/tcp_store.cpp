@@ -1,4 +1,4 @@
-// The client of a StoreServer (store_protocol.h).
+// Implements the client of a StoreServer (store_protocol.h).
 #include <algorithm>
 #include <charconv>
 #include <iterator>
@@ -15,28 +15,29 @@ namespace {
 
 using namespace store_protocol;
 
-constexpr Seconds kAnswerPatience{5};
-constexpr Seconds kSecondPatience{
-    1};  // with a store that was silent before: whoever ends asks it several times
+constexpr Seconds kAnswerTimeout{5};
+constexpr Seconds kRetryTimeout{
+    1};  // timeout after the store did not answer before: a process that ends calls the store several times
 
-// The kernel connects for a process that is busy; only the process answers.
-Outcome<Socket> greet(const StorePlace& place, const Deadline& connects, const Deadline& deadline) {
-  Outcome<Socket> socket = Socket::connect(place.host, place.port, connects);
+// Two deadlines: the kernel accepts connections even if the store's process is busy, but only the process
+// answers.
+Outcome<Socket> greet(const StoreAddress& place, const Deadline& connect_deadline, const Deadline& deadline) {
+  Outcome<Socket> socket = Socket::connect(place.host, place.port, connect_deadline);
   if (!socket) return socket;
   const std::string greeting = std::string(kGreeting) + place.token + "\n";
   if (const auto sent = socket->send(greeting, deadline); !sent) return tl::unexpected(sent.error());
-  const Outcome<std::string> answer = socket->receive(kWelcome.size(), deadline);
-  if (!answer) return failure("{}; is the token right?", answer.error().why);
-  if (*answer != kWelcome) return failure("whoever listens there is no store of ours");
+  const Outcome<std::string> answer = socket->receive(kAccepted.size(), deadline);
+  if (!answer) return failure("{}; check the token", answer.error().why);
+  if (*answer != kAccepted) return failure("the process that listens there is not an Optimus store");
   return socket;
 }
 
-Deadline soon(const Deadline& deadline) {
-  return Deadline::after(Seconds(std::min(kAnswerPatience.value, deadline.remaining().value)),
+Deadline attempt_deadline(const Deadline& deadline) {
+  return Deadline::after(Seconds(std::min(kAnswerTimeout.value, deadline.remaining().value)),
                          deadline.name());
 }
 
-// What comes in answer to one journey: read as it comes, taken piece by piece.
+// The answers of one round trip: received in large blocks and consumed piece by piece.
 struct Incoming {
   Socket& socket;
   const Deadline& deadline;
@@ -48,7 +49,7 @@ struct Incoming {
     while (bytes.size() - taken < size) {
       const Outcome<std::string> some = socket.receive_some(kAtOnce, deadline);
       if (!some) return some;
-      if (some->empty()) return failure("the other end has closed the connection");
+      if (some->empty()) return failure("the peer has closed the connection");
       bytes += *some;
     }
     taken += size;
@@ -58,7 +59,7 @@ struct Incoming {
 
 class TcpStore final : public KeyStore {
  public:
-  TcpStore(StorePlace place, Socket socket)
+  TcpStore(StoreAddress place, Socket socket)
       : place_(std::move(place)),
         own_address_(socket.own_address()),
         store_address_(socket.peer_address()),
@@ -70,12 +71,12 @@ class TcpStore final : public KeyStore {
     return {};
   }
   Outcome<std::optional<std::string>> find(const std::string& key) override { return ask(kFind, key, ""); }
-  Outcome<std::vector<std::optional<std::string>>> look(const Look& look) override {
+  Outcome<std::vector<std::optional<std::string>>> query(const Query& query) override {
     std::vector<Request> requests;
-    for (const auto& [key, value] : look.says) requests.push_back({kSet, key, value});
-    for (const std::string& key : look.asks) requests.push_back({kFind, key, ""});
+    for (const auto& [key, value] : query.sets) requests.push_back({kSet, key, value});
+    for (const std::string& key : query.gets) requests.push_back({kFind, key, ""});
     auto answers = ask(requests);
-    if (answers) answers->erase(answers->begin(), answers->begin() + std::ssize(look.says));
+    if (answers) answers->erase(answers->begin(), answers->begin() + std::ssize(query.sets));
     return answers;
   }
   Outcome<std::int64_t> count(const std::string& key) override {
@@ -84,20 +85,21 @@ class TcpStore final : public KeyStore {
     const std::string text = answer->value_or("");
     std::int64_t number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc() || text.empty()) return failure("the store: no number where one was expected");
+    if (error != std::errc() || text.empty()) return failure("the store: the answer is not a number");
     return number;
   }
-  // Over a connection of its own: the other one is given up when the store is silent for a while, which is no reason to die.
-  Outcome<void> set_will(const std::string& key, const std::string& value) override {
+  // Uses a separate connection: the main connection is closed after a timeout of the store, which must not
+  // trigger the will.
+  Outcome<void> set_last_will(const std::string& key, const std::string& value) override {
     const std::lock_guard lock(mutex_);
-    const Deadline deadline = Deadline::after(patience(), "the store");
-    if (!will_.is_open()) {
+    const Deadline deadline = Deadline::after(timeout(), "the store");
+    if (!will_socket_.is_open()) {
       if (key.empty()) return {};
       Outcome<Socket> connected = greet(place_, deadline, deadline);
       if (!connected) return failure("the store: {}", connected.error().why);
-      will_ = std::move(*connected);
+      will_socket_ = std::move(*connected);
     }
-    const auto answer = exchange(will_, std::vector<Request>{{kWill, key, value}}, deadline);
+    const auto answer = exchange(will_socket_, std::vector<Request>{{kWill, key, value}}, deadline);
     if (!answer) return failure("the store: {}", answer.error().why);
     return {};
   }
@@ -111,10 +113,11 @@ class TcpStore final : public KeyStore {
     std::string_view key, value;
   };
   using Answers = std::vector<std::optional<std::string>>;
-  // Of one journey: the store reads on only while its answers are read, too. So many short keys are on the way without that.
-  static constexpr std::size_t kMostRequests = 256;
+  // Maximum number of requests per round trip: the store stops reading while its answers are not read. This
+  // number of short requests fits into the network buffers.
+  static constexpr std::size_t kMaxRequestsPerRoundTrip = 256;
 
-  Seconds patience() const { return was_silent_ ? kSecondPatience : kAnswerPatience; }
+  Seconds timeout() const { return timed_out_before_ ? kRetryTimeout : kAnswerTimeout; }
 
   Outcome<std::optional<std::string>> ask(char what, const std::string& key, const std::string& value) {
     auto answers = ask({{what, key, value}});
@@ -122,31 +125,34 @@ class TcpStore final : public KeyStore {
     return std::move(answers->front());
   }
 
-  // A connection that has failed once is not used again: an answer that comes late would be taken for another's.
+  // A connection that has failed is not reused, because a late answer would be taken for the answer to
+  // another request.
   Outcome<Answers> ask(const std::vector<Request>& requests) {
     for (const auto& [what, key, value] : requests)
-      if (key.size() > kLongestKey || value.size() > kLongestValue)
-        return failure("the store: {} bytes under {} are too many", value.size(), key.substr(0, 60));
+      if (key.size() > kMaxKeyBytes || value.size() > kMaxValueBytes)
+        return failure("the store: a value of {} bytes for key {} is too large", value.size(),
+                       key.substr(0, 60));
     const std::lock_guard lock(mutex_);
-    const Deadline deadline = Deadline::after(patience(), "the store");
-    was_silent_ = true;
+    const Deadline deadline = Deadline::after(timeout(), "the store");
+    timed_out_before_ = true;
     if (!socket_.is_open()) {
-      Outcome<Socket> again = greet(place_, deadline, deadline);
-      if (!again) return failure("the store: {}", again.error().why);
-      socket_ = std::move(*again);
+      Outcome<Socket> reconnected = greet(place_, deadline, deadline);
+      if (!reconnected) return failure("the store: {}", reconnected.error().why);
+      socket_ = std::move(*reconnected);
     }
     Answers all;
-    for (std::size_t first = 0; first < requests.size(); first += kMostRequests) {
-      auto some = exchange(
-          socket_, std::span(requests).subspan(first).first(std::min(kMostRequests, requests.size() - first)),
-          deadline);
+    for (std::size_t first = 0; first < requests.size(); first += kMaxRequestsPerRoundTrip) {
+      auto some = exchange(socket_,
+                           std::span(requests).subspan(first).first(
+                               std::min(kMaxRequestsPerRoundTrip, requests.size() - first)),
+                           deadline);
       if (!some) {
         socket_ = Socket();
         return failure("the store: {}", some.error().why);
       }
       std::move(some->begin(), some->end(), std::back_inserter(all));
     }
-    was_silent_ = false;
+    timed_out_before_ = false;
     return all;
   }
 
@@ -174,32 +180,32 @@ class TcpStore final : public KeyStore {
     const auto header = incoming.take(kAnswerHeader);
     if (!header) return tl::unexpected(header.error());
     const std::size_t size = size_at(*header, 1);
-    if (size > kLongestValue) return failure("an answer of {} bytes", size);
+    if (size > kMaxValueBytes) return failure("the answer is too large: {} bytes", size);
     auto bytes = incoming.take(size);
     if (!bytes) return tl::unexpected(bytes.error());
     if ((*header)[0] == kNothing) return std::optional<std::string>();
     if ((*header)[0] == kValue) return std::optional<std::string>(std::move(*bytes));
-    return failure("it refuses {}: {}", key, *bytes);
+    return failure("the store rejected {}: {}", key, *bytes);
   }
 
-  const StorePlace place_;
+  const StoreAddress place_;
   const std::string own_address_, store_address_;
   std::mutex mutex_;
-  Socket socket_, will_;
-  bool was_silent_ = false;
+  Socket socket_, will_socket_;
+  bool timed_out_before_ = false;
 };
 
 }  // namespace
 
-Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& deadline) {
-  return open_tcp_store(place, soon(deadline), soon(deadline));
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& place, const Deadline& deadline) {
+  return open_tcp_store(place, attempt_deadline(deadline), attempt_deadline(deadline));
 }
 
-Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StorePlace& place, const Deadline& connects,
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& place, const Deadline& connect_deadline,
                                                   const Deadline& answers) {
-  Outcome<Socket> socket = greet(place, connects, answers);
+  Outcome<Socket> socket = greet(place, connect_deadline, answers);
   if (!socket)
-    return failure("the store at {}:{} is not reached: {}", place.host, place.port, socket.error().why);
+    return failure("the store at {}:{} cannot be reached: {}", place.host, place.port, socket.error().why);
   return std::make_unique<TcpStore>(place, std::move(*socket));
 }
 

@@ -1,4 +1,4 @@
-// See memory.h.
+// Implements memory.h.
 #include "switching/memory.h"
 
 #ifdef OPTIMUS_CUDA
@@ -22,35 +22,37 @@ namespace optimus {
 
 namespace {
 
-constexpr Bytes kMovingRoom{std::int64_t{256} << 20};  // for copies of what moves
+constexpr Bytes kMoveHeadroom{std::int64_t{256} << 20};  // for copies of moving state
 
-// On CUDA, fused attention sums the queries' gradients in fp32 and, where heads share keys and values, has those of every head
-// before it adds them up; through PyTorch (CudnnAttention not built) it also returns all of them in tensors of its own, which
-// are then copied. Products have their workspace. With PyTorch's the sum comes within 0.5 % of the allocator's peaks of six
-// runs on an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB; docs/testing.md), without within 0.5 % of five (22
-// to 68 GiB; docs/performance.md).
+// Memory that libraries allocate on CUDA. Fused attention accumulates the gradients of queries in fp32 and,
+// if heads share keys and values, has those of every head before it sums them; through PyTorch
+// (CudnnAttention not built) it also returns all of them in separate tensors, which are then copied. GEMMs
+// have a workspace. With PyTorch's attention the sum is within 0.5 % of the allocator's peaks of six runs on
+// an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB; docs/testing.md), without it within 0.5
+// % of five (22 to 68 GiB; docs/performance.md).
 Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device) {
-  const bool is_narrow = bytes_of(plan.precision) == 2;
-  if (!device.is_cuda() || !is_narrow || model.heads == 0) return Bytes(0);
+  const bool is_16_bit = bytes_of(plan.precision) == 2;
+  if (!device.is_cuda() || !is_16_bit || model.heads == 0) return Bytes(0);
   const std::vector<int>& microbatches = plan.pipelines[0].microbatches;
   const std::int64_t tokens =
       *std::max_element(microbatches.begin(), microbatches.end()) * plan.sequence_length;
   const std::int64_t element = bytes_of(plan.precision);
-  std::int64_t a_token = model.query_width() * 4;
+  std::int64_t bytes_per_token = model.query_width() * 4;
   if (CudnnAttention::is_built())
-    a_token += model.kv_heads < model.heads ? 2 * model.query_width() * element : 0;
+    bytes_per_token += model.kv_heads < model.heads ? 2 * model.query_width() * element : 0;
   else
-    a_token += (model.query_width() + 2 * model.kv_width()) * element;
-  return Bytes(tokens * a_token + (std::int64_t{64} << 20));
+    bytes_per_token += (model.query_width() + 2 * model.kv_width()) * element;
+  return Bytes(tokens * bytes_per_token + (std::int64_t{64} << 20));
 }
 
-// On CUDA, 8-bit products keep the matrices of their layers as they lie and transposed, a byte an element each. With it the sum comes
-// within 1 % of the allocator's peaks of five runs on an H200 (22 to 68 GiB; docs/performance.md).
-Bytes copies_in_8_bits(const Plan& plan, const ModelSpec& model, int rank, at::Device device) {
+// On CUDA, fp8 GEMMs keep the matrices of their layers in both orientations, one byte per element each. With
+// it the sum is within 1 % of the allocator's peaks of five runs on an H200 (22 to 68 GiB;
+// docs/performance.md).
+Bytes fp8_copies(const Plan& plan, const ModelSpec& model, int rank, at::Device device) {
   if (!device.is_cuda()) return Bytes(0);
-  const Seat seat = seat_of(plan, rank);
-  const Stage& stage =
-      plan.pipelines[static_cast<std::size_t>(seat.pipeline)].stages[static_cast<std::size_t>(seat.stage)];
+  const PlanLocation location = location_of(plan, rank);
+  const Stage& stage = plan.pipelines[static_cast<std::size_t>(location.pipeline)]
+                           .stages[static_cast<std::size_t>(location.stage)];
   const std::int64_t matrices =
       model.hidden * (2 * model.query_width() + 2 * model.kv_width() + (model.is_gated ? 3 : 2) * model.ffn);
   Bytes total(0);
@@ -68,12 +70,12 @@ Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::D
   const MemoryUse use = memory_use(program);
   const Arena arena = plan_arena(program);
   return use.weights + use.gradients + use.optimizer + arena.bytes + arena.outside +
-         library_memory(plan, model, device) + copies_in_8_bits(plan, model, rank, device);
+         library_memory(plan, model, device) + fp8_copies(plan, model, rank, device);
 }
 
 namespace {
 
-std::optional<Bytes> processor_memory(const std::string& line) {
+std::optional<Bytes> meminfo_value(const std::string& line) {
   std::ifstream info("/proc/meminfo");
   for (std::string name, rest; info >> name; std::getline(info, rest))
     if (std::int64_t kibibytes = 0; name == line && info >> kibibytes) return Bytes(kibibytes * 1024);
@@ -94,28 +96,28 @@ std::optional<CudaMemory> cuda_memory() {
 }  // namespace
 
 std::optional<Bytes> free_memory(at::Device device) {
-  if (!device.is_cuda()) return processor_memory("MemAvailable:");
+  if (!device.is_cuda()) return meminfo_value("MemAvailable:");
   const std::optional<CudaMemory> memory = cuda_memory();
   return memory ? std::optional(Bytes(static_cast<std::int64_t>(memory->free))) : std::nullopt;
 }
 
-std::optional<HeldMemory> held_memory(at::Device device) {
+std::optional<ResidentMemory> resident_memory(at::Device device) {
   if (device.is_cuda()) {
     const std::optional<CudaMemory> memory = cuda_memory();
     if (!memory) return std::nullopt;
     const auto total = static_cast<std::int64_t>(memory->total);
-    return HeldMemory{Bytes(total - static_cast<std::int64_t>(memory->free)), Bytes(total)};
+    return ResidentMemory{Bytes(total - static_cast<std::int64_t>(memory->free)), Bytes(total)};
   }
   const std::optional<Bytes> free = free_memory(device);
-  std::ifstream file("/proc/self/statm");  // in pages: all that was asked for, then what is there
+  std::ifstream file("/proc/self/statm");  // in pages: virtual size, then resident size
   std::int64_t asked = 0, held = 0;
   if (!free || !(file >> asked >> held)) return std::nullopt;
   held *= sysconf(_SC_PAGESIZE);
-  return HeldMemory{Bytes(held), Bytes(held) + *free};
+  return ResidentMemory{Bytes(held), Bytes(held) + *free};
 }
 
 Bytes total_memory(at::Device device) {
-  if (!device.is_cuda()) return processor_memory("MemTotal:").value_or(Bytes(0));
+  if (!device.is_cuda()) return meminfo_value("MemTotal:").value_or(Bytes(0));
   return Bytes(static_cast<std::int64_t>(cuda_memory().value_or(CudaMemory{}).total));
 }
 
@@ -134,8 +136,8 @@ Bytes spare_memory(at::Device device, int num_ranks) {
   return Bytes(free_memory(device).value_or(Bytes(0)).value / (2 * sharing));
 }
 
-void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held) {
-  // Workers on processors share the memory of their machine.
+void check_fits(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held) {
+  // Workers on CPUs share the memory of their machine.
   const int sharing = device.is_cuda() ? 1 : num_devices(plan);
   const Bytes needed =
       Bytes(predicted_memory(plan, model, plan.pipelines[0].stages[0].devices[0], device).value * sharing);
@@ -143,20 +145,20 @@ void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device devic
   if (free) *free += Bytes(held.value * sharing);
   if (free && needed > *free)
     throw UserError(
-        "the plan needs {} on {}, which has {} free; a smaller --microbatch or --seq, --recompute full or "
-        "--precision bf16 needs less",
+        "the plan needs {} on {}, which has {} free; reduce --microbatch or --seq, or use --recompute full "
+        "or --precision bf16",
         text(needed), device.str(), text(*free));
 }
 
-void refuse_too_large(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device) {
+void check_fits(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device) {
   Bytes held(0), most(0);
   for (const Plan* plan : {&next.change().from, &next.plan()})
     if (has_device(*plan, rank)) most = std::max(most, predicted_memory(*plan, model, rank, device));
   if (has_device(next.change().from, rank)) held = predicted_memory(next.change().from, model, rank, device);
-  refuse_too_large(next.plan(), model, device, held);
-  if (next.most_held() > most + kMovingRoom)
-    throw UserError("the switch needs {} here while state moves, the plans {}", text(next.most_held()),
-                    text(most));
+  check_fits(next.plan(), model, device, held);
+  if (next.peak_bytes() > most + kMoveHeadroom)
+    throw UserError("the switch needs {} on this device while state moves, the plans need {}",
+                    text(next.peak_bytes()), text(most));
 }
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// What device this is, and whether a plan fits it, before anything is allocated.
+// Properties of the local device, and whether a plan fits into its memory, before anything is allocated.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,24 +10,27 @@
 
 namespace optimus {
 
-// What the program's buffers take: the state, the arena of activations, and what custom blocks take beside it.
+// Memory of the program's buffers: the state, the activation arena, and what custom blocks use in addition.
 Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::Device device);
-// What the device has left for us; nothing when it cannot be known.
+// Free memory of the device; nullopt if it is unknown.
 std::optional<Bytes> free_memory(at::Device device);
-// What this process holds of a processor's memory, or all that is taken of a card's; and the most that it could become as things are.
-struct HeldMemory {
+// On CPUs the resident memory of this process, on GPUs all memory in use on the device; and the most that
+// this could become at present.
+struct ResidentMemory {
   Bytes held{}, most{};
 };
-std::optional<HeldMemory> held_memory(at::Device device);
-// All that it has.
+std::optional<ResidentMemory> resident_memory(at::Device device);
+// The whole memory of the device.
 Bytes total_memory(at::Device device);
-// Where a GPU sits: "0000:3b:00.0".
+// PCI address of a GPU: "0000:3b:00.0".
 std::optional<std::string> bus_id(at::Device device);
-// What each of so many ranks may use of it for a while: half, so that others are not crowded out.
+// Memory that each of `num_ranks` ranks may use temporarily: half of its share, so that other processes keep
+// some.
 Bytes spare_memory(at::Device device, int num_ranks);
-// Throws UserError with both figures and what would help.
-void refuse_too_large(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held = Bytes(0));
-// A switch needs no more than either plan does: throws UserError where it would, or where the new plan does not fit.
-void refuse_too_large(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device);
+// Throws UserError with both figures and a suggestion.
+void check_fits(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held = Bytes(0));
+// A switch may need no more than the larger of both plans: throws UserError if it does, or if the new plan
+// does not fit.
+void check_fits(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device);
 
 }  // namespace optimus

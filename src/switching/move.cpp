@@ -1,4 +1,4 @@
-// See move.h.
+// Implements move.h.
 #include "switching/move.h"
 
 #include <ATen/ops/cat.h>
@@ -16,33 +16,33 @@
 namespace optimus {
 namespace {
 
-constexpr int kMoveTag = 0x7ff0;  // no message of a step has it
-constexpr const char* kWhat = "state that moves";
+constexpr int kMoveTag = 0x7ff0;  // not used by any message of a step
+constexpr const char* kWhat = "moving state";
 
-// Masters and moments lie in the same places, so that their buffers can be taken over.
-bool lie_alike(const BlockShape& a, const BlockShape& b) {
+// Whether masters and moments have the same layout, so that their buffers can be reused.
+bool have_same_layout(const BlockShape& a, const BlockShape& b) {
   for (const StateKind kind : {StateKind::weights, StateKind::optimizer})
     if (a.is_sharded(kind) != b.is_sharded(kind) || a.elements(kind) != b.elements(kind)) return false;
   if (a.num_shards != b.num_shards || a.shard != b.shard || a.tensors.size() != b.tensors.size())
     return false;
   for (std::size_t i = 0; i < a.tensors.size(); ++i) {
-    const HeldTensor &x = a.tensors[i], &y = b.tensors[i];
+    const LocalTensor &x = a.tensors[i], &y = b.tensors[i];
     if (x.tensor != y.tensor || x.box != y.box || x.offset != y.offset || x.shard_offset != y.shard_offset)
       return false;
   }
   return true;
 }
 
-bool lie_alike(const Parameters& a, const Parameters& b, int block) {
-  if (!lie_alike(a.shape(block), b.shape(block))) return false;
+bool have_same_layout(const Parameters& a, const Parameters& b, int block) {
+  if (!have_same_layout(a.shape(block), b.shape(block))) return false;
   static const BlockShape kNothing;
   const auto copied = [&](const Parameters& of) -> const BlockShape& {
     return of.copies() == nullptr ? kNothing : of.copies()->shape(block);
   };
-  return lie_alike(copied(a), copied(b));
+  return have_same_layout(copied(a), copied(b));
 }
 
-// Masters and moments of a block, in bytes, with what is held of them for others.
+// Bytes of a block's masters and moments, including redundant copies for others.
 std::int64_t state_bytes(const Parameters& of, int block, Precision precision) {
   const BlockShape& shape = of.shape(block);
   if (shape.tensors.empty()) return 0;
@@ -51,11 +51,12 @@ std::int64_t state_bytes(const Parameters& of, int block, Precision precision) {
   const std::int64_t own = shape.elements(masters) + 2 * shape.elements(StateKind::optimizer);
   if (of.copies() == nullptr) return width * own;
   const BlockShape& copied = of.copies()->shape(block);
-  const std::int64_t fields = copied.is_sharded(masters) ? 3 : 2;  // else they are among the own ones
+  // otherwise masters are among the rank's own
+  const std::int64_t fields = copied.is_sharded(masters) ? 3 : 2;
   return width * (own + fields * copied.elements(StateKind::optimizer));
 }
 
-// Of a tensor's field: what is held as one's own, and for others.
+// The resident boxes of a tensor's field: the rank's own, and its copies for others.
 std::vector<Box> boxes_of(const Parameters& of, const std::string& name, at::Tensor BlockState::*field) {
   std::vector<Box> result{of.box(name, field)};
   if (of.copies() != nullptr && of.copies()->view(name, field).defined())
@@ -83,13 +84,14 @@ at::Tensor flat_copy(const std::vector<at::Tensor>& values) {
 
 }  // namespace
 
-// One that is under way. A received one is put where it belongs when it has come, unless it came straight there.
+// A message in flight. Received values are copied to their place afterwards, unless they were received
+// directly there.
 struct StateMover::Message {
-  std::vector<at::Tensor> places{};  // received: where its values belong
+  std::vector<at::Tensor> places{};  // received: where the values belong
   at::Tensor values{};               // contiguous
   bool is_copy = false;
   std::unique_ptr<Pending> pending{};
-  at::Tensor sum{};  // checked: of the values, as the sender has them
+  at::Tensor sum{};  // if checked: checksum of the values, computed by the sender
   std::unique_ptr<Pending> pending_sum{};
   int peer = 0;
   bool is_send = false;
@@ -105,14 +107,15 @@ StateMover::StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& 
       comm_(comm),
       options_(options),
       views_(change),
-      most_copied_(std::min(options.under_way, Bytes(change.room.value / 2))) {
+      max_staged_(std::min(options.max_in_flight, Bytes(change.room.value / 2))) {
   plan_turns();
   plan_memory();
 }
 
 StateMover::~StateMover() = default;
 
-// The waves. What goes from rank to rank nowhere comes with the rest of its block, whose buffers it lies in; whole blocks of it last.
+// Creates one turn per wave. Tensors that do not move between ranks join the turn of their block, whose
+// buffers they share; blocks that only contain such tensors come last.
 void StateMover::plan_turns() {
   std::set<int> moving;
   std::map<int, std::size_t> turn_of;  // of a block
@@ -138,15 +141,15 @@ void StateMover::plan_turns() {
       if (ends_.next == nullptr || ends_.next->find(name_of(tensor)) == nullptr) continue;
       const int block = ends_.next->block_of(name_of(tensor));
       if (!taken.insert(block).second) continue;
-      const bool is_kept = ends_.old != nullptr && lie_alike(*ends_.old, *ends_.next, block);
+      const bool is_reused = ends_.old != nullptr && have_same_layout(*ends_.old, *ends_.next, block);
       Turn& turn = turns_[static_cast<std::size_t>(t)];
-      (is_kept ? turn.kept : turn.held).push_back(block);
+      (is_reused ? turn.reused : turn.allocated).push_back(block);
     }
   for (const auto& [block, turn] : last_turn)
     turns_[static_cast<std::size_t>(turn)].released.push_back(block);
 }
 
-// Which turns must have ended before one may begin; and the most that is held then.
+// Computes which turns must have ended before another may begin, and the resulting peak.
 void StateMover::plan_memory() {
   const Precision precision = change_.to.precision;
   const auto total = [&](const Parameters* of) {
@@ -156,100 +159,101 @@ void StateMover::plan_memory() {
     return sum;
   };
   const std::int64_t limit =
-      std::max(total(ends_.old), total(ends_.next)) + change_.room.value - most_copied_.value;
-  std::set<int> kept;
-  for (const Turn& turn : turns_) kept.insert(turn.kept.begin(), turn.kept.end());
+      std::max(total(ends_.old), total(ends_.next)) + change_.room.value - max_staged_.value;
+  std::set<int> reused;
+  for (const Turn& turn : turns_) reused.insert(turn.reused.begin(), turn.reused.end());
   std::int64_t now = total(ends_.old);
-  for (const int block : early_blocks_) now += state_bytes(*ends_.next, block, precision);
+  for (const int block : precopy_blocks_) now += state_bytes(*ends_.next, block, precision);
   std::int64_t most = now;
   std::size_t num_ended = 0;
   for (std::size_t t = 0; t < turns_.size(); ++t) {
     std::int64_t added = 0;
-    for (const int block : turns_[t].held)
-      if (!early_blocks_.contains(block)) added += state_bytes(*ends_.next, block, precision);
-    for (; num_ended < t && now + added > limit && !options_.keeps_old; ++num_ended)
+    for (const int block : turns_[t].allocated)
+      if (!precopy_blocks_.contains(block)) added += state_bytes(*ends_.next, block, precision);
+    for (; num_ended < t && now + added > limit && !options_.retains_old; ++num_ended)
       for (const int block : turns_[num_ended].released)
-        if (!kept.contains(block)) now -= state_bytes(*ends_.old, block, precision);
+        if (!reused.contains(block)) now -= state_bytes(*ends_.old, block, precision);
     turns_[t].waits_for = num_ended;
     now += added, most = std::max(most, now);
   }
-  most_held_ = Bytes(most) + most_copied_;
+  peak_bytes_ = Bytes(most) + max_staged_;
 }
 
-void StateMover::set_keeps_old(bool keeps_old) {
-  options_.keeps_old = keeps_old;
+void StateMover::set_retains_old(bool retains_old) {
+  options_.retains_old = retains_old;
   plan_memory();
 }
 
-std::size_t StateMover::num_early_waves(Bytes room) const {
+std::size_t StateMover::num_precopy_waves(Bytes room) const {
   std::int64_t left = room.value, num_streams = 0;
   std::set<std::pair<int, bool>> streams;
   for (std::size_t wave = 0; wave < share_.waves.size(); ++wave) {
     for (const RankShare::Operation& operation : share_.waves[wave].operations)
       streams.insert({operation.peer.value, operation.is_send});
     left -= (std::ssize(streams) - std::exchange(num_streams, std::ssize(streams))) *
-            options_.early_message.value;  // the copy that is sent
-    for (const int block : turns_[wave].held) left -= state_bytes(*ends_.next, block, change_.to.precision);
+            options_.precopy_message.value;  // the copy that is sent
+    for (const int block : turns_[wave].allocated)
+      left -= state_bytes(*ends_.next, block, change_.to.precision);
     if (left < 0) return wave;
   }
   return change_.order.waves.size();
 }
 
-void StateMover::begin_early(const PrecopyTerms& terms) {
+void StateMover::begin_precopy(const PrecopyTerms& terms) {
   for (std::size_t wave = 0; wave < std::min(terms.num_waves, share_.waves.size()); ++wave)
-    early_blocks_.insert(turns_[wave].held.begin(), turns_[wave].held.end());
+    precopy_blocks_.insert(turns_[wave].allocated.begin(), turns_[wave].allocated.end());
   plan_memory();
   precopy_ = std::make_unique<Precopy>(
-      PrecopyFacts{change_, share_, ends_, {early_blocks_.begin(), early_blocks_.end()}, comm_}, terms,
-      PrecopyOptions{.patience = options_.patience, .message = options_.early_message});
+      PrecopyContext{change_, share_, ends_, {precopy_blocks_.begin(), precopy_blocks_.end()}, comm_}, terms,
+      PrecopyOptions{.timeout = options_.timeout, .message = options_.precopy_message});
 }
 
-void StateMover::close_early() {
+void StateMover::close_precopy() {
   if (precopy_ != nullptr) precopy_->close();
 }
 
-std::string StateMover::end_early() { return precopy_ == nullptr ? "" : precopy_->end(); }
+std::string StateMover::end_precopy() { return precopy_ == nullptr ? "" : precopy_->end(); }
 
-void StateMover::repeat_update(const UpdateFacts& update, std::int64_t num_updates) {
+void StateMover::repeat_update(const UpdateRecord& update, std::int64_t num_updates) {
   if (precopy_ != nullptr) precopy_->repeat_update(update, num_updates);
 }
 
 MoveReport StateMover::run() {
   for (std::size_t turn = 0; turn < turns_.size(); ++turn) begin(turn);
-  while (num_ended_ < num_begun_) end_oldest();
+  while (num_ended_ < num_begun_) finish_oldest_turn();
   if (precopy_ == nullptr) return report_;
   precopy_->repeat_masters();
-  report_.early = precopy_->received(), report_.again = precopy_->received_again();
+  report_.early = precopy_->received(), report_.gradients_resent = precopy_->gradients_received();
   report_.received += report_.early;
   return report_;
 }
 
 void StateMover::begin(std::size_t number) {
   const Turn& turn = turns_[number];
-  while (num_ended_ < turn.waits_for) end_oldest();
+  while (num_ended_ < turn.waits_for) finish_oldest_turn();
   ++num_begun_;
-  take_blocks(turn);
+  allocate_blocks(turn);
   if (turn.wave != nullptr) exchange(*turn.wave);
 }
 
-// What stays on the rank is copied while messages are under way.
-void StateMover::end_oldest() {
-  copy_own(turns_[num_ended_]);
-  while (!under_way_.empty() && under_way_.front().turn <= num_ended_) end_first();
-  if (!options_.keeps_old)
+// Data that stays on the rank is copied while messages are in flight.
+void StateMover::finish_oldest_turn() {
+  copy_local(turns_[num_ended_]);
+  while (!in_flight_.empty() && in_flight_.front().turn <= num_ended_) finish_first_message();
+  if (!options_.retains_old)
     for (const int block : turns_[num_ended_].released) ends_.old->release(block);
   ++num_ended_;
 }
 
-void StateMover::take_blocks(const Turn& turn) {
-  for (const int block : turn.kept) ends_.next->take_state(block, *ends_.old);
-  for (const int block : turn.held)
-    if (!early_blocks_.contains(block)) ends_.next->hold_state(block);
+void StateMover::allocate_blocks(const Turn& turn) {
+  for (const int block : turn.reused) ends_.next->adopt_state(block, *ends_.old);
+  for (const int block : turn.allocated)
+    if (!precopy_blocks_.contains(block)) ends_.next->allocate_state(block);
 }
 
-// Each new box from each old one: own ones, and those held for others. Masters that do not count are left alone: others send these, and may
-// have done so already.
-void StateMover::copy_own(const Turn& turn) {
+// Copies each old box into each new one: the rank's own and its copies for others. Masters that are not
+// authoritative are not copied: other ranks send them, and may have done so already.
+void StateMover::copy_local(const Turn& turn) {
   if (ends_.old == nullptr || ends_.next == nullptr) return;
   for (const int tensor : turn.tensors) {
     const std::string& name = name_of(tensor);
@@ -258,8 +262,8 @@ void StateMover::copy_own(const Turn& turn) {
     at::Tensor BlockState::*const counted =
         change_.copies == MasterCopies::owned ? &BlockState::first : field;
     for (const Box& wanted : boxes_of(*ends_.next, name, field))
-      for (const Box& held : boxes_of(*ends_.old, name, counted)) {
-        const auto common = intersect(wanted, held);
+      for (const Box& allocated : boxes_of(*ends_.old, name, counted)) {
+        const auto common = intersect(wanted, allocated);
         if (!common) continue;
         const std::vector<at::Tensor> from = views_.values(*ends_.old, tensor, *common),
                                       to = views_.values(*ends_.next, tensor, *common);
@@ -271,31 +275,31 @@ void StateMover::copy_own(const Turn& turn) {
 
 void StateMover::exchange(const RankShare::Wave& wave) {
   for (const RankShare::Operation& operation : wave.operations) post(operation);
-  post_joint();
+  post_combined();
 }
 
-// But for rows that have come early.
+// Except rows that were sent early.
 void StateMover::post(const RankShare::Operation& operation) {
-  const Box gone = precopy_ == nullptr ? Box{} : precopy_->gone(operation);
-  if (gone.num_dims == 0) return post_box(operation, operation.box);
+  const Box sent_rows = precopy_ == nullptr ? Box{} : precopy_->sent_rows(operation);
+  if (sent_rows.num_dims == 0) return post_box(operation, operation.box);
   for (const Span rows :
-       {Span{operation.box[0].begin, gone[0].begin}, Span{gone[0].end, operation.box[0].end}}) {
+       {Span{operation.box[0].begin, sent_rows[0].begin}, Span{sent_rows[0].end, operation.box[0].end}}) {
     Box rest = operation.box;
     rest[0] = rows;
     if (rows.size() > 0) post_box(operation, rest);
   }
 }
 
-// Both sides see the same boxes in the same order, so both part them alike.
+// Both ends see the same boxes in the same order, so both split them identically.
 void StateMover::post_box(const RankShare::Operation& operation, const Box& box) {
   const Parameters& of = operation.is_send ? *ends_.old : *ends_.next;
   std::vector<at::Tensor> pieces = views_.values(of, operation.tensor, box);
   (operation.is_send ? report_.sent : report_.received) += bytes_in(pieces);
   if (bytes_in(pieces) <= options_.alone) {
     const std::pair<int, bool> key{operation.peer.value, operation.is_send};
-    auto found =
-        std::find_if(joint_.begin(), joint_.end(), [&](const auto& entry) { return entry.first == key; });
-    if (found == joint_.end()) found = joint_.insert(joint_.end(), {key, {}});
+    auto found = std::find_if(combined_.begin(), combined_.end(),
+                              [&](const auto& entry) { return entry.first == key; });
+    if (found == combined_.end()) found = combined_.insert(combined_.end(), {key, {}});
     found->second.insert(found->second.end(), pieces.begin(), pieces.end());
     return;
   }
@@ -308,9 +312,9 @@ void StateMover::post_box(const RankShare::Operation& operation, const Box& box)
   }
 }
 
-// What is small, one message for each peer and direction.
-void StateMover::post_joint() {
-  for (auto& [key, pieces] : std::exchange(joint_, {})) {
+// Sends small boxes as one message per peer and direction.
+void StateMover::post_combined() {
+  for (auto& [key, pieces] : std::exchange(combined_, {})) {
     const auto& [peer, is_send] = key;
     Message message{.is_copy = true};
     if (is_send) {
@@ -327,7 +331,7 @@ void StateMover::post_joint() {
 
 void StateMover::start(Message message, int peer, bool is_send) {
   if (message.is_copy) staged_ += bytes_in({message.values});
-  while (staged_ > most_copied_ && !under_way_.empty()) end_first();
+  while (staged_ > max_staged_ && !in_flight_.empty()) finish_first_message();
   message.peer = peer, message.is_send = is_send, message.turn = num_begun_ - 1;
   const auto begin = [&](const at::Tensor& values, int tag) {
     return is_send ? comm_.send(peer, values, tag, kWhat) : comm_.receive(peer, values, tag, kWhat);
@@ -338,18 +342,18 @@ void StateMover::start(Message message, int peer, bool is_send) {
     message.pending_sum = begin(message.sum, kMoveTag + 1);
   }
   ++report_.num_messages;
-  under_way_.push_back(std::move(message));
+  in_flight_.push_back(std::move(message));
 }
 
-void StateMover::end_first() {
-  Message message = std::move(under_way_.front());
-  under_way_.erase(under_way_.begin());
-  const Deadline deadline = Deadline::after(options_.patience, kWhat);
+void StateMover::finish_first_message() {
+  Message message = std::move(in_flight_.front());
+  in_flight_.erase(in_flight_.begin());
+  const Deadline deadline = Deadline::after(options_.timeout, kWhat);
   done_or_throw(message.pending->wait(deadline));
   if (message.pending_sum != nullptr) {
     done_or_throw(message.pending_sum->wait(deadline));
     ensure(message.is_send || at::equal(message.sum, sum_of(message.values)),
-           "state from rank {} came damaged to rank {}", message.peer, rank_);
+           "state from rank {} arrived damaged at rank {}", message.peer, rank_);
   }
   std::int64_t offset = 0;
   for (at::Tensor& place : message.places) {

@@ -1,14 +1,17 @@
-// Moves one rank's part of a training's state from the layout of one plan to that of another (reshard/plan_change.h), block after
-// block: a block's new buffers are taken, filled from the rank's own old ones and by others, and the old ones let go, so that two
-// copies of everything are never held. As many blocks are on their way at once as there is room for. Every rank of the run calls, also those that are only in one of the plans or in none.
+// Moves one rank's part of a training's state from the layout of one plan to that of another
+// (reshard/plan_change.h), block by block: a block's new buffers are allocated, filled from the rank's own
+// old ones and by other ranks, and the old ones are released, so that two copies of the whole state never
+// exist. As many blocks move concurrently as memory allows. Every rank of the run calls this, including ranks
+// that are in only one of the plans or in none.
 //
-//   Parameters next(change.to, model, rank, device, Keeping::nothing);
-//   StateMover mover(change, rank, {&old, &next}, comm, {});   // nothing is touched yet
-//   mover.run();                                               // between two steps; comm is connected for the new plan
+//   Parameters next(change.to, model, rank, device, StorageMode::nothing);
+//   StateMover mover(change, rank, {&old, &next}, comm, {});   // nothing is changed yet
+//   mover.run();       // between two steps; comm is connected for the new plan
 //   next.complete();
 //
-// Large boxes travel alone, straight from where they lie to where they will lie, small ones together. A block that stays as it is
-// keeps its memory. What fails leaves neither layout whole, unless the old one is kept meanwhile.
+// Large boxes are sent one by one, directly from the old to the new buffer, small ones are combined. A block
+// whose layout does not change keeps its memory. A failure leaves neither layout complete, unless the old one
+// is retained meanwhile.
 #pragma once
 
 #include <memory>
@@ -24,70 +27,75 @@
 namespace optimus {
 
 struct MoveOptions {
-  Seconds patience{600};    // for any one message
-  bool is_checked = false;  // checksums of all that arrives
-  bool keeps_old = false;   // the old layout stays whole until the caller lets it go: twice the memory
-  Bytes alone{1 << 17};  // larger boxes travel alone: no copies, and their links are busy from the first on
-  Bytes under_way{1 << 26};  // copies for messages, at most; less where there is little room
-  WhenEarly early = WhenEarly::never;
-  Bytes spare{};  // memory beside what either plan needs that may be used before the pause
-  Bytes early_message{1 << 18};
+  Seconds timeout{600};      // for any one message
+  bool is_checked = false;   // checksums of everything that arrives
+  bool retains_old = false;  // the old layout stays complete until the caller releases it: twice the memory
+  // larger boxes are sent one by one: no copies, and their links are busy from the start
+  Bytes alone{1 << 17};
+  Bytes max_in_flight{1 << 26};  // maximum size of copies for messages in flight; less if memory is short
+  PrecopyMode early = PrecopyMode::never;
+  Bytes spare{};  // memory beyond what either plan needs that may be used before the pause
+  Bytes precopy_message{1 << 18};
 };
 
 struct MoveReport {
-  Bytes sent, received;  // each element once, whenever it came
-  Bytes early, again;    // of what was received: before the pause; gradients, because of that
+  Bytes sent, received;           // each element once, whenever it arrived
+  Bytes early, gradients_resent;  // of what was received: before the pause; gradients that this required
   std::int64_t num_messages = 0;
 };
 
 class StateMover {
  public:
-  // All must outlive this.
+  // All arguments must outlive this.
   StateMover(const PlanChange& change, int rank, MoveEnds ends, Comm& comm, const MoveOptions& options);
   ~StateMover();
 
-  // Of masters and moments, old and new, at any moment, and of copies for messages.
-  Bytes most_held() const { return most_held_; }
-  // As the option says, from now on; before anything is touched.
-  void set_keeps_old(bool keeps_old);
+  // Peak of masters and moments, old and new, and of copies for messages.
+  Bytes peak_bytes() const { return peak_bytes_; }
+  // Overrides the option; before the move begins.
+  void set_retains_old(bool retains_old);
 
-  // How many of the change's first waves can be sent early within so much memory; of a rank that has no part in it all of them. How many
-  // bytes less it then receives in the pause.
-  std::size_t num_early_waves(Bytes room) const;
-  Bytes saved_early(std::size_t num_waves) const { return saved_by_precopy(change_, share_, num_waves); }
-  // Before the pause. `ends` stay as they are until run(), but for updates, before which close_early() must be called.
-  void begin_early(const PrecopyTerms& terms);
-  void close_early();
-  // Why it failed, so that there is no run(); empty: it did not.
-  std::string end_early();
-  // In the pause, while the old plan's gradients are there: what came early is of this update then. Throws PeersLost.
-  void repeat_update(const UpdateFacts& update, std::int64_t num_updates);
+  // How many of the change's first waves can be sent early within this memory; all of them for a rank without
+  // a part in the change. bytes_saved_by_precopy(): how many bytes fewer the rank then receives in the pause.
+  std::size_t num_precopy_waves(Bytes room) const;
+  Bytes bytes_saved_by_precopy(std::size_t num_waves) const {
+    return saved_by_precopy(change_, share_, num_waves);
+  }
+  // Before the pause. `ends` must not change until run(), except by updates, before which close_precopy() must
+  // be called.
+  void begin_precopy(const PrecopyTerms& terms);
+  void close_precopy();
+  // Returns why it failed, in which case run() must not be called; empty: it succeeded.
+  std::string end_precopy();
+  // In the pause, while the old plan's gradients still exist: brings state that was sent early up to this
+  // update. Throws PeersLost.
+  void repeat_update(const UpdateRecord& update, std::int64_t num_updates);
 
-  // Once; weights of their own and gradients of the old plan must be gone. Throws PeersLost.
+  // Called once; separate weights and gradients of the old plan must be released before. Throws PeersLost.
   MoveReport run();
 
  private:
-  // Tensors that move at the same time, and what is begun and ended with them.
+  // Tensors that move at the same time, and the blocks that are allocated and released with them.
   struct Turn {
-    std::vector<int> tensors{};             // numbers of the layout
-    const RankShare::Wave* wave = nullptr;  // none: nothing of them goes from rank to rank
-    std::vector<int> held{}, kept{},
-        released{};             // blocks: new ones taken, taken as they lie, old ones let go
-    std::size_t waits_for = 0;  // so many turns must have ended before it: there is no room else
+    std::vector<int> tensors{};             // indices in the layout
+    const RankShare::Wave* wave = nullptr;  // null: none of them moves between ranks
+    std::vector<int> allocated{}, reused{},
+        released{};  // blocks: new ones to allocate, ones whose memory is reused, old ones to release
+    std::size_t waits_for = 0;  // this many turns must have ended before it: otherwise memory is too short
   };
   struct Message;
   void plan_turns();
   void plan_memory();
   void begin(std::size_t turn);
-  void end_oldest();
-  void take_blocks(const Turn& turn);
-  void copy_own(const Turn& turn);
+  void finish_oldest_turn();
+  void allocate_blocks(const Turn& turn);
+  void copy_local(const Turn& turn);
   void exchange(const RankShare::Wave& wave);
   void post(const RankShare::Operation& operation);
   void post_box(const RankShare::Operation& operation, const Box& box);
-  void post_joint();
+  void post_combined();
   void start(Message message, int peer, bool is_send);
-  void end_first();
+  void finish_first_message();
   const std::string& name_of(int tensor) const { return views_.name_of(tensor); }
 
   const PlanChange& change_;
@@ -97,14 +105,14 @@ class StateMover {
   Comm& comm_;
   MoveOptions options_;
   const StateViews views_;
-  const Bytes most_copied_;  // for messages under way, beside one that is larger
+  const Bytes max_staged_;  // for messages in flight, in addition to one larger message
   std::vector<Turn> turns_;
   std::size_t num_begun_ = 0, num_ended_ = 0;  // turns
-  Bytes most_held_;
-  std::set<int> early_blocks_;        // new ones that are held since before the pause
+  Bytes peak_bytes_;
+  std::set<int> precopy_blocks_;      // new blocks that were allocated before the pause
   std::unique_ptr<Precopy> precopy_;  // null: nothing is sent early
-  std::vector<Message> under_way_;
-  std::vector<std::pair<std::pair<int, bool>, std::vector<at::Tensor>>> joint_;  // by peer and direction
+  std::vector<Message> in_flight_;
+  std::vector<std::pair<std::pair<int, bool>, std::vector<at::Tensor>>> combined_;  // by peer and direction
   Bytes staged_;
   MoveReport report_;
 };

@@ -1,4 +1,4 @@
-// See observation_tree.h.
+// Implements observation_tree.h.
 #include "switching/observation_tree.h"
 
 #include <ATen/ops/zeros.h>
@@ -9,11 +9,11 @@ namespace optimus {
 namespace {
 
 constexpr int kBranches = 8;
-constexpr int kFirstTag = 0x7fb1, kRestTag = 0x7fb2;  // no other messages have these
-constexpr std::int64_t kMostBytes = 1 << 26;
+constexpr int kFirstTag = 0x7fb1, kRestTag = 0x7fb2;  // not used by other messages
+constexpr std::int64_t kMaxTextBytes = 1 << 26;
 constexpr std::int64_t kSizeBytes = 8,
                        kFirstBytes =
-                           4096 - kSizeBytes;  // of text in the first message; a rank's own has 1.4 KB
+                           4096 - kSizeBytes;  // of text in the first message; a rank's own text has 1.4 KB
 
 int depth_of(int rank) {
   int depth = 0;
@@ -23,11 +23,8 @@ int depth_of(int rank) {
 
 }  // namespace
 
-ObservationTree::ObservationTree(Comm& comm, Seconds patience)
-    : comm_(comm),
-      patience_(patience),
-      depth_(depth_of(comm.size() - 1)),
-      own_depth_(depth_of(comm.rank())) {}
+ObservationTree::ObservationTree(Comm& comm, Seconds timeout)
+    : comm_(comm), timeout_(timeout), depth_(depth_of(comm.size() - 1)), own_depth_(depth_of(comm.rank())) {}
 
 ObservationTree::~ObservationTree() = default;
 
@@ -39,48 +36,49 @@ std::vector<int> ObservationTree::children() const {
   return result;
 }
 
-void ObservationTree::expect() {
-  // The deepest ranks send from the first time on, those above them one time later.
+void ObservationTree::post_receives() {
+  // The deepest ranks send from the first call on, each level above one call later.
   if (num_sent_ < depth_ - own_depth_) return;
   for (const int child : children()) {
     const at::Tensor first = at::zeros({kSizeBytes + kFirstBytes}, at::kByte);
-    expected_.push_back({child, first, comm_.receive(child, first, kFirstTag, "what a rank has seen")});
+    posted_receives_.push_back({child, first, comm_.receive(child, first, kFirstTag, "an observation")});
   }
 }
 
 void ObservationTree::receive() {
-  const Deadline deadline = Deadline::after(patience_, "what other ranks have seen");
-  if (!expected_.empty()) below_ = {};
-  for (const Expected& from : std::exchange(expected_, {})) below_.merge(read(from, deadline));
+  const Deadline deadline = Deadline::after(timeout_, "the observations of other ranks");
+  if (!posted_receives_.empty()) from_children_ = {};
+  for (const PostedReceive& from : std::exchange(posted_receives_, {}))
+    from_children_.merge(read(from, deadline));
   for (const std::unique_ptr<Pending>& send : sends_) done_or_throw(send->wait(deadline));
   sends_.clear();
 }
 
-Observation ObservationTree::read(const Expected& from, const Deadline& deadline) {
+Observation ObservationTree::read(const PostedReceive& from, const Deadline& deadline) {
   done_or_throw(from.receive->wait(deadline));
   const auto* const data = reinterpret_cast<const char*>(from.first.const_data_ptr<std::uint8_t>());
   std::int64_t bytes = 0;
   std::memcpy(&bytes, data, kSizeBytes);
-  if (bytes <= 0 || bytes > kMostBytes)
-    throw UserError("rank {} announces {} bytes of what it has seen", from.child, bytes);
+  if (bytes <= 0 || bytes > kMaxTextBytes)
+    throw UserError("rank {} announces an observation of {} bytes", from.child, bytes);
   std::string text(data + kSizeBytes, static_cast<std::size_t>(std::min(bytes, kFirstBytes)));
   if (bytes > kFirstBytes) {
     const at::Tensor rest = at::zeros({bytes - kFirstBytes}, at::kByte);
-    done_or_throw(comm_.receive(from.child, rest, kRestTag, "what a rank has seen")->wait(deadline));
+    done_or_throw(comm_.receive(from.child, rest, kRestTag, "an observation")->wait(deadline));
     text.append(reinterpret_cast<const char*>(rest.const_data_ptr<std::uint8_t>()),
                 static_cast<std::size_t>(rest.numel()));
   }
-  return parse_observation(text, "what a rank has seen");
+  return parse_observation(text, "a rank's observation");
 }
 
 std::optional<Observation> ObservationTree::send(Observation own) {
   own_.push_back(std::move(own));
   ++num_sent_;
-  expect();
+  post_receives();
   if (std::ssize(own_) <= depth_ - own_depth_) return std::nullopt;
   Observation all = std::move(own_.front());
   own_.pop_front();
-  if (below_.num_ranks > 0) all.merge(below_);
+  if (from_children_.num_ranks > 0) all.merge(from_children_);
   if (comm_.rank() == 0) return all;
   send_up(all);
   return std::nullopt;
@@ -93,11 +91,11 @@ void ObservationTree::send_up(const Observation& all) {
   const at::Tensor first = at::zeros({kSizeBytes + kFirstBytes}, at::kByte);
   std::memcpy(first.data_ptr<std::uint8_t>(), &bytes, kSizeBytes);
   std::memcpy(first.data_ptr<std::uint8_t>() + kSizeBytes, text.data(), static_cast<std::size_t>(fit));
-  sends_.push_back(comm_.send(parent, first, kFirstTag, "what was seen"));
+  sends_.push_back(comm_.send(parent, first, kFirstTag, "observations"));
   if (bytes == fit) return;
   const at::Tensor rest = at::zeros({bytes - fit}, at::kByte);
   std::memcpy(rest.data_ptr<std::uint8_t>(), text.data() + fit, static_cast<std::size_t>(bytes - fit));
-  sends_.push_back(comm_.send(parent, rest, kRestTag, "what was seen"));
+  sends_.push_back(comm_.send(parent, rest, kRestTag, "observations"));
 }
 
 }  // namespace optimus

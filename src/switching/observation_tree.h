@@ -1,11 +1,13 @@
-// How observations of all ranks become one at rank 0: up a tree of eight branches, each message a step on its way, so that nobody waits.
+// Merges the observations of all ranks at rank 0 through a tree with eight branches per node. Each message
+// advances one level per step, so that no rank waits.
 //
-//   after every step:        tree.receive();
-//   after some, all alike:   if (auto seen = tree.send(own)) …        // rank 0: of `depth` times before
+//   after every step:    tree.receive();
+//   after some steps, the same on all ranks:
+//                        if (auto seen = tree.send(own)) …   // rank 0: of `depth` calls before
 //
-// What was sent behind one step is received behind the next, before the plan may change: no message is ever between two plans. It is
-// expected from when it is sent on, so that it has come by then: asked for only when it is needed, each would be a way to and fro.
-// Pictures of 100,000 ranks take six levels. One thread. Throws PeersLost.
+// A message that is sent after one step is received after the next, before the plan may change, so no message
+// is in flight across two plans. Its receive is posted when it is sent, so it has arrived by then; posting it
+// only when needed would cost a round trip each. 100,000 ranks need six levels. One thread. Throws PeersLost.
 #pragma once
 
 #include <deque>
@@ -20,32 +22,33 @@ namespace optimus {
 
 class ObservationTree {
  public:
-  ObservationTree(Comm& comm, Seconds patience);
+  ObservationTree(Comm& comm, Seconds timeout);
   ~ObservationTree();
 
   void receive();
-  // `own` may be of no rank, where this one has no part in the plan.
+  // `own` may be without a rank, if this one has no part in the plan.
   std::optional<Observation> send(Observation own);
 
  private:
-  // The first message of a child: how many bytes its text has, and the text as far as it fits. What does not fit is a second one.
-  struct Expected {
+  // The first message of a child: the size of its text, and as much of the text as fits. A second message
+  // carries the rest.
+  struct PostedReceive {
     int child = 0;
     at::Tensor first;
     std::unique_ptr<Pending> receive;
   };
   std::vector<int> children() const;
-  void expect();
-  Observation read(const Expected& from, const Deadline& deadline);
+  void post_receives();
+  Observation read(const PostedReceive& from, const Deadline& deadline);
   void send_up(const Observation& all);
 
   Comm& comm_;
-  const Seconds patience_;
-  const int depth_, own_depth_;  // of the tree; of this rank, 0: the root
-  std::deque<Observation> own_;  // that wait for those from below
-  Observation below_;            // from there
-  std::int64_t num_sent_ = 0;    // times that all have sent
-  std::vector<Expected> expected_;
+  const Seconds timeout_;
+  const int depth_, own_depth_;  // of the tree; of this rank (0: the root)
+  std::deque<Observation> own_;  // waiting for observations of the children
+  Observation from_children_;    // merged observations of the children
+  std::int64_t num_sent_ = 0;    // calls of send(), the same on all ranks
+  std::vector<PostedReceive> posted_receives_;
   std::vector<std::unique_ptr<Pending>> sends_;
 };
 

@@ -1,4 +1,4 @@
-// See plan_switch.h.
+// Implements plan_switch.h.
 #include "switching/plan_switch.h"
 
 #include <ATen/ops/empty.h>
@@ -17,14 +17,15 @@ namespace optimus {
 namespace {
 
 const Group kAll{Role::world, {}};
-constexpr std::array kReadByUpdates = {StepNumber::learning_rate, StepNumber::is_finite, StepNumber::factor,
-                                       StepNumber::rate, StepNumber::inverse_root};
+constexpr std::array kUpdateInputs = {StepScalar::learning_rate, StepScalar::is_finite, StepScalar::factor,
+                                      StepScalar::rate, StepScalar::inverse_root};
 constexpr std::size_t kNumCounts = 7;  // updates, the loss scale, the noise scale
-constexpr std::size_t kNumUpdateNumbers = 4 + kReadByUpdates.size();
-constexpr int kProbeTag = 0x7fd3;  // no other messages have it
+constexpr std::size_t kNumUpdateNumbers = 4 + kUpdateInputs.size();
+constexpr int kProbeTag = 0x7fd3;  // not used by other messages
 constexpr std::int64_t kProbeBytes = 1 << 18;
-// What agreeing and two more rounds of messages take on a slow machine: less is not worth a step's wait.
-constexpr Seconds kWorthIt{0.002};
+// What the agreement and two more rounds of messages take on a slow machine; a smaller saving is not worth a
+// step's delay.
+constexpr Seconds kMinSaving{0.002};
 
 double seconds_since(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
@@ -32,7 +33,7 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
 
 }  // namespace
 
-PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, int epoch,
+PlanSwitch::PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to, int epoch,
                        bool is_placed, bool is_phase)
     : PlanSwitch(facts, part, to,
                  {.num_ranks = facts.comm.size(),
@@ -41,26 +42,26 @@ PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Pla
                   .is_phase = is_phase},
                  epoch) {}
 
-PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to,
-                       const RanksThere& there)
-    : PlanSwitch(facts, part, to, there, 0) {}
+PlanSwitch::PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to,
+                       const AvailableRanks& present_ranks)
+    : PlanSwitch(facts, part, to, present_ranks, 0) {}
 
-PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to,
-                       const RanksThere& there, int epoch)
+PlanSwitch::PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to,
+                       const AvailableRanks& present_ranks, int epoch)
     : facts_(facts),
-      there_(there),
-      change_(change_plan(part.plan, to, facts.model, there)),
+      present_ranks_(present_ranks),
+      change_(change_plan(part.plan, to, facts.model, present_ranks)),
       epoch_(epoch),
       rank_(facts.comm.rank()),
       groups_{kAll} {
   ensure_engine_supports(change_.to, facts.model);
   if (has_device(change_.to, rank_)) {
-    next_ =
-        std::make_unique<Parameters>(change_.to, facts.model, rank_, facts.engine.device, Keeping::nothing);
+    next_ = std::make_unique<Parameters>(change_.to, facts.model, rank_, facts.engine.device,
+                                         StorageMode::nothing);
     const Program program = compile(change_.to, facts.model, rank_);
     const MemoryUse use = memory_use(program);
-    needed_ = use.weights + use.gradients + use.optimizer + plan_arena(program).bytes;
-    const std::vector<Group> own = groups_of(program, change_.to, there_.num_staying);
+    needed_bytes_ = use.weights + use.gradients + use.optimizer + plan_arena(program).bytes;
+    const std::vector<Group> own = groups_of(program, change_.to, present_ranks_.num_staying);
     groups_.insert(groups_.end(), own.begin(), own.end());
   }
   mover_ = std::make_unique<StateMover>(change_, rank_, MoveEnds{part.parameters.get(), next_.get()},
@@ -69,11 +70,11 @@ PlanSwitch::PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Pla
 
 PlanSwitch::~PlanSwitch() = default;
 
-void PlanSwitch::keep_old_within(Bytes spare) {
-  const Bytes without = mover_->most_held();
-  mover_->set_keeps_old(true);
-  facts_.move.keeps_old = mover_->most_held() <= without + spare;
-  mover_->set_keeps_old(facts_.move.keeps_old);
+void PlanSwitch::retain_old_within(Bytes spare) {
+  const Bytes without = mover_->peak_bytes();
+  mover_->set_retains_old(true);
+  facts_.move.retains_old = mover_->peak_bytes() <= without + spare;
+  mover_->set_retains_old(facts_.move.retains_old);
 }
 
 CommOutcome<void> PlanSwitch::prepare(const Deadline& deadline) {
@@ -81,18 +82,18 @@ CommOutcome<void> PlanSwitch::prepare(const Deadline& deadline) {
   return measure_links(deadline);
 }
 
-// Around a ring; twice, because the first one waits for whoever is late.
+// A ring exchange, done twice because the first round includes waiting for late ranks.
 CommOutcome<void> PlanSwitch::measure_links(const Deadline& deadline) {
   Comm& comm = facts_.comm;
-  const bool is_wanted = facts_.move.early == WhenEarly::automatic && comm.size() > 1 &&
+  const bool is_wanted = facts_.move.early == PrecopyMode::automatic && comm.size() > 1 &&
                          change_.moved.value > 0 && can_precopy(change_, facts_.engine.device);
   if (!is_wanted) return {};
   const at::Tensor out = at::zeros({kProbeBytes}, at::kByte), in = at::empty({kProbeBytes}, at::kByte);
-  const int before = (rank_ + comm.size() - 1) % comm.size(), behind = (rank_ + 1) % comm.size();
+  const int previous_rank = (rank_ + comm.size() - 1) % comm.size(), behind = (rank_ + 1) % comm.size();
   for (int round = 0; round < 2; ++round) {
     const auto began = std::chrono::steady_clock::now();
-    const auto send = comm.send_ahead(epoch_, behind, out, kProbeTag, "a measured message");
-    const auto receive = comm.receive_ahead(epoch_, before, in, kProbeTag, "a measured message");
+    const auto send = comm.send_ahead(epoch_, behind, out, kProbeTag, "a link probe");
+    const auto receive = comm.receive_ahead(epoch_, previous_rank, in, kProbeTag, "a link probe");
     for (Pending* const pending : {send.get(), receive.get()})
       if (const auto done = pending->wait(deadline); !done) return done;
     link_speed_ = kProbeBytes / std::max(1e-9, seconds_since(began));
@@ -100,25 +101,25 @@ CommOutcome<void> PlanSwitch::measure_links(const Deadline& deadline) {
   return {};
 }
 
-PlanSwitch::EarlyWord PlanSwitch::early_word(const PlanPart& part) const {
-  if (facts_.move.early == WhenEarly::never || !can_precopy(change_, facts_.engine.device)) return {};
+PlanSwitch::PrecopyVote PlanSwitch::precopy_vote(const PlanPart& part) const {
+  if (facts_.move.early == PrecopyMode::never || !can_precopy(change_, facts_.engine.device)) return {};
   const Bytes used = part.is_empty() ? Bytes(0) : part.parameters->bytes() + part.engine->bytes();
-  const Bytes room = std::max(Bytes(0), needed_ - used) + facts_.move.spare;
-  const std::size_t num_waves = mover_->num_early_waves(room);
-  const double saved = static_cast<double>(mover_->saved_early(num_waves).value);
-  const bool is_worth_it = facts_.move.early == WhenEarly::always
+  const Bytes room = std::max(Bytes(0), needed_bytes_ - used) + facts_.move.spare;
+  const std::size_t num_waves = mover_->num_precopy_waves(room);
+  const double saved = static_cast<double>(mover_->bytes_saved_by_precopy(num_waves).value);
+  const bool is_worth_it = facts_.move.early == PrecopyMode::always
                                ? saved > 0
-                               : link_speed_ > 0 && saved / link_speed_ > kWorthIt.value;
+                               : link_speed_ > 0 && saved / link_speed_ > kMinSaving.value;
   return {is_worth_it, num_waves};
 }
 
-PrecopyTerms agree_on_early(Comm& comm, const PlanSwitch* own, const PlanPart& part, Seconds patience) {
-  const PlanSwitch::EarlyWord word = own == nullptr ? PlanSwitch::EarlyWord{} : own->early_word(part);
+PrecopyTerms agree_on_precopy(Comm& comm, const PlanSwitch* own, const PlanPart& part, Seconds timeout) {
+  const PlanSwitch::PrecopyVote vote = own == nullptr ? PlanSwitch::PrecopyVote{} : own->precopy_vote(part);
   const double num_updates = part.is_empty() ? -1 : static_cast<double>(part.engine->num_updates);
   at::Tensor all = at::tensor(
-      {word.is_worth_it ? 1.0 : 0.0, -static_cast<double>(word.num_waves), num_updates}, at::kDouble);
-  done_or_throw(comm.all_reduce(kAll, all, Sum::maximum, "what is sent early")
-                    ->wait(Deadline::after(patience, "what is sent early")));
+      {vote.is_worth_it ? 1.0 : 0.0, -static_cast<double>(vote.num_waves), num_updates}, at::kDouble);
+  done_or_throw(comm.all_reduce(kAll, all, ReduceOp::maximum, "the pre-copy terms")
+                    ->wait(Deadline::after(timeout, "the pre-copy terms")));
   const double* const found = all.const_data_ptr<double>();
   if (found[0] == 0 || own == nullptr) return {};
   return {.epoch = own->epoch(),
@@ -126,18 +127,18 @@ PrecopyTerms agree_on_early(Comm& comm, const PlanSwitch* own, const PlanPart& p
           .num_updates = std::llround(found[2])};
 }
 
-void PlanSwitch::begin_early(const PrecopyTerms& terms, PlanPart& part) {
-  is_early_ = true;
-  mover_->begin_early(terms);
-  if (!part.is_empty()) part.engine->before_updates = [this] { mover_->close_early(); };
+void PlanSwitch::begin_precopy(const PrecopyTerms& terms, PlanPart& part) {
+  has_precopy_ = true;
+  mover_->begin_precopy(terms);
+  if (!part.is_empty()) part.engine->before_updates = [this] { mover_->close_precopy(); };
 }
 
-std::string PlanSwitch::end_early(PlanPart& part) {
+std::string PlanSwitch::end_precopy(PlanPart& part) {
   if (!part.is_empty()) part.engine->before_updates = nullptr;
-  return mover_->end_early();
+  return mover_->end_precopy();
 }
 
-void PlanSwitch::agree_on_numbers(const PlanPart& part) {
+void PlanSwitch::agree_on_counters(const PlanPart& part) {
   constexpr double kUnknown = -std::numeric_limits<double>::infinity();
   std::vector<double> numbers(kNumCounts, kUnknown);
   if (!part.is_empty()) {
@@ -145,7 +146,7 @@ void PlanSwitch::agree_on_numbers(const PlanPart& part) {
     const NoiseScale& noise = part.engine->noise;
     numbers = {static_cast<double>(part.engine->num_updates),
                scale.value,
-               static_cast<double>(scale.num_good),
+               static_cast<double>(scale.num_good_steps),
                noise.gradient,
                noise.noise,
                noise.moment,
@@ -154,10 +155,11 @@ void PlanSwitch::agree_on_numbers(const PlanPart& part) {
   add_update(part, numbers);
   add_history(part, numbers);
   at::Tensor all = at::tensor(numbers, at::kDouble);
-  done_or_throw(facts_.comm.all_reduce(kAll, all, Sum::maximum, "what engines count")
-                    ->wait(Deadline::after(facts_.move.patience, "a change of plan")));
+  done_or_throw(facts_.comm.all_reduce(kAll, all, ReduceOp::maximum, "the engine counters")
+                    ->wait(Deadline::after(facts_.move.timeout, "a plan change")));
   const double* const found = all.const_data_ptr<double>();
-  const bool is_known = found[0] >= 0;  // else the state says it: nobody has an engine
+  // otherwise no rank has an engine, and the counts are part of the state
+  const bool is_known = found[0] >= 0;
   num_updates_ = is_known ? std::llround(found[0]) : -1;
   loss_scale_ = is_known ? LossScale{found[1], std::llround(found[2])} : LossScale{};
   noise_ = is_known ? NoiseScale{found[3], found[4], found[5], std::llround(found[6])} : NoiseScale{};
@@ -166,13 +168,13 @@ void PlanSwitch::agree_on_numbers(const PlanPart& part) {
   fp8_history_ = history_in(rest.subspan(kNumUpdateNumbers));
 }
 
-// Those that AdamW reads; all are 0 or more.
+// Appends the numbers that AdamW reads; all are at least 0.
 void PlanSwitch::add_update(const PlanPart& part, std::vector<double>& numbers) const {
   std::vector<double> own(kNumUpdateNumbers, -1);
   if (!part.is_empty()) {
     const auto& [options, of_step] = part.engine->last_update();
     own = {options.beta1, options.beta2, options.epsilon, options.weight_decay};
-    for (const StepNumber which : kReadByUpdates) own.push_back(of_step[static_cast<std::size_t>(which)]);
+    for (const StepScalar which : kUpdateInputs) own.push_back(of_step[static_cast<std::size_t>(which)]);
   }
   numbers.insert(numbers.end(), own.begin(), own.end());
 }
@@ -180,11 +182,12 @@ void PlanSwitch::add_update(const PlanPart& part, std::vector<double>& numbers) 
 void PlanSwitch::take_update(std::span<const double> numbers) {
   update_.options.beta1 = numbers[0], update_.options.beta2 = numbers[1];
   update_.options.epsilon = numbers[2], update_.options.weight_decay = numbers[3];
-  for (std::size_t i = 0; i < kReadByUpdates.size(); ++i)
-    update_.numbers[static_cast<std::size_t>(kReadByUpdates[i])] = numbers[4 + i];
+  for (std::size_t i = 0; i < kUpdateInputs.size(); ++i)
+    update_.numbers[static_cast<std::size_t>(kUpdateInputs[i])] = numbers[4 + i];
 }
 
-// Steps of maxima one behind the other, and how many they are: as many numbers on every rank, -1 where nothing is known.
+// Appends the amax history: the number of steps, then the steps one after another, padded to the same length
+// on every rank; -1 where nothing is known.
 void PlanSwitch::add_history(const PlanPart& part, std::vector<double>& numbers) const {
   if (!has_fp8(change_.to)) return;
   const auto first = std::ssize(numbers);
@@ -218,14 +221,15 @@ void PlanSwitch::make_engine(PlanPart& part) const {
   done_or_throw(part.engine->gather_weights());
 }
 
-// Whoever gets through this knows that all have all that they are to have.
-SwitchReport PlanSwitch::sum_up(const MoveReport& own) const {
-  const Deadline deadline = Deadline::after(facts_.move.patience, "the end of a change of plan");
+// A rank that completes this knows that all ranks have their complete new state.
+SwitchReport PlanSwitch::summarize(const MoveReport& own) const {
+  const Deadline deadline = Deadline::after(facts_.move.timeout, "the end of a plan change");
   const auto number = [](Bytes bytes) { return static_cast<double>(bytes.value); };
-  at::Tensor moved = at::tensor({number(own.received), number(own.early), number(own.again)}, at::kDouble);
-  at::Tensor most = at::tensor({static_cast<double>(mover_->most_held().value)}, at::kDouble);
-  const auto sum = facts_.comm.all_reduce(kAll, moved, Sum::sum, "bytes moved");
-  const auto maximum = facts_.comm.all_reduce(kAll, most, Sum::maximum, "bytes held");
+  at::Tensor moved =
+      at::tensor({number(own.received), number(own.early), number(own.gradients_resent)}, at::kDouble);
+  at::Tensor most = at::tensor({static_cast<double>(mover_->peak_bytes().value)}, at::kDouble);
+  const auto sum = facts_.comm.all_reduce(kAll, moved, ReduceOp::sum, "bytes moved");
+  const auto maximum = facts_.comm.all_reduce(kAll, most, ReduceOp::maximum, "peak bytes");
   done_or_throw(sum->wait(deadline)), done_or_throw(maximum->wait(deadline));
   const auto bytes = [](const at::Tensor& of, int index) {
     return Bytes(std::llround(of.const_data_ptr<double>()[index]));
@@ -235,30 +239,30 @@ SwitchReport PlanSwitch::sum_up(const MoveReport& own) const {
           .precopied = bytes(moved, 2),
           .minimum = change_.minimum,
           .paused = {},
-          .most_held = bytes(most, 0)};
+          .peak_bytes = bytes(most, 0)};
 }
 
 SwitchReport PlanSwitch::run(PlanPart& part) {
   const auto began = std::chrono::steady_clock::now();
   const auto connect = [&](std::span<const Group> groups) {
-    done_or_throw(
-        facts_.comm.connect(epoch_, groups, Deadline::after(facts_.move.patience, "connecting anew")));
+    done_or_throw(facts_.comm.connect(
+        epoch_, groups, Deadline::after(facts_.move.timeout, "connecting the new plan's groups")));
   };
-  const bool do_some_leave = there_.num_staying < there_.num_ranks;
-  connect(do_some_leave ? std::span(&kAll, 1) : std::span<const Group>(groups_));
-  agree_on_numbers(part);
+  const bool are_ranks_leaving = present_ranks_.num_staying < present_ranks_.num_ranks;
+  connect(are_ranks_leaving ? std::span(&kAll, 1) : std::span<const Group>(groups_));
+  agree_on_counters(part);
   part.engine.reset(), part.numbers.reset();
   if (num_updates_ >= 0) part.numbers = {num_updates_, loss_scale_, noise_, fp8_history_};
-  if (is_early_) mover_->repeat_update(update_, num_updates_);
-  if (part.parameters != nullptr) part.parameters->keep_state();
+  if (has_precopy_) mover_->repeat_update(update_, num_updates_);
+  if (part.parameters != nullptr) part.parameters->release_all_but_state();
   const MoveReport moved = mover_->run();
-  if (facts_.move.keeps_old) earlier_ = {part.plan, std::move(part.parameters)};
+  if (facts_.move.retains_old) earlier_ = {part.plan, std::move(part.parameters)};
   part.parameters = std::move(next_), part.plan = change_.to;
-  SwitchReport report = sum_up(moved);
+  SwitchReport report = summarize(moved);
   earlier_ = {};
-  if (do_some_leave) {
-    facts_.comm.shrink(there_.num_staying);
-    if (rank_ >= there_.num_staying) return report;
+  if (are_ranks_leaving) {
+    facts_.comm.shrink(present_ranks_.num_staying);
+    if (rank_ >= present_ranks_.num_staying) return report;
     connect(groups_);
   }
   if (part.parameters != nullptr) {

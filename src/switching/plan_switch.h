@@ -1,11 +1,12 @@
-// PlanSwitch: how one rank comes from the plan that a run is on to the next while the run goes on.
+// PlanSwitch: moves one rank from the run's present plan to the next while the run continues.
 //
-//   PlanSwitch next({model, comm, engine_options}, part, plan, epoch);   // a thread: refuses, or works everything out
-//   next.prepare(deadline);                                                   // the same thread: connects while steps go on
-//   next.begin_early(agree_on_early(…), part);                                // between two steps; the next one computes meanwhile
-//   const SwitchReport report = next.run(part);                               // between two steps, by all ranks of the run
+//   PlanSwitch next({model, comm, engine_options}, part, plan, epoch);   // on a thread; may refuse
+//   next.prepare(deadline);                              // same thread: connects while steps continue
+//   next.begin_precopy(agree_on_precopy(…), part);           // between two steps; the next step computes
+//   const SwitchReport report = next.run(part);          // between two steps, by all ranks
 //
-// A rank may have no use in a plan: its part is then empty, and it takes part in switches all the same. Read next: switching/move.h.
+// A plan may not use a rank: its part is then empty, and the rank participates in switches all the same. Read
+// next: switching/move.h.
 #pragma once
 
 #include <memory>
@@ -17,112 +18,117 @@
 
 namespace optimus {
 
-// One rank's part in a plan. The engine refers to the parameters.
-// What an engine counts beside the state.
-struct EngineNumbers {
+// Counters of an engine that are not part of the state.
+struct EngineCounters {
   std::int64_t num_updates = 0;
   LossScale loss_scale{};
   NoiseScale noise{};
   Fp8History fp8{};
 };
 
+// One rank's part in a plan. The engine refers to the parameters.
 struct PlanPart {
   Plan plan;  // its devices are ranks
   std::unique_ptr<Parameters> parameters{};
   std::unique_ptr<Engine> engine{};
-  std::optional<EngineNumbers> numbers{};  // while a change of plan has taken the engine away
+  std::optional<EngineCounters> numbers{};  // while a plan change has removed the engine
   bool is_empty() const { return engine == nullptr; }
 };
 
-// What a change of plan was, for all ranks together.
+// What a plan change did, over all ranks.
 struct SwitchReport {
-  Bytes moved;      // as it was received, each element once
-  Bytes early;      // of that, before the pause
-  Bytes precopied;  // sent again because of it: gradients
-  Bytes minimum;    // as PlanChange has it
-  Seconds paused;   // at this rank
-  Bytes most_held;  // of masters and moments, old and new, by any one rank
+  Bytes moved;       // received, each element once
+  Bytes early;       // of that, before the pause
+  Bytes precopied;   // resent because of that: gradients
+  Bytes minimum;     // as in PlanChange
+  Seconds paused;    // on this rank
+  Bytes peak_bytes;  // peak of masters and moments, old and new, on any one rank
 };
 
-struct SwitchFacts {
+struct SwitchContext {
   const ModelSpec& model;
   Comm& comm;
-  EngineOptions engine;  // rank and comm are filled in
+  EngineOptions engine;  // rank and comm are set by PlanSwitch
   MoveOptions move{};
 };
 
 class PlanSwitch {
  public:
-  // Works everything out; touches nothing. Throws UserError when there cannot be such a switch. `part` must be the rank's until run().
-  // is_placed: the devices of `to` are ranks. is_phase: of another batch or length.
-  PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, int epoch,
+  // Computes the change and modifies nothing. Throws UserError if the switch is impossible. `part` must stay
+  // the rank's part until run(). is_placed: the devices of `to` are ranks. is_phase: another batch or
+  // sequence length.
+  PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to, int epoch,
              bool is_placed = false, bool is_phase = false);
-  // After others were lost, or when some come or leave: `part.plan` has the ranks that they have now, and those who are gone behind them.
-  // Who leaves takes part, and is gone from the Comm's world afterwards. facts.move.keeps_old should be set.
-  PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, const RanksThere& there);
+  // For a membership change: `part.plan` uses the new rank numbers, and lost ranks are numbered after them.
+  // Leaving ranks participate and are no longer in the Comm's world afterwards. facts.move.retains_old should
+  // be set.
+  PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to,
+             const AvailableRanks& present_ranks);
   ~PlanSwitch();
 
   const PlanChange& change() const { return change_; }
   const Plan& plan() const { return change_.to; }
   int epoch() const { return epoch_; }
-  Bytes most_held() const { return mover_->most_held(); }
-  // Before run(): the old state is kept until all have the new one, as facts.move.keeps_old says, where that takes so much more at most.
-  void keep_old_within(Bytes spare);
-  bool keeps_old() const { return facts_.move.keeps_old; }
-  // Beforehand, from another thread.
+  Bytes peak_bytes() const { return mover_->peak_bytes(); }
+  // Before run(): retains the old state until all ranks have the new one, as facts.move.retains_old specifies,
+  // if that needs at most this much extra memory.
+  void retain_old_within(Bytes spare);
+  bool retains_old() const { return facts_.move.retains_old; }
+  // In advance, from another thread.
   CommOutcome<void> prepare(const Deadline& deadline);
 
-  // What this rank has to say about sending state early (switching/precopy.h), when it is prepared.
-  struct EarlyWord {
+  // This rank's contribution to the decision to send state early (switching/precopy.h), after prepare().
+  struct PrecopyVote {
     bool is_worth_it = false;
     std::size_t num_waves = 0;
   };
-  EarlyWord early_word(const PlanPart& part) const;
-  // While the next step computes, what all have agreed on. The part's engine must live until end_early().
-  void begin_early(const PrecopyTerms& terms, PlanPart& part);
-  // Before run(). Why it failed, so that there is no run(); empty: it did not.
-  std::string end_early(PlanPart& part);
-  // Throws PeersLost and whatever making an engine throws; the part is then torn (neither plan's). Ends in the new epoch of the Comm;
-  // groups of earlier ones can be dropped. Where the old state is kept, a failure leaves the part as it was, without its engine, or
-  // as it is to be, and then earlier() as it was: nobody has the one without all having had the other.
+  PrecopyVote precopy_vote(const PlanPart& part) const;
+  // While the next step computes, with the agreed terms. The part's engine must exist until end_precopy().
+  void begin_precopy(const PrecopyTerms& terms, PlanPart& part);
+  // Before run(). Returns why it failed, in which case run() must not be called; empty: it succeeded.
+  std::string end_precopy(PlanPart& part);
+  // Throws PeersLost and whatever the construction of an engine throws; the part is then torn (matches
+  // neither plan). Leaves the Comm in the new epoch; groups of earlier epochs can be dropped. If the old
+  // state is retained, a failure leaves either the old part, without its engine, or the new part, with the
+  // old one in earlier(): a rank drops the old state only after all ranks have the new one.
   SwitchReport run(PlanPart& part);
   PlanPart& earlier() { return earlier_; }
 
  private:
-  // What an engine counts; ranks without one learn it from the others.
-  void agree_on_numbers(const PlanPart& part);
+  // Engine counters; ranks without an engine receive them from the others.
+  void agree_on_counters(const PlanPart& part);
   void add_history(const PlanPart& part, std::vector<double>& numbers) const;
   Fp8History history_in(std::span<const double> numbers) const;
   void make_engine(PlanPart& part) const;
-  SwitchReport sum_up(const MoveReport& own) const;
+  SwitchReport summarize(const MoveReport& own) const;
   CommOutcome<void> measure_links(const Deadline& deadline);
-  // What the last update worked with, among what engines count.
+  // The inputs of the last update, as part of the counters.
   void add_update(const PlanPart& part, std::vector<double>& numbers) const;
   void take_update(std::span<const double> numbers);
 
-  PlanSwitch(const SwitchFacts& facts, const PlanPart& part, const Plan& to, const RanksThere& there,
-             int epoch);
+  PlanSwitch(const SwitchContext& facts, const PlanPart& part, const Plan& to,
+             const AvailableRanks& present_ranks, int epoch);
 
-  SwitchFacts facts_;
-  const RanksThere there_;
+  SwitchContext facts_;
+  const AvailableRanks present_ranks_;
   const PlanChange change_;
   const int epoch_, rank_;
   PlanPart earlier_;
-  std::unique_ptr<Parameters> next_;  // null: the rank has no use in the new plan
+  std::unique_ptr<Parameters> next_;  // null: the new plan does not use the rank
   std::unique_ptr<StateMover> mover_;
   std::vector<Group> groups_;
   std::int64_t num_updates_ = 0;
   NoiseScale noise_;
   LossScale loss_scale_;
   Fp8History fp8_history_;
-  bool is_early_ = false;
-  UpdateFacts update_;     // the last one, where state was sent early
-  double link_speed_ = 0;  // bytes a second, as it was measured; 0: it was not
-  Bytes needed_;           // by the new plan
+  bool has_precopy_ = false;
+  UpdateRecord update_;    // inputs of the last update, if state was sent early
+  double link_speed_ = 0;  // measured, bytes per second; 0: not measured
+  Bytes needed_bytes_;     // by the new plan
 };
 
-// By all ranks after the same step: whether state is sent early, and what. `own` is null where the rank has refused the plan; then nothing
-// is. Throws PeersLost.
-PrecopyTerms agree_on_early(Comm& comm, const PlanSwitch* own, const PlanPart& part, Seconds patience);
+// Called by all ranks after the same step: whether state is sent early, and how much. `own` is null if the
+// rank has refused the plan; nothing is sent early then. Throws PeersLost.
+PrecopyTerms agree_on_precopy(Comm& comm, const PlanSwitch* own, const PlanPart& part, Seconds timeout);
 
 }  // namespace optimus

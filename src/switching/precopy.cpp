@@ -1,4 +1,4 @@
-// See precopy.h. Here state is sent; precopy_update.cpp repeats the update.
+// Implements precopy.h: sending state. precopy_update.cpp repeats the update.
 #include "switching/precopy.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -14,10 +14,10 @@
 namespace optimus {
 namespace {
 
-constexpr int kEarlyTag = 0x7fd0, kGoesOnTag = 0x7fd1;  // no other messages have them
-constexpr const char* kEarly = "state that is sent early";
-// Copies of so many elements are not worth a second thread to ATen: those of a step have the cores.
-constexpr std::int64_t kMostElements = 32768;
+constexpr int kPrecopyTag = 0x7fd0, kContinueTag = 0x7fd1;  // not used by other messages
+constexpr const char* kPrecopyState = "early state";
+// ATen does not use a second thread for copies of this many elements: the cores are busy with the step.
+constexpr std::int64_t kMaxSliceElements = 32768;
 
 std::int64_t elements_of(const Box& box, std::size_t num_fields) {
   return box.num_elements() * static_cast<std::int64_t>(num_fields);
@@ -25,14 +25,14 @@ std::int64_t elements_of(const Box& box, std::size_t num_fields) {
 
 }  // namespace
 
-// A stream's part in a round.
+// A stream's part in one round.
 struct Precopy::Turn {
   Stream* stream = nullptr;
-  at::Tensor goes_on{}, values{};
+  at::Tensor has_more{}, values{};
   std::unique_ptr<Pending> pending{};
 };
 
-Precopy::Precopy(const PrecopyFacts& facts, const PrecopyTerms& terms, const PrecopyOptions& options)
+Precopy::Precopy(const PrecopyContext& facts, const PrecopyTerms& terms, const PrecopyOptions& options)
     : facts_(facts),
       terms_(terms),
       options_(options),
@@ -55,26 +55,28 @@ std::string Precopy::end() {
   close();
   if (!thread_.joinable()) return failure_;
   thread_.join();
-  note_gone();
+  record_sent_rows();
   return failure_;
 }
 
-// Both ends see the same boxes in the same order, so both cut them alike.
+// Both ends see the same boxes in the same order, so both cut them identically.
 void Precopy::plan_streams() {
   std::map<std::pair<int, bool>, Stream> streams;
   std::map<std::pair<int, bool>, std::int64_t> last;  // elements in the last message
-  const std::int64_t most = options_.message.value / static_cast<std::int64_t>(at::elementSize(types_.wide));
-  for (const EarlyRows& rows : early_rows(facts_.change, facts_.share, terms_.num_waves)) {
+  const std::int64_t max_elements =
+      options_.message.value / static_cast<std::int64_t>(at::elementSize(types_.wide));
+  for (const PrecopyRows& rows : precopy_rows(facts_.change, facts_.share, terms_.num_waves)) {
     const std::pair<int, bool> key{rows.of->peer.value, rows.of->is_send};
     Stream& stream = streams.try_emplace(key, Stream{key.first, key.second}).first->second;
     const std::size_t num_fields = views_.fields(rows.of->tensor).size();
     const std::int64_t row = rows.box.num_elements() / rows.box[0].size();
-    const std::int64_t step = std::max<std::int64_t>(1, kMostElements / row);
+    const std::int64_t step = std::max<std::int64_t>(1, kMaxSliceElements / row);
     for (std::int64_t begin = rows.box[0].begin; begin < rows.box[0].end; begin += step) {
       Slice slice{rows.of, rows.box};
       slice.box[0] = {begin, std::min(rows.box[0].end, begin + step)};
       const std::int64_t count = elements_of(slice.box, num_fields);
-      if (stream.messages.empty() || last[key] + count > most) stream.messages.emplace_back(), last[key] = 0;
+      if (stream.messages.empty() || last[key] + count > max_elements)
+        stream.messages.emplace_back(), last[key] = 0;
       stream.messages.back().push_back(slice), last[key] += count;
     }
   }
@@ -82,62 +84,63 @@ void Precopy::plan_streams() {
 }
 
 void Precopy::run() {
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   try {
-    for (const int block : facts_.blocks) facts_.ends.next->hold_state(block);
+    for (const int block : facts_.blocks) facts_.ends.next->allocate_state(block);
     while (const std::optional<Seconds> round = run_round()) pause_after(*round);
     return;
   } catch (const std::exception& error) {
     failure_ = error.what();
   }
-  // So that nobody waits for this rank.
+  // Notifies the other ranks, so that they do not wait for this one.
   facts_.comm.decline(terms_.epoch, failure_), facts_.comm.drop(terms_.epoch);
 }
 
-// Everybody begins all of a round before waiting for any of it, so whoever is in the earliest round can go on. How long messages of state
-// were under way; waiting for others that still pause is no part of it, or each pause would lengthen the next. Nothing: it was the last.
+// Each rank starts all messages of a round before it waits for any of them, so ranks in the earliest round
+// can always continue. Returns how long messages with state were in flight, excluding the wait for ranks that
+// still pause, since otherwise each pause would lengthen the next. nullopt: it was the last round.
 std::optional<Seconds> Precopy::run_round() {
   std::vector<Turn> turns;
   for (Stream& stream : streams_) {
-    if (stream.is_over || stream.num_gone == stream.messages.size()) continue;
+    if (stream.has_ended || stream.num_sent == stream.messages.size()) continue;
     Turn& turn = turns.emplace_back(Turn{&stream});
-    if (stream.is_send) turn.values = staged(stream.messages[stream.num_gone]);
-    turn.goes_on = at::full({1}, turn.values.defined() ? 1 : 0, at::kLong);
+    if (stream.is_send) turn.values = staged(stream.messages[stream.num_sent]);
+    turn.has_more = at::full({1}, turn.values.defined() ? 1 : 0, at::kLong);
   }
-  for (Turn& turn : turns) turn.pending = start(*turn.stream, turn.goes_on, kGoesOnTag);
+  for (Turn& turn : turns) turn.pending = start(*turn.stream, turn.has_more, kContinueTag);
   for (Turn& turn : turns) {
     wait(*turn.pending);
-    turn.stream->is_over = *turn.goes_on.const_data_ptr<std::int64_t>() == 0;
+    turn.stream->has_ended = *turn.has_more.const_data_ptr<std::int64_t>() == 0;
   }
-  std::erase_if(turns, [](const Turn& turn) { return turn.stream->is_over; });
+  std::erase_if(turns, [](const Turn& turn) { return turn.stream->has_ended; });
   if (turns.empty()) return std::nullopt;
   const auto began = std::chrono::steady_clock::now();
   for (Turn& turn : turns) {
     Stream& stream = *turn.stream;
     std::int64_t count = 0;
-    for (const Slice& slice : stream.messages[stream.num_gone])
+    for (const Slice& slice : stream.messages[stream.num_sent])
       count += elements_of(slice.box, views_.fields(slice.of->tensor).size());
     if (!stream.is_send) turn.values = at::empty({count}, types_.wide);
-    turn.pending = start(stream, turn.values, kEarlyTag);
+    turn.pending = start(stream, turn.values, kPrecopyTag);
   }
   for (Turn& turn : turns) {
     wait(*turn.pending);
-    if (!turn.stream->is_send) put(turn.stream->messages[turn.stream->num_gone], turn.values);
-    ++turn.stream->num_gone;
+    if (!turn.stream->is_send) store_received(turn.stream->messages[turn.stream->num_sent], turn.values);
+    ++turn.stream->num_sent;
   }
   return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
 }
 
 std::unique_ptr<Pending> Precopy::start(const Stream& stream, const at::Tensor& values, int tag) {
-  return stream.is_send ? facts_.comm.send_ahead(terms_.epoch, stream.peer, values, tag, kEarly)
-                        : facts_.comm.receive_ahead(terms_.epoch, stream.peer, values, tag, kEarly);
+  return stream.is_send ? facts_.comm.send_ahead(terms_.epoch, stream.peer, values, tag, kPrecopyState)
+                        : facts_.comm.receive_ahead(terms_.epoch, stream.peer, values, tag, kPrecopyState);
 }
 
 void Precopy::wait(Pending& pending) const {
-  done_or_throw(pending.wait(Deadline::after(options_.patience, kEarly)));
+  done_or_throw(pending.wait(Deadline::after(options_.timeout, kPrecopyState)));
 }
 
-// A copy: what is sent may change before it is gone. Undefined when the update has come.
+// A copy, since the source may change before it is sent. Undefined once the update has begun.
 at::Tensor Precopy::staged(const Message& message) {
   const std::lock_guard lock(mutex_);
   if (is_closed_) return {};
@@ -154,7 +157,7 @@ at::Tensor Precopy::staged(const Message& message) {
   return result;
 }
 
-void Precopy::put(const Message& message, const at::Tensor& values) {
+void Precopy::store_received(const Message& message, const at::Tensor& values) {
   std::int64_t offset = 0;
   for (const Slice& slice : message)
     for (const at::Tensor& place : views_.values(*facts_.ends.next, slice.of->tensor, slice.box)) {
@@ -170,18 +173,18 @@ void Precopy::pause_after(Seconds round) {
   changed_.wait_for(lock, rest, [&] { return is_closed_; });
 }
 
-void Precopy::note_gone() {
+void Precopy::record_sent_rows() {
   for (const Stream& stream : streams_)
-    for (std::size_t m = 0; m < stream.num_gone; ++m)
+    for (std::size_t m = 0; m < stream.num_sent; ++m)
       for (const Slice& slice : stream.messages[m]) {
-        const auto [known, is_new] = gone_.try_emplace(slice.of, slice.box);
-        if (!is_new) known->second[0].end = slice.box[0].end;  // slices follow each other
+        const auto [known, is_new] = sent_rows_.try_emplace(slice.of, slice.box);
+        if (!is_new) known->second[0].end = slice.box[0].end;  // slices are contiguous
       }
 }
 
-Box Precopy::gone(const RankShare::Operation& operation) const {
-  const auto found = gone_.find(&operation);
-  return found == gone_.end() ? Box{} : found->second;
+Box Precopy::sent_rows(const RankShare::Operation& operation) const {
+  const auto found = sent_rows_.find(&operation);
+  return found == sent_rows_.end() ? Box{} : found->second;
 }
 
 }  // namespace optimus

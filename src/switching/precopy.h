@@ -1,15 +1,17 @@
-// Pre-copy: part of the state that a change of plan moves is sent early, while the last step before the change computes, so that less is
-// left to send while training stands still. Masters and moments do not change until that step's update; what it changes of them is worked
-// out again from its reduced gradient, 4 bytes an element instead of 12, by the same kernel on the same values: the same bits.
+// Pre-copy: part of the state that a plan change moves is sent while the last step before the change
+// computes, which shortens the pause. Masters and moments do not change until that step's update; the
+// receiver repeats the update on them from the reduced gradient, 4 bytes per element instead of 12, with the
+// same kernel on the same values, so the bits are the same.
 //
-//   step t     forward, backward ──────────────▶ gate   update      ┃ pause
-//   sender     masters, moments of t - 1 ──▶ close()                ┃ gradients of t ──▶
-//   receiver   ──▶ into the new plan's buffers                      ┃ ──▶ repeats the update on what came early
+//   step t     forward, backward ─────────────▶ gate   update      ┃ pause
+//   sender     masters, moments of t - 1 ──▶ close()               ┃ gradients of t ──▶
+//   receiver   ──▶ into the new plan's buffers                     ┃ ──▶ repeats the update on early state
 //
-// Masters that lie apart from moments (fp32, fp64) need no gradient: they follow from moments of t where the receiver has these, and are
-// sent early only there. A thread of each rank sends and receives, in rounds of one message with each peer; what has gone when the gate
-// comes is a number of whole messages that both ends know. Nothing of the old plan's state is changed, so a failure harms nobody.
-// StateMover (move.h) has one of these, and moves the rest.
+// Masters that are stored apart from moments (fp32, fp64) need no gradient: they follow from the moments of t
+// if the receiver has these, and are sent early only then. A thread per rank sends and receives in rounds of
+// one message per peer; at the gate, whole messages have been sent, and both ends know how many. The old
+// plan's state is not modified, so a failure does no harm. StateMover (move.h) owns one of these and moves
+// the rest.
 #pragma once
 
 #include <condition_variable>
@@ -23,56 +25,57 @@
 
 #include "comm/comm.h"
 #include "engine/engine.h"
-#include "switching/early_rows.h"
+#include "switching/precopy_rows.h"
 #include "switching/state_views.h"
 
 namespace optimus {
 
 struct PrecopyOptions {
-  Seconds patience{600};   // for any one message
-  Bytes message{1 << 18};  // about; the same on all ranks
-  // Of the time, at most, that messages are under way in. The step needs the link and the processor too: it was seen to lose about half
-  // of that time, and more where processors are busy.
+  Seconds timeout{600};    // for any one message
+  Bytes message{1 << 18};  // approximate; the same on all ranks
+  // Maximum share of the time in which messages are in flight. The step also needs the link and the CPU:
+  // measurements showed that it loses about half of that time, and more if CPUs are busy.
   double share = 0.1;
 };
 
-// What all ranks have agreed on.
+// The terms that all ranks agreed on.
 struct PrecopyTerms {
-  int epoch = 0;                 // to come, prepared
-  std::size_t num_waves = 0;     // so many of the change's first ones; 0: nothing is sent early
-  std::int64_t num_updates = 0;  // that the state is of
+  int epoch = 0;                 // future epoch, prepared
+  std::size_t num_waves = 0;     // number of the change's first waves; 0: nothing is sent early
+  std::int64_t num_updates = 0;  // of the state that is sent
 };
 
-struct PrecopyFacts {
+struct PrecopyContext {
   const PlanChange& change;
   const RankShare& share;
   MoveEnds ends;
-  std::vector<int> blocks;  // new ones that things come into, not yet held
+  std::vector<int> blocks;  // new blocks that receive data, not yet allocated
   Comm& comm;
 };
 
 class Precopy {
  public:
-  // Begins, on a thread. All must outlive this.
-  Precopy(const PrecopyFacts& facts, const PrecopyTerms& terms, const PrecopyOptions& options);
-  // Closes, and waits for the thread.
+  // Starts the thread. All arguments must outlive this.
+  Precopy(const PrecopyContext& facts, const PrecopyTerms& terms, const PrecopyOptions& options);
+  // Calls close() and joins the thread.
   ~Precopy();
 
-  // Behind this nothing of the old plan's state is read. From any thread.
+  // After this call the old plan's state is not read any more. Thread-safe.
   void close();
-  // Closes, and waits. Why it failed; empty: it did not. Then, and only then, the following may be called.
+  // Calls close() and joins the thread. Returns why it failed; empty: it succeeded. Only then may the
+  // following functions be called.
   std::string end();
 
-  // What has gone of an operation's box: rows, all others are to be moved. Empty: nothing.
-  Box gone(const RankShare::Operation& operation) const;
-  // In the pause, by all ranks; gradients of the step are where it left them. `num_updates` as they are now: one more than the terms say,
-  // or as many, where the step had no update. Throws PeersLost.
-  void repeat_update(const UpdateFacts& update, std::int64_t num_updates);
-  // When the new plan's moments are complete.
+  // The rows of an operation's box that were sent early; StateMover must move the others. Empty: none.
+  Box sent_rows(const RankShare::Operation& operation) const;
+  // In the pause, by all ranks; the gradients must be as the step left them. `num_updates` is the present
+  // count: one more than in the terms, or equal if the step had no update. Throws PeersLost.
+  void repeat_update(const UpdateRecord& update, std::int64_t num_updates);
+  // Called when the new plan's moments are complete.
   void repeat_masters();
 
-  Bytes received() const { return received_; }              // early
-  Bytes received_again() const { return received_again_; }  // in the pause, because of it
+  Bytes received() const { return received_; }                      // early
+  Bytes gradients_received() const { return gradients_received_; }  // in the pause, because of it
 
  private:
   struct Slice {
@@ -84,8 +87,8 @@ class Precopy {
     int peer = 0;
     bool is_send = false;
     std::vector<Message> messages{};
-    std::size_t num_gone = 0;
-    bool is_over = false;
+    std::size_t num_sent = 0;
+    bool has_ended = false;
   };
   struct Turn;
   struct Exchange;
@@ -95,32 +98,32 @@ class Precopy {
   std::unique_ptr<Pending> start(const Stream& stream, const at::Tensor& values, int tag);
   void wait(Pending& pending) const;
   at::Tensor staged(const Message& message);
-  void put(const Message& message, const at::Tensor& values);
+  void store_received(const Message& message, const at::Tensor& values);
   void pause_after(Seconds round);
-  void note_gone();
+  void record_sent_rows();
   std::vector<Exchange> begin_gradients(std::size_t round);
   void end_gradients(std::vector<Exchange> exchanges);
   void repeat(const Slice& slice, const at::Tensor& gradient);
   void update(const std::string& name, AdamOptions options, const at::Tensor& gradient,
               const std::vector<at::Tensor>& state);
 
-  const PrecopyFacts facts_;
+  const PrecopyContext facts_;
   const PrecopyTerms terms_;
   const PrecopyOptions options_;
   const StateViews views_;
   const ElementTypes types_;
   const std::unique_ptr<Kernels> kernels_;
   std::vector<Stream> streams_;
-  std::map<const RankShare::Operation*, Box> gone_;
-  Bytes received_, received_again_;
-  bool has_update_ = false;  // to repeat
+  std::map<const RankShare::Operation*, Box> sent_rows_;
+  Bytes received_, gradients_received_;
+  bool has_update_ = false;  // whether there is an update to repeat
   UpdateOptions update_;
   at::Tensor numbers_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_closed_ = false;
-  std::string failure_;  // the thread's
-  std::thread thread_;   // last: it uses all the others
+  std::string failure_;  // of the thread
+  std::thread thread_;   // last: it uses all members above
 };
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// Precopy, in the pause: the update that came behind what was sent early is repeated on it.
+// Part of Precopy: during the pause it repeats the last update on the state that was sent before it.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -13,14 +13,14 @@
 namespace optimus {
 namespace {
 
-constexpr int kGradientTag = 0x7fd2;        // no other messages have it
-constexpr std::size_t kRoundsUnderWay = 3;  // of gradients
+constexpr int kGradientTag = 0x7fd2;        // not used by other messages
+constexpr std::size_t kRoundsInFlight = 3;  // of gradients
 
 at::Tensor flat_of(const at::Tensor& view) { return view.contiguous().view({-1}); }
 
 }  // namespace
 
-// Gradients of one message's rows, under way.
+// The gradients of one message's rows, in flight.
 struct Precopy::Exchange {
   const Message* message = nullptr;
   bool is_send = false;
@@ -28,28 +28,28 @@ struct Precopy::Exchange {
   std::unique_ptr<Pending> pending{};
 };
 
-void Precopy::repeat_update(const UpdateFacts& update, std::int64_t num_updates) {
+void Precopy::repeat_update(const UpdateRecord& update, std::int64_t num_updates) {
   if (num_updates == terms_.num_updates) return;
-  ensure(num_updates == terms_.num_updates + 1, "{} updates since state was sent early, of {}", num_updates,
-         terms_.num_updates);
+  ensure(num_updates == terms_.num_updates + 1, "{} updates, but state was sent early at update {}",
+         num_updates, terms_.num_updates);
   has_update_ = true, update_ = update.options;
   numbers_ = at::tensor(at::ArrayRef<double>(update.numbers.data(), update.numbers.size()), at::kDouble);
   std::size_t num_rounds = 0;
-  for (const Stream& stream : streams_) num_rounds = std::max(num_rounds, stream.num_gone);
-  std::deque<std::vector<Exchange>> under_way;
+  for (const Stream& stream : streams_) num_rounds = std::max(num_rounds, stream.num_sent);
+  std::deque<std::vector<Exchange>> rounds_in_flight;
   for (std::size_t round = 0; round < num_rounds; ++round) {
-    under_way.push_back(begin_gradients(round));
-    if (under_way.size() < kRoundsUnderWay) continue;
-    end_gradients(std::move(under_way.front()));
-    under_way.pop_front();
+    rounds_in_flight.push_back(begin_gradients(round));
+    if (rounds_in_flight.size() < kRoundsInFlight) continue;
+    end_gradients(std::move(rounds_in_flight.front()));
+    rounds_in_flight.pop_front();
   }
-  for (std::vector<Exchange>& exchanges : under_way) end_gradients(std::move(exchanges));
+  for (std::vector<Exchange>& exchanges : rounds_in_flight) end_gradients(std::move(exchanges));
 }
 
 std::vector<Precopy::Exchange> Precopy::begin_gradients(std::size_t round) {
   std::vector<Exchange> exchanges;
   for (const Stream& stream : streams_) {
-    if (round >= stream.num_gone) continue;
+    if (round >= stream.num_sent) continue;
     const Message& message = stream.messages[round];
     std::int64_t count = 0, offset = 0;
     for (const Slice& slice : message)
@@ -73,7 +73,7 @@ void Precopy::end_gradients(std::vector<Exchange> exchanges) {
   for (Exchange& exchange : exchanges) {
     wait(*exchange.pending);
     if (exchange.is_send) continue;
-    received_again_ += Bytes(static_cast<std::int64_t>(exchange.values.nbytes()));
+    gradients_received_ += Bytes(static_cast<std::int64_t>(exchange.values.nbytes()));
     std::int64_t offset = 0;
     for (const Slice& slice : *exchange.message) {
       if (!views_.has_moments(slice.of->tensor)) continue;
@@ -83,7 +83,7 @@ void Precopy::end_gradients(std::vector<Exchange> exchanges) {
   }
 }
 
-// Moments without their masters: those do not depend on these.
+// Moments without their masters are updated with zero masters, which do not affect them.
 void Precopy::repeat(const Slice& slice, const at::Tensor& gradient) {
   std::vector<at::Tensor> state = views_.values(*facts_.ends.next, slice.of->tensor, slice.box);
   if (!views_.has_masters(slice.of->tensor))
@@ -91,11 +91,11 @@ void Precopy::repeat(const Slice& slice, const at::Tensor& gradient) {
   update(views_.name_of(slice.of->tensor), {.beta1 = update_.beta1, .beta2 = update_.beta2}, gradient, state);
 }
 
-// An update that leaves moments as they are: nothing is added to them.
+// With beta1 = beta2 = 1 the update changes only masters: moments stay as they are.
 void Precopy::repeat_masters() {
   if (!has_update_) return;
   for (const Stream& stream : streams_)
-    for (std::size_t m = 0; !stream.is_send && m < stream.num_gone; ++m)
+    for (std::size_t m = 0; !stream.is_send && m < stream.num_sent; ++m)
       for (const Slice& slice : stream.messages[m]) {
         const int tensor = slice.of->tensor;
         if (views_.has_moments(tensor)) continue;
@@ -108,12 +108,12 @@ void Precopy::repeat_masters() {
       }
 }
 
-// The kernel that the sender's engine has used, of the same types.
+// Uses the same kernel and types as the sender's engine.
 void Precopy::update(const std::string& name, AdamOptions options, const at::Tensor& gradient,
                      const std::vector<at::Tensor>& state) {
   const Parameters& next = *facts_.ends.next;
   const bool is_own = next.find(name) != nullptr;
-  const HeldTensor& held = *(is_own ? next : *next.copies()).find(name);
+  const LocalTensor& held = *(is_own ? next : *next.copies()).find(name);
   options.epsilon = update_.epsilon, options.weight_decay = held.has_weight_decay ? update_.weight_decay : 0;
   std::vector<at::Tensor> flat;
   for (const at::Tensor& values : state) flat.push_back(flat_of(values));

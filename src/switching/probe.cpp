@@ -1,4 +1,4 @@
-// See probe.h.
+// Implements probe.h.
 #include "switching/probe.h"
 
 #include <ATen/ops/mm.h>
@@ -11,29 +11,29 @@
 namespace optimus {
 namespace {
 
-constexpr int kMeetTag = 0x7fb3, kMessageTag = 0x7fb4;  // no other messages have these
-// What a link lends to a short burst is a part of a larger message only.
+constexpr int kSyncTag = 0x7fb3, kMessageTag = 0x7fb4;  // not used by other messages
+// Larger messages reduce the effect of what a link carries in a short burst.
 constexpr std::int64_t kSmallest = 1 << 17, kLargest = 1 << 25, kGrowth = 4;
-constexpr double kLongEnough = 8e-3;  // seconds
+constexpr double kMinMessageSeconds = 8e-3;  // seconds
 
-// Both ways at once; what the other sends is written over `there`.
+// Sends and receives at the same time; the peer's data is written to `there`.
 void exchange(Comm& comm, int peer, const at::Tensor& here, const at::Tensor& there, int tag,
               const Deadline& deadline) {
-  const auto sent = comm.send(peer, here, tag, "a message that probes a link");
-  const auto got = comm.receive(peer, there, tag, "a message that probes a link");
+  const auto sent = comm.send(peer, here, tag, "a link probe");
+  const auto got = comm.receive(peer, there, tag, "a link probe");
   done_or_throw(got->wait(deadline));
   done_or_throw(sent->wait(deadline));
 }
 
-// Seconds that a message takes both ways, by the slower of the two who measure it: both come to the same.
+// Seconds of a simultaneous exchange, the slower of both measurements: both ends return the same.
 double message_seconds(Comm& comm, int peer, std::int64_t bytes, const Deadline& deadline) {
   at::Tensor own = at::zeros({1}, at::kDouble), others = at::zeros({1}, at::kDouble);
   const at::Tensor here = at::zeros({bytes}, at::kByte), there = at::zeros({bytes}, at::kByte);
-  exchange(comm, peer, own, others, kMeetTag, deadline);  // both are here
+  exchange(comm, peer, own, others, kSyncTag, deadline);  // both are ready
   const auto began = Deadline::Clock::now();
   exchange(comm, peer, here, there, kMessageTag, deadline);
   *own.data_ptr<double>() = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-  exchange(comm, peer, own, others, kMeetTag, deadline);
+  exchange(comm, peer, own, others, kSyncTag, deadline);
   return std::max(*own.const_data_ptr<double>(), *others.const_data_ptr<double>());
 }
 
@@ -44,22 +44,23 @@ struct PairTime {
 PairTime probe_pair(Comm& comm, int peer, const Deadline& deadline) {
   std::int64_t bytes = kSmallest;
   double seconds = message_seconds(comm, peer, bytes, deadline);
-  while (seconds < kLongEnough && bytes < kLargest) {
+  while (seconds < kMinMessageSeconds && bytes < kLargest) {
     bytes *= kGrowth;
     seconds = message_seconds(comm, peer, bytes, deadline);
   }
-  // Once more: what else happens on the two nodes only makes it slower.
+  // Measure once more: other load on the two nodes only slows messages down.
   return {std::min(seconds, message_seconds(comm, peer, bytes, deadline)), static_cast<double>(bytes)};
 }
 
 // The first rank of each node.
-std::vector<int> speakers_of(const std::vector<int>& node_of_rank) {
-  std::vector<int> speakers(
+std::vector<int> representatives_of(const std::vector<int>& node_of_rank) {
+  std::vector<int> representatives(
       static_cast<std::size_t>(*std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1), -1);
   for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank)
-    if (int& speaker = speakers[static_cast<std::size_t>(node_of_rank[rank])]; speaker < 0)
-      speaker = static_cast<int>(rank);
-  return speakers;
+    if (int& representative = representatives[static_cast<std::size_t>(node_of_rank[rank])];
+        representative < 0)
+      representative = static_cast<int>(rank);
+  return representatives;
 }
 
 }  // namespace
@@ -70,12 +71,12 @@ int num_probe_rounds(int num_nodes) {
   return std::min(all, 2 + static_cast<int>(std::bit_width(static_cast<unsigned>(num_nodes - 1))));
 }
 
-// A tournament in which everybody meets everybody (the circle method), of which the first rounds are played.
+// The first rounds of a round-robin tournament (the circle method).
 std::optional<int> probe_partner(int node, int round, int num_nodes) {
-  const int others = num_nodes + num_nodes % 2 - 1;  // all but the one in the middle of the circle
+  const int others = num_nodes + num_nodes % 2 - 1;  // all but the node in the middle of the circle
   int partner = 0;
   if (node == others) {
-    // Who would meet itself meets the middle: 2 i = round, where others is odd.
+    // A node that would be paired with itself plays against the middle: 2 i = round, where `others` is odd.
     partner = (round % 2 == 0 ? round : round + others) / 2;
   } else {
     partner = ((round - node) % others + others) % others;
@@ -88,25 +89,27 @@ namespace {
 
 void probe_networks(Comm& comm, const std::vector<int>& nodes, int most_rounds, const Deadline& deadline,
                     ProbeResult& seen) {
-  const std::vector<int> speakers = speakers_of(nodes);
-  const int num_nodes = static_cast<int>(speakers.size()), own = nodes[static_cast<std::size_t>(comm.rank())];
+  const std::vector<int> representatives = representatives_of(nodes);
+  const int num_nodes = static_cast<int>(representatives.size()),
+            own = nodes[static_cast<std::size_t>(comm.rank())];
   PairTime best;
-  if (speakers[static_cast<std::size_t>(own)] == comm.rank())
+  if (representatives[static_cast<std::size_t>(own)] == comm.rank())
     for (int round = 0; round < std::min(most_rounds, num_probe_rounds(num_nodes)); ++round)
       if (const auto partner = probe_partner(own, round, num_nodes)) {
-        const PairTime one = probe_pair(comm, speakers[static_cast<std::size_t>(*partner)], deadline);
+        const PairTime one = probe_pair(comm, representatives[static_cast<std::size_t>(*partner)], deadline);
         if (best.bytes == 0 || one.per_byte() < best.per_byte()) best = one;
       }
-  at::Tensor quickest = at::zeros({2, num_nodes}, at::kDouble);
-  auto* const all = quickest.data_ptr<double>();
+  at::Tensor fastest = at::zeros({2, num_nodes}, at::kDouble);
+  auto* const all = fastest.data_ptr<double>();
   if (best.bytes > 0) all[own] = best.per_byte(), all[num_nodes + own] = best.bytes;
-  done_or_throw(comm.all_reduce({Role::world, {}}, quickest, Sum::sum, "what networks take")->wait(deadline));
+  done_or_throw(comm.all_reduce({Role::world, {}}, fastest, ReduceOp::sum, "network times")->wait(deadline));
   seen.network.assign(all, all + num_nodes), seen.bytes.assign(all + num_nodes, all + 2 * num_nodes);
 }
 
-// Of a product that all devices of a kind do alike; it is repeated until its time is more than a moment's, in which a slow device may keep up.
-double product_seconds(at::Device device) {
-  constexpr double kProductsLongEnough = 30e-3;  // seconds
+// Seconds of a GEMM that is the same on all devices; repeated until the total is long enough that a slow
+// device cannot keep up by chance.
+double gemm_seconds(at::Device device) {
+  constexpr double kMinGemmSeconds = 30e-3;  // seconds
   const std::int64_t size = device.is_cuda() ? 2048 : 256;
   const int times = device.is_cuda() ? 64 : 8;
   const auto one =
@@ -114,13 +117,13 @@ double product_seconds(at::Device device) {
   const auto compute = [&](int count) {
     at::Tensor product;
     for (int i = 0; i < count; ++i) product = at::mm(one, one);
-    return product.flatten()[0].item<float>();  // when the device has done it
+    return product.flatten()[0].item<float>();  // waits for the device
   };
-  (void)compute(1);  // what is needed the first time
+  (void)compute(1);  // warm-up
   const auto began = Deadline::Clock::now();
   double seconds = 0;
   int count = 0;
-  for (; seconds < kProductsLongEnough; count += times) {
+  for (; seconds < kMinGemmSeconds; count += times) {
     (void)compute(times);
     seconds = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
   }
@@ -129,43 +132,43 @@ double product_seconds(at::Device device) {
 
 std::vector<double> probe_devices(Comm& comm, at::Device device, const Deadline& deadline) {
   at::Tensor seconds = at::zeros({comm.size()}, at::kDouble);
-  seconds.data_ptr<double>()[comm.rank()] = product_seconds(device);
-  done_or_throw(comm.all_reduce({Role::world, {}}, seconds, Sum::sum, "what devices take")->wait(deadline));
+  seconds.data_ptr<double>()[comm.rank()] = gemm_seconds(device);
+  done_or_throw(comm.all_reduce({Role::world, {}}, seconds, ReduceOp::sum, "device times")->wait(deadline));
   const auto* const all = seconds.const_data_ptr<double>();
   return {all, all + comm.size()};
 }
 
-// As long as the slowest rank takes, the quicker of two: the same at all.
+// The time of the slowest rank, the faster of two runs: the same on all ranks.
 void probe_ring(Comm& comm, const Deadline& deadline, ProbeResult& seen) {
-  constexpr double kRingLongEnough = 20e-3;  // seconds
+  constexpr double kMinRingSeconds = 20e-3;  // seconds
   const auto sum = [&](std::int64_t bytes) {
     at::Tensor tensor = at::zeros({bytes / 8}, at::kDouble), seconds = at::zeros({1}, at::kDouble);
-    done_or_throw(comm.all_reduce({Role::world, {}}, seconds, Sum::sum, "all are here")->wait(deadline));
+    done_or_throw(comm.all_reduce({Role::world, {}}, seconds, ReduceOp::sum, "a barrier")->wait(deadline));
     const auto began = Deadline::Clock::now();
-    done_or_throw(comm.all_reduce({Role::world, {}}, tensor, Sum::sum, "a sum that probes")->wait(deadline));
+    done_or_throw(comm.all_reduce({Role::world, {}}, tensor, ReduceOp::sum, "a ring probe")->wait(deadline));
     *seconds.data_ptr<double>() = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
     done_or_throw(
-        comm.all_reduce({Role::world, {}}, seconds, Sum::maximum, "what a sum takes")->wait(deadline));
+        comm.all_reduce({Role::world, {}}, seconds, ReduceOp::maximum, "the ring's time")->wait(deadline));
     return *seconds.const_data_ptr<double>();
   };
   std::int64_t bytes = 2 * kSmallest;
   double seconds = sum(bytes);
-  while (seconds < kRingLongEnough && bytes < kLargest / kGrowth) seconds = sum(bytes *= kGrowth);
+  while (seconds < kMinRingSeconds && bytes < kLargest / kGrowth) seconds = sum(bytes *= kGrowth);
   seen.ring_bytes = static_cast<double>(bytes), seen.ring_seconds = std::min(seconds, sum(bytes));
 }
 
 }  // namespace
 
-ProbeResult probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience) {
-  const Deadline deadline = Deadline::after(patience, "looking at all machines");
-  at::Tensor told = at::zeros({comm.size() + 3}, at::kLong);
-  auto *const nodes = told.data_ptr<std::int64_t>(), *const look = nodes + comm.size();
+ProbeResult probe(Comm& comm, const ProbeSettings& settings, at::Device device, Seconds timeout) {
+  const Deadline deadline = Deadline::after(timeout, "probing all machines");
+  at::Tensor settings_tensor = at::zeros({comm.size() + 3}, at::kLong);
+  auto *const nodes = settings_tensor.data_ptr<std::int64_t>(), *const look = nodes + comm.size();
   if (comm.rank() == 0) {
-    ensure(std::ssize(wish.node_of_rank) == comm.size(), "a node for each rank");
-    std::copy(wish.node_of_rank.begin(), wish.node_of_rank.end(), nodes);
-    look[0] = wish.look.speeds, look[1] = wish.look.messages, look[2] = wish.look.ring;
+    ensure(std::ssize(settings.node_of_rank) == comm.size(), "one node for each rank");
+    std::copy(settings.node_of_rank.begin(), settings.node_of_rank.end(), nodes);
+    look[0] = settings.look.speeds, look[1] = settings.look.messages, look[2] = settings.look.ring;
   }
-  done_or_throw(comm.broadcast({Role::world, {}}, told, 0, "what is looked at")->wait(deadline));
+  done_or_throw(comm.broadcast({Role::world, {}}, settings_tensor, 0, "the probe settings")->wait(deadline));
   ProbeResult seen;
   if (look[0] != 0 || look[1] != 0)
     probe_networks(comm, {nodes, nodes + comm.size()}, look[0] != 0 ? comm.size() : 1, deadline, seen);

@@ -1,9 +1,12 @@
-// Whose network and which devices are slow, where steps cannot tell: behind one step all stand still for a moment. One rank of each node sends
-// and gets a message with those of some other nodes, one after the other; a node's network is as quick as the quickest of its pairs. Then each
-// rank computes the same product. What messages and sums take where nothing is slow is one meeting of each, and a sum over all ranks as gradients are summed. A ring's time says nothing about single nodes, and whom the plan leaves out is seen by nobody else.
+// Measures which networks and devices are slow when step times cannot show it, in a short pause after a step.
+// One rank of each node exchanges messages with those of other nodes, one pair at a time; a node's network
+// speed is that of its fastest pair. Then each rank computes the same GEMM. Baselines of a healthy cluster
+// are one pair per node for messages, and an all-reduce over all ranks, like that of gradients. The time of a
+// ring does not identify single nodes, and nothing else observes devices that the plan does not use.
 //
-// Each node meets up to 2 + log2(nodes) others, so that a slow one shows in its own pairs and in nobody's quickest; messages grow until one
-// takes some milliseconds. With two nodes there is one pair, which says nothing about either.
+// Each node is paired with up to 2 + log2(nodes) others, so that a slow node affects its own pairs and not
+// the fastest pair of another; messages grow until one takes some milliseconds. Two nodes form one pair,
+// which does not identify the slow one.
 #pragma once
 
 #include <optional>
@@ -15,16 +18,16 @@
 namespace optimus {
 
 int num_probe_rounds(int num_nodes);
-// Whom a node meets in a round, and who meets it; nobody where their number is odd and it is left over.
+// The partner of a node in a round; nullopt if the number of nodes is odd and it has none.
 std::optional<int> probe_partner(int node, int round, int num_nodes);
 
-// As rank 0 says; what others give is not looked at.
-struct ProbeWish {
+// Set by rank 0; ignored on other ranks.
+struct ProbeSettings {
   std::vector<int> node_of_rank{};  // 0, 1, …
   ProbeRequest look{};
 };
-// All ranks, at the same time, behind a step; what else is under way (small messages, state that is sent early) makes links seem slower.
-// The same at all ranks. Throws PeersLost.
-ProbeResult probe(Comm& comm, const ProbeWish& wish, at::Device device, Seconds patience);
+// Called by all ranks at the same time after a step; other traffic (small messages, state that is sent early)
+// makes links appear slower. Returns the same on all ranks. Throws PeersLost.
+ProbeResult probe(Comm& comm, const ProbeSettings& settings, at::Device device, Seconds timeout);
 
 }  // namespace optimus

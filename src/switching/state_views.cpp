@@ -1,4 +1,4 @@
-// See state_views.h.
+// Implements state_views.h.
 #include "switching/state_views.h"
 
 #include "base/error.h"
@@ -7,8 +7,8 @@ namespace optimus {
 
 StateViews::StateViews(const PlanChange& change)
     : change_(change),
-      are_together_(bytes_of(change.to.precision) < 4),
-      num_tensors_(static_cast<int>(change.before.tensors.size()) / (are_together_ ? 1 : 2)) {}
+      have_shared_index_(bytes_of(change.to.precision) < 4),
+      num_tensors_(static_cast<int>(change.before.tensors.size()) / (have_shared_index_ ? 1 : 2)) {}
 
 std::vector<at::Tensor BlockState::*> StateViews::fields(int tensor) const {
   std::vector<at::Tensor BlockState::*> result;
@@ -17,7 +17,7 @@ std::vector<at::Tensor BlockState::*> StateViews::fields(int tensor) const {
   return result;
 }
 
-at::Tensor part_of(at::Tensor view, const Box& own, const Box& box) {
+at::Tensor sub_view(at::Tensor view, const Box& own, const Box& box) {
   for (int d = 0; d < own.num_dims; ++d) view = view.narrow(d, box[d].begin - own[d].begin, box[d].size());
   return view;
 }
@@ -26,8 +26,9 @@ std::vector<at::Tensor> StateViews::values(const Parameters& of, int tensor, con
   std::vector<at::Tensor> result;
   for (at::Tensor BlockState::*const field : fields(tensor)) {
     const Parameters* const holder = of.holder(name_of(tensor), field, box);
-    ensure(holder != nullptr, "{} of {} is not held", text(box), name_of(tensor));
-    result.push_back(part_of(holder->view(name_of(tensor), field), holder->box(name_of(tensor), field), box));
+    ensure(holder != nullptr, "{} of {} is not resident", text(box), name_of(tensor));
+    result.push_back(
+        sub_view(holder->view(name_of(tensor), field), holder->box(name_of(tensor), field), box));
   }
   return result;
 }
@@ -38,7 +39,7 @@ at::Tensor StateViews::gradient(const Parameters& of, int tensor, const Box& box
   const at::Tensor moments = of.view(name, &BlockState::first);
   const std::int64_t offset = moments.storage_offset() - block.first.storage_offset();
   const at::Tensor held = block.gradients.narrow(0, offset, moments.numel()).view(moments.sizes());
-  return part_of(held, of.box(name, &BlockState::first), box);
+  return sub_view(held, of.box(name, &BlockState::first), box);
 }
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// Where the state that moves lies on one rank, tensor by tensor of PlanChange's layouts: views into the buffers of the old and of the new
-// plan. For those that move it: move.h, precopy.h.
+// Views of the state that moves on one rank, per tensor of PlanChange's layouts, into the buffers of the old
+// and the new plan. Used by move.h and precopy.h.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@
 
 namespace optimus {
 
-// Either is null where the rank is not in that plan. Of `old` masters and moments are taken apart. `next` holds nothing yet.
+// Either is null if the rank is not in that plan. Masters and moments are taken from `old`. `next` has no
+// buffers yet.
 struct MoveEnds {
   Parameters* old = nullptr;
   Parameters* next = nullptr;
@@ -18,32 +19,32 @@ struct MoveEnds {
 
 class StateViews {
  public:
-  // It must outlive this.
+  // `change` must outlive this.
   explicit StateViews(const PlanChange& change);
 
   const std::string& name_of(int tensor) const {
     return change_.before.tensors[static_cast<std::size_t>(tensor)].name;
   }
   int block_of(int tensor) const { return change_.before.tensors[static_cast<std::size_t>(tensor)].block; }
-  bool has_masters(int tensor) const { return are_together_ || tensor < num_tensors_; }
-  bool has_moments(int tensor) const { return are_together_ || tensor >= num_tensors_; }
-  // The number that a tensor's moments have.
+  bool has_masters(int tensor) const { return have_shared_index_ || tensor < num_tensors_; }
+  bool has_moments(int tensor) const { return have_shared_index_ || tensor >= num_tensors_; }
+  // The index under which a tensor's moments move.
   int moments_of(int tensor) const { return has_moments(tensor) ? tensor : tensor + num_tensors_; }
-  // What is moved under this number.
+  // The fields that move under this index.
   std::vector<at::Tensor BlockState::*> fields(int tensor) const;
 
-  // A box of what is held of a tensor, of each of its fields.
+  // A box of a resident tensor, for each of its fields.
   std::vector<at::Tensor> values(const Parameters& of, int tensor, const Box& box) const;
-  // Of the gradient that all devices have added up, which lies as moments do, behind a step. Not of copies for others.
+  // The reduced gradient after a step, which is laid out like the moments. Redundant copies have none.
   at::Tensor gradient(const Parameters& of, int tensor, const Box& box) const;
 
  private:
   const PlanChange& change_;
-  const bool are_together_;  // masters and moments have one number
-  const int num_tensors_;    // of the model
+  const bool have_shared_index_;  // masters and moments share one index
+  const int num_tensors_;         // of the model
 };
 
-// The part of a view of `own` that is `box`.
-at::Tensor part_of(at::Tensor view, const Box& own, const Box& box);
+// The part of a view that covers `box`; the view covers `own`.
+at::Tensor sub_view(at::Tensor view, const Box& own, const Box& box);
 
 }  // namespace optimus

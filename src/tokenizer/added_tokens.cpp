@@ -8,8 +8,8 @@
 namespace optimus {
 
 bool AddedTokenMatcher::add(const AddedToken& token) {
-  ensure(token.pattern.size() <= kLongestPattern, "added token of {} bytes", token.pattern.size());
-  if (token.pattern.empty()) return true;  // can be printed, never found
+  ensure(token.pattern.size() <= kMaxPatternBytes, "an added token has {} bytes", token.pattern.size());
+  if (token.pattern.empty()) return true;  // such a token can be decoded but never matches
   if (!patterns_.insert(token.pattern, static_cast<std::int32_t>(tokens_.size()))) return false;
   tokens_.push_back(token);
   first_bytes_.set(static_cast<unsigned char>(token.pattern[0]));
@@ -33,14 +33,14 @@ std::optional<AddedTokenMatcher::Found> AddedTokenMatcher::find(std::string_view
   return std::nullopt;
 }
 
-bool AddedTokenMatcher::is_word_apart(std::string_view text, const Found& found,
+bool AddedTokenMatcher::is_whole_word(std::string_view text, const Found& found,
                                       const CharClasses& classes) const {
   const std::string_view before = text.substr(0, found.begin), after = text.substr(found.end);
   return (before.empty() || !classes.is(decode_last_char(before).code_point, kWord)) &&
          (after.empty() || !classes.is(decode_char(after.data()).code_point, kWord));
 }
 
-std::size_t size_of_spaces_at_end(std::string_view text, const CharClasses& classes) {
+std::size_t trailing_spaces_size(std::string_view text, const CharClasses& classes) {
   const std::size_t size = text.size();
   while (!text.empty()) {
     const DecodedChar last = decode_last_char(text);
@@ -50,7 +50,7 @@ std::size_t size_of_spaces_at_end(std::string_view text, const CharClasses& clas
   return size - text.size();
 }
 
-std::size_t size_of_spaces_at_start(std::string_view text, const CharClasses& classes) {
+std::size_t leading_spaces_size(std::string_view text, const CharClasses& classes) {
   std::size_t size = 0;
   while (size < text.size()) {
     const DecodedChar next = decode_char(text.data() + size);

@@ -1,5 +1,6 @@
-// Tokens that were added to a vocabulary by hand ("<|endoftext|>", "[MASK]"): they are found in the text
-// before anything else happens to it, or (those marked `normalized`) after it is normalized.
+// Added tokens: tokens that were added to a vocabulary explicitly ("<|endoftext|>", "[MASK]"). They are
+// matched in the raw text before any other processing, or, if they are marked `normalized`, after
+// normalization.
 #pragma once
 
 #include <algorithm>
@@ -18,29 +19,30 @@ namespace optimus {
 struct AddedToken {
   TokenId id = 0;
   std::string content;
-  std::string pattern;       // what is looked for: the content, normalized where `normalized` asks for it
-  bool single_word = false;  // not inside a word
-  bool lstrip = false;       // takes the spaces on its left with it
-  bool rstrip = false;       // and on its right
+  std::string pattern;       // the text to match: the content, normalized if `normalized` is set
+  bool single_word = false;  // matches only whole words
+  bool lstrip = false;       // the match includes the spaces on its left
+  bool rstrip = false;       // the match includes the spaces on its right
   bool normalized = true;
   bool special = false;
 };
 
-// Finds the patterns of some added tokens: the leftmost, and of those the longest. Immutable once filled.
+// Finds the leftmost match of the patterns of a set of added tokens, and the longest one at that position.
+// Immutable after the last add().
 class AddedTokenMatcher {
  public:
-  // Patterns are at most this long, so that matching is linear in the text.
-  static constexpr std::size_t kLongestPattern = 1024;
+  // Maximum length of a pattern in bytes, which keeps matching linear in the length of the text.
+  static constexpr std::size_t kMaxPatternBytes = 1024;
 
   bool is_empty() const { return tokens_.empty(); }
-  // Returns false, and changes nothing, when another token has the same pattern.
+  // Returns false and has no effect if another token has the same pattern.
   bool add(const AddedToken& token);
 
   struct Part {
     std::string_view text;
-    std::optional<TokenId> id;  // of an added token
+    std::optional<TokenId> id;  // set if the part is an added token
   };
-  // Cuts `text` into added tokens and what lies between them, from left to right. Parts are not empty.
+  // Splits `text` into added tokens and the text between them, from left to right. Parts are not empty.
   template <typename OnPart>
   void for_each_part(std::string_view text, const CharClasses& classes, OnPart&& on_part) const;
 
@@ -50,29 +52,30 @@ class AddedTokenMatcher {
     const AddedToken* token;
   };
   std::optional<Found> find(std::string_view text, std::size_t from) const;
-  bool is_word_apart(std::string_view text, const Found& found, const CharClasses& classes) const;
+  bool is_whole_word(std::string_view text, const Found& found, const CharClasses& classes) const;
 
   std::vector<AddedToken> tokens_;
-  ByteTrie patterns_;  // -> index into tokens_
+  ByteTrie patterns_;  // maps each pattern to its index in tokens_
   std::bitset<256> first_bytes_;
   std::optional<char> only_first_byte_;
 };
 
-std::size_t size_of_spaces_at_end(std::string_view text, const CharClasses& classes);
-std::size_t size_of_spaces_at_start(std::string_view text, const CharClasses& classes);
+std::size_t trailing_spaces_size(std::string_view text, const CharClasses& classes);
+std::size_t leading_spaces_size(std::string_view text, const CharClasses& classes);
 
 template <typename OnPart>
 void AddedTokenMatcher::for_each_part(std::string_view text, const CharClasses& classes,
                                       OnPart&& on_part) const {
-  std::size_t covered = 0, spaces_end = 0;  // spaces_end: up to where the last token took spaces on its right
+  // spaces_end: end of the spaces that the previous rstrip token took
+  std::size_t covered = 0, spaces_end = 0;
   std::optional<Found> found = find(text, 0);
   for (; found; found = find(text, found->end)) {
     auto [begin, end, token] = *found;
-    if (token->single_word && !is_word_apart(text, *found, classes)) continue;
+    if (token->single_word && !is_whole_word(text, *found, classes)) continue;
     if (token->lstrip && covered < begin)
-      begin -= size_of_spaces_at_end(text.substr(covered, begin - covered), classes);
+      begin -= trailing_spaces_size(text.substr(covered, begin - covered), classes);
     if (token->rstrip) {
-      if (end >= spaces_end) spaces_end = end + size_of_spaces_at_start(text.substr(end), classes);
+      if (end >= spaces_end) spaces_end = end + leading_spaces_size(text.substr(end), classes);
       end = spaces_end;
     }
     if (covered < begin) on_part(Part{text.substr(covered, begin - covered), std::nullopt});

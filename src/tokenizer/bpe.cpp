@@ -14,14 +14,15 @@
 namespace optimus {
 namespace {
 
-// Up to this many symbols, looking at all pairs again after each merge beats a heap.
+// Up to this number of symbols, scanning all pairs after each merge is faster than a heap.
 constexpr std::size_t kShortWord = 64;
-constexpr std::size_t kNumJoints = 1 << 18;
+constexpr std::size_t kNumPairSlots = 1 << 18;
 constexpr std::uint32_t kNoNeighbour = UINT32_MAX;
 
-// The place of the smallest number, of equal ones the first. Four comparisons at a time do not wait for each
-// other, which std::min_element's do: half the time of encoding text without spaces goes here.
-std::size_t place_of_smallest(const std::vector<std::uint32_t>& numbers) {
+// The index of the smallest number, the first one if there are several. Four independent comparisons at a
+// time avoid the dependency chain of std::min_element: encoding text without spaces spends half its time
+// here.
+std::size_t index_of_smallest(const std::vector<std::uint32_t>& numbers) {
   std::array<std::uint32_t, 4> smallest;
   smallest.fill(UINT32_MAX);
   std::size_t i = 0;
@@ -53,7 +54,7 @@ void MergeTable::reserve(std::size_t num_merges) {
 }
 
 void MergeTable::add(TokenId left, TokenId right, TokenId merged) {
-  ensure(merged_.size() < kMostMerges, "more than {} merges", kMostMerges);
+  ensure(merged_.size() < kMaxMerges, "more than {} merges", kMaxMerges);
   if ((merged_.size() + 1) * 4 > slots_.size() * 3) reserve(slots_.size());
   put(key_of(left, right), static_cast<std::uint32_t>(merged_.size()));
   merged_.push_back(merged);
@@ -63,7 +64,7 @@ Bpe::Bpe(const Vocabulary& vocabulary, MergeTable merges, const BpeOptions& opti
     : merges_(std::move(merges)), options_(options) {
   find_byte_ids(vocabulary);
   find_words(vocabulary);
-  find_joints(vocabulary);
+  find_mergeable_pairs(vocabulary);
 }
 
 void Bpe::find_byte_ids(const Vocabulary& vocabulary) {
@@ -91,14 +92,14 @@ void Bpe::find_words(const Vocabulary& vocabulary) {
   }
 }
 
-std::size_t Bpe::joint_of(char32_t left, char32_t right) {
-  return mix_bits((static_cast<std::uint64_t>(left) << 32) | right) % kNumJoints;
+std::size_t Bpe::pair_slot(char32_t left, char32_t right) {
+  return mix_bits((static_cast<std::uint64_t>(left) << 32) | right) % kNumPairSlots;
 }
 
-// Fills joints_, unless words may have symbols whose text is not the word's own.
-void Bpe::find_joints(const Vocabulary& vocabulary) {
+// Fills mergeable_pairs_, unless words may contain symbols whose text differs from the text of the word.
+void Bpe::find_mergeable_pairs(const Vocabulary& vocabulary) {
   if (options_.is_byte_level || options_.ignore_merges || !options_.byte_fallback || !has_all_bytes_) return;
-  std::vector<bool> is_byte(static_cast<std::size_t>(vocabulary.end())), joints(kNumJoints);
+  std::vector<bool> is_byte(static_cast<std::size_t>(vocabulary.end())), mergeable(kNumPairSlots);
   for (const TokenId id : byte_ids_) is_byte[static_cast<std::size_t>(id)] = true;
   bool is_safe = true;
   merges_.for_each_pair([&](TokenId left, TokenId right) {
@@ -107,26 +108,26 @@ void Bpe::find_joints(const Vocabulary& vocabulary) {
         left_text.empty() || right_text.empty())
       is_safe = false;
     else
-      joints[joint_of(decode_last_char(left_text).code_point, decode_char(right_text.data()).code_point)] =
-          true;
+      mergeable[pair_slot(decode_last_char(left_text).code_point,
+                          decode_char(right_text.data()).code_point)] = true;
   });
-  if (is_safe) joints_ = std::move(joints);
+  if (is_safe) mergeable_pairs_ = std::move(mergeable);
 }
 
-std::size_t Bpe::independent_front(std::string_view word) const {
-  if (joints_.empty()) return word.size();
+std::size_t Bpe::independent_prefix(std::string_view word) const {
+  if (mergeable_pairs_.empty()) return word.size();
   DecodedChar left = decode_char(word.data());
   std::size_t at = static_cast<std::size_t>(left.size);
   while (at < word.size()) {
     const DecodedChar right = decode_char(word.data() + at);
-    if (!joints_[joint_of(left.code_point, right.code_point)]) break;
+    if (!mergeable_pairs_[pair_slot(left.code_point, right.code_point)]) break;
     left = right;
     at += static_cast<std::size_t>(right.size);
   }
   return at;
 }
 
-void Bpe::start_with_bytes(std::string_view word, std::vector<TokenId>& ids) const {
+void Bpe::add_byte_symbols(std::string_view word, std::vector<TokenId>& ids) const {
   bool was_unknown = false;
   for (const char c : word) {
     const TokenId id = byte_ids_[static_cast<unsigned char>(c)];
@@ -139,8 +140,9 @@ void Bpe::start_with_bytes(std::string_view word, std::vector<TokenId>& ids) con
   }
 }
 
-void Bpe::start_with_characters(std::string_view word, std::vector<TokenId>& ids) const {
-  // An unknown token waits until a known character comes; tokens of bytes overtake it, as in the library.
+void Bpe::add_character_symbols(std::string_view word, std::vector<TokenId>& ids) const {
+  // The unknown token is emitted before the next known character, after the tokens of any bytes in between:
+  // the tokenizers library does the same.
   bool has_unknown = false;
   const auto put_unknown = [&] {
     if (std::exchange(has_unknown, false)) ids.push_back(*options_.unknown);
@@ -164,14 +166,14 @@ void Bpe::start_with_characters(std::string_view word, std::vector<TokenId>& ids
   put_unknown();
 }
 
-// The leftmost of the best pairs is merged until no pair is left that can be.
+// Merges the leftmost of the best pairs until no pair can be merged.
 void Bpe::merge_short(BpeScratch& scratch) const {
   std::vector<TokenId>& ids = scratch.ids;
-  std::vector<std::uint32_t>& ranks = scratch.ranks;  // of each symbol with the next
+  std::vector<std::uint32_t>& ranks = scratch.ranks;  // of each symbol with the next one
   ranks.clear();
   for (std::size_t i = 0; i + 1 < ids.size(); ++i) ranks.push_back(merges_.find(ids[i], ids[i + 1]));
   while (!ranks.empty()) {
-    const std::size_t i = place_of_smallest(ranks);
+    const std::size_t i = index_of_smallest(ranks);
     if (ranks[i] == MergeTable::kNone) break;
     ids[i] = merges_.merged(ranks[i]);
     ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(i) + 1);
@@ -181,7 +183,7 @@ void Bpe::merge_short(BpeScratch& scratch) const {
   }
 }
 
-// The same with a heap of (rank, position) over a linked list of symbols.
+// The same algorithm with a heap of (rank, position) over a linked list of symbols.
 void Bpe::merge_long(BpeScratch& scratch) const {
   std::vector<TokenId>& ids = scratch.ids;
   const auto size = static_cast<std::uint32_t>(ids.size());
@@ -204,7 +206,8 @@ void Bpe::merge_long(BpeScratch& scratch) const {
     const auto left = static_cast<std::uint32_t>(scratch.heap.back());
     scratch.heap.pop_back();
     const std::uint32_t right = ids[left] < 0 ? kNoNeighbour : scratch.next[left];
-    if (right == kNoNeighbour || merges_.find(ids[left], ids[right]) != rank) continue;  // merged meanwhile
+    // the pair was merged in the meantime
+    if (right == kNoNeighbour || merges_.find(ids[left], ids[right]) != rank) continue;
     ids[left] = merges_.merged(rank);
     ids[right] = -1;
     const std::uint32_t after = scratch.next[right], before = scratch.previous[left];
@@ -223,9 +226,9 @@ void Bpe::encode(std::string_view word, BpeScratch& scratch, std::vector<TokenId
     if (const std::optional<TokenId> whole = words_.id_of(word)) return out.push_back(*whole);
   scratch.ids.clear();
   if (options_.is_byte_level)
-    start_with_bytes(word, scratch.ids);
+    add_byte_symbols(word, scratch.ids);
   else
-    start_with_characters(word, scratch.ids);
+    add_character_symbols(word, scratch.ids);
   if (scratch.ids.size() <= kShortWord)
     merge_short(scratch);
   else

@@ -1,7 +1,7 @@
-// Byte-pair encoding: the symbols of a word are merged pair by pair, always the pair that was learned first.
+// Byte-pair encoding: repeatedly merges the adjacent pair of symbols that was learned first.
 //
-// Symbols are bytes (GPT-2, Llama 3, Qwen 2) or characters (Llama 2, Mistral), the latter with a token for
-// each byte of a character that the vocabulary does not have. Immutable after construction.
+// Symbols are bytes (GPT-2, Llama 3, Qwen 2) or characters (Llama 2, Mistral). Character vocabularies have
+// byte tokens for characters that they do not contain. Immutable after construction.
 #pragma once
 
 #include <array>
@@ -16,20 +16,22 @@
 
 namespace optimus {
 
-// Pairs of ids -> rank (the place in the list of merges) -> the id of both together.
+// Maps a pair of token ids to its rank (the index in the list of merges), and a rank to the id of the merged
+// token.
 class MergeTable {
  public:
   static constexpr std::uint32_t kNone = (1 << 20) - 1;
-  static constexpr std::size_t kMostMerges = kNone;
+  static constexpr std::size_t kMaxMerges = kNone;
 
   void reserve(std::size_t num_merges);
-  // The rank is the number of merges before it. A pair that comes again gets the later rank.
+  // The rank is the number of merges added before. If a pair is added again, the later rank replaces the
+  // earlier one.
   void add(TokenId left, TokenId right, TokenId merged);
 
-  // The rank, or kNone.
+  // Returns the rank, or kNone.
   std::uint32_t find(TokenId left, TokenId right) const {
     const std::uint64_t key = key_of(left, right), hash = key * kHash;
-    if (!may_have(hash)) return kNone;
+    if (!may_contain(hash)) return kNone;
     for (std::size_t slot = hash >> shift_;; slot = (slot + 1) & (slots_.size() - 1)) {
       const std::uint64_t found = slots_[slot];
       if ((found >> 20) == key) return static_cast<std::uint32_t>(found) & kNone;
@@ -38,7 +40,7 @@ class MergeTable {
   }
   TokenId merged(std::uint32_t rank) const { return merged_[rank]; }
 
-  // Calls on_pair(left, right), in no order.
+  // Calls on_pair(left, right) in unspecified order.
   template <typename OnPair>
   void for_each_pair(OnPair&& on_pair) const {
     for (const std::uint64_t slot : slots_)
@@ -51,30 +53,30 @@ class MergeTable {
   static std::uint64_t key_of(TokenId left, TokenId right) {
     return (static_cast<std::uint64_t>(left) << 22) | static_cast<std::uint64_t>(right);
   }
-  // Most pairs have no merge; this small set of hashes tells so without a cache miss, 15 times out of 16.
-  bool may_have(std::uint64_t hash) const {
+  // Most pairs have no merge. This Bloom filter rejects 15 of 16 of them without a cache miss.
+  bool may_contain(std::uint64_t hash) const {
     const std::uint64_t bit = hash >> (shift_ - 3);
     return ((present_[bit / 64] >> (bit % 64)) & 1) != 0;
   }
   void put(std::uint64_t key, std::uint32_t rank);
 
-  // 22 bits of left id, 22 of right id, 20 of rank: one word a merge, because cache misses here are what
-  // encoding waits for. Open addressing, a power of two.
+  // 22 bits of left id, 22 bits of right id, 20 bits of rank: one word per merge, because cache misses in
+  // this table dominate the time of encoding. Open addressing; the size is a power of two.
   std::vector<std::uint64_t> slots_ = std::vector<std::uint64_t>(16, kEmpty);
   int shift_ = 60;
-  std::vector<std::uint64_t> present_ = std::vector<std::uint64_t>(2);  // 8 bits a slot
-  std::vector<TokenId> merged_;                                         // by rank
+  std::vector<std::uint64_t> present_ = std::vector<std::uint64_t>(2);  // 8 bits per slot
+  std::vector<TokenId> merged_;                                         // indexed by rank
 };
 
 struct BpeOptions {
-  bool is_byte_level = false;  // the vocabulary is written in the byte-level alphabet; words are raw bytes
-  bool ignore_merges = false;  // a word that is a token is taken whole
+  bool is_byte_level = false;  // the vocabulary uses the byte-level alphabet; words are raw bytes
+  bool ignore_merges = false;  // a word that is itself a token is not split
   bool byte_fallback = false;  // unknown characters become "<0x..>" tokens
-  bool fuse_unknown = false;   // neighbouring unknown characters become one unknown token
+  bool fuse_unknown = false;   // adjacent unknown characters become one unknown token
   std::optional<TokenId> unknown = std::nullopt;
 };
 
-// One per thread.
+// Working memory of one thread.
 struct BpeScratch {
   std::vector<TokenId> ids;
   std::vector<std::uint32_t> ranks;
@@ -86,32 +88,32 @@ class Bpe {
  public:
   Bpe(const Vocabulary& vocabulary, MergeTable merges, const BpeOptions& options);
 
-  // Appends the ids of one word. Time is O(n log n) in the word's length.
+  // Appends the ids of one word in O(n log n) time, where n is the length of the word.
   void encode(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& out) const;
 
-  // Characters only: the end of a front part of `word` that can be encoded by itself because no merge ever
-  // reaches over its end. Cuts a text without spaces between words into words.
-  std::size_t independent_front(std::string_view word) const;
-  // Whether every byte has a token, so that no text is unknown.
+  // For character symbols only: the length of a prefix of `word` that can be encoded independently, because
+  // no merge crosses its end. Allows splitting text without spaces into words.
+  std::size_t independent_prefix(std::string_view word) const;
+  // Whether every byte has a token, so that any text can be encoded.
   bool has_all_bytes() const { return has_all_bytes_; }
 
  private:
   void find_byte_ids(const Vocabulary& vocabulary);
   void find_words(const Vocabulary& vocabulary);
-  void find_joints(const Vocabulary& vocabulary);
-  void start_with_bytes(std::string_view word, std::vector<TokenId>& ids) const;
-  void start_with_characters(std::string_view word, std::vector<TokenId>& ids) const;
+  void find_mergeable_pairs(const Vocabulary& vocabulary);
+  void add_byte_symbols(std::string_view word, std::vector<TokenId>& ids) const;
+  void add_character_symbols(std::string_view word, std::vector<TokenId>& ids) const;
   void merge_short(BpeScratch& scratch) const;
   void merge_long(BpeScratch& scratch) const;
-  static std::size_t joint_of(char32_t left, char32_t right);
+  static std::size_t pair_slot(char32_t left, char32_t right);
 
   MergeTable merges_;
   BpeOptions options_;
-  Vocabulary words_;                     // whole words and characters to look up; raw bytes when byte-level
+  Vocabulary words_;                     // whole words and characters for look-up; raw bytes if byte-level
   std::array<TokenId, 256> byte_ids_{};  // -1: not in the vocabulary
   bool has_all_bytes_ = false;
-  // Pairs of characters that some merge joins, as a set of hashes: false alarms are harmless.
-  std::vector<bool> joints_;
+  // Pairs of characters that a merge may join, as a set of hashes. False positives are harmless.
+  std::vector<bool> mergeable_pairs_;
 };
 
 }  // namespace optimus

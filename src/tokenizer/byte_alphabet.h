@@ -1,4 +1,5 @@
-// GPT-2's way to write any byte as a printable character: tokens of byte-level vocabularies are written so.
+// GPT-2's byte-level alphabet, which maps every byte to a printable character. Byte-level vocabularies use it
+// to write their tokens.
 #pragma once
 
 #include <array>
@@ -10,7 +11,8 @@
 
 namespace optimus {
 
-// The 256 characters, by byte: printable Latin-1 stands for itself, the other 68 bytes are U+0100 and up.
+// The 256 characters, indexed by byte: printable Latin-1 characters map to themselves, the other 68 bytes to
+// U+0100 and above.
 constexpr std::array<char32_t, 256> byte_alphabet() {
   std::array<char32_t, 256> result{};
   char32_t next = 256;
@@ -21,7 +23,7 @@ constexpr std::array<char32_t, 256> byte_alphabet() {
   return result;
 }
 
-// The bytes that a token stands for; nothing when a character is not of the alphabet.
+// The bytes that a token represents; nullopt if it contains a character outside the alphabet.
 std::optional<std::string> bytes_of_token(std::string_view token);
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// byte_tokenizer_json of tokenizer.h.
+// Implements byte_tokenizer_json of tokenizer.h.
 #include <array>
 
 #include "base/json.h"
@@ -7,8 +7,8 @@
 
 namespace optimus {
 
-// Byte-level pieces without a single merge: every byte is a token, id 0 to 255. Text is split into words only so that readers
-// can remember them; it changes no token.
+// A byte-level BPE without merges: every byte is a token, with ids 0 to 255. Text is split into words only so
+// that libraries can cache them; the split changes no token.
 std::string byte_tokenizer_json() {
   const std::unique_ptr<Tokenizer> bytes_alone = byte_tokenizer();
   const TokenId end_id = bytes_alone->end_of_document().value();

@@ -1,4 +1,4 @@
-// See fast_split.h. Each function tries the alternatives of its pattern in order.
+// Implements fast_split.h. Each function tries the alternatives of its pattern in order.
 #include "tokenizer/fast_split.h"
 
 namespace optimus {
@@ -15,7 +15,7 @@ constexpr std::string_view kQwen2Regex =
 
 constexpr std::uint16_t kNotOther = kLetter | kNumber | kSpace;
 
-// The rest of a text, read character by character.
+// Reads the rest of a text character by character.
 class Reader {
  public:
   Reader(const char* begin, const char* end, const CharClasses& classes)
@@ -23,7 +23,7 @@ class Reader {
 
   const char* at() const { return at_; }
   bool is_done() const { return at_ == end_; }
-  // The classes of the next character, 0 at the end.
+  // The classes of the next character; 0 at the end.
   std::uint16_t peek() const { return is_done() ? 0 : classes_->of(decode_char(at_).code_point); }
   bool next_is(char ascii) const { return !is_done() && *at_ == ascii; }
   bool next_is_newline() const { return next_is('\n') || next_is('\r'); }
@@ -51,7 +51,8 @@ class Reader {
   const CharClasses* classes_;
 };
 
-// 's 't 'm 'd 're 've 'll at `begin`, which points at the apostrophe; its end, or null.
+// The end of a contraction ('s 't 'm 'd 're 've 'll) at `begin`, which points to the apostrophe; null if
+// there is none.
 const char* contraction_end(const char* begin, const char* end, bool ignore_case) {
   const auto letter = [&](int i) -> char {
     if (end - begin <= i) return '\0';
@@ -63,12 +64,12 @@ const char* contraction_end(const char* begin, const char* end, bool ignore_case
   if (first == 'r' && second == 'e') return begin + 3;
   if (first == 'v' && second == 'e') return begin + 3;
   if (first == 'l' && second == 'l') return begin + 3;
-  // U+017F, the long s, is an s when case does not count.
+  // U+017F, the long s, matches s if case is ignored.
   if (ignore_case && first == '\xC5' && second == '\xBF') return begin + 3;
   return nullptr;
 }
 
-// \s+(?!\S)|\s+ : all spaces, but the last one stays with the word that follows.
+// \s+(?!\S)|\s+ : all spaces, except that the last one belongs to a following word.
 const char* spaces_end(const char* begin, Reader reader) {
   const char* last = begin;
   while ((reader.peek() & kSpace) != 0) {
@@ -96,7 +97,7 @@ const char* gpt2_end(const char* begin, const char* end, const CharClasses& clas
   return reader.at();
 }
 
-// \s*[\r\n]+ : up to the last line break among the spaces; else as spaces_end.
+// \s*[\r\n]+ : up to the last line break among the spaces; otherwise the same as spaces_end.
 const char* lines_or_spaces_end(const char* begin, const char* end, const CharClasses& classes) {
   Reader reader(begin, end, classes);
   const char* after_newline = nullptr;
@@ -108,13 +109,13 @@ const char* lines_or_spaces_end(const char* begin, const char* end, const CharCl
   return after_newline != nullptr ? after_newline : spaces_end(begin, Reader(begin, end, classes));
 }
 
-const char* llama3_end(const char* begin, const char* end, const CharClasses& classes, int most_digits) {
+const char* llama3_end(const char* begin, const char* end, const CharClasses& classes, int max_digits) {
   if (*begin == '\'')
     if (const char* contraction = contraction_end(begin, end, true)) return contraction;
   Reader reader(begin, end, classes);
   const std::uint16_t first = reader.peek();
   if ((first & kNumber) != 0) {
-    for (int i = 0; i < most_digits && (reader.peek() & kNumber) != 0; ++i) reader.skip();
+    for (int i = 0; i < max_digits && (reader.peek() & kNumber) != 0; ++i) reader.skip();
     return reader.at();
   }
   if ((first & kLetter) == 0 && !reader.next_is_newline()) reader.skip();

@@ -1,5 +1,5 @@
-// A quick hash of short texts, for tables that live inside one process. Not stable over releases: never
-// written to a file.
+// A fast hash of short strings for in-process tables. The values may change between releases and must not be
+// written to files.
 #pragma once
 
 #include <cstdint>

@@ -30,8 +30,8 @@ int combining_class(CodePoint c) {
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
 }
 
-// Puts each stretch of combining marks into canonical order. utf8proc's own way of it takes quadratic time on
-// long stretches.
+// Sorts each run of combining marks into canonical order. utf8proc's own implementation takes quadratic time
+// on long runs.
 void order_marks(std::vector<CodePoint>& run) {
   for (auto begin = run.begin(); begin != run.end();) {
     if (combining_class(*begin) == 0) {
@@ -46,14 +46,14 @@ void order_marks(std::vector<CodePoint>& run) {
 }
 
 void append_decomposed(CodePoint c, bool is_compatible, std::vector<CodePoint>& out) {
-  constexpr int kLongest = 32;  // U+FDFA becomes 18
-  utf8proc_int32_t parts[kLongest];
+  constexpr int kMaxLength = 32;  // U+FDFA decomposes into 18 code points
+  utf8proc_int32_t parts[kMaxLength];
   int boundary = 0;
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
                                                       (is_compatible ? UTF8PROC_COMPAT : 0));
   const auto count =
-      utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts, kLongest, options, &boundary);
-  ensure(count >= 0 && count <= kLongest, "decomposition of U+{:04X} failed: {}", static_cast<unsigned>(c),
+      utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts, kMaxLength, options, &boundary);
+  ensure(count >= 0 && count <= kMaxLength, "decomposition of U+{:04X} failed: {}", static_cast<unsigned>(c),
          count);
   out.insert(out.end(), parts, parts + count);
 }
@@ -82,7 +82,7 @@ void append_run(UnicodeForm form, std::string_view text, const CharClasses& clas
   for (const CodePoint c : run) append_utf8(c, out);
 }
 
-// Whether the form leaves the text alone; quick, because most text is stable.
+// Whether the text already has the normal form. A fast check, because most text does.
 bool is_stable(UnicodeForm form, std::string_view text, const CharClasses& classes) {
   const std::uint16_t unstable = unstable_classes(form);
   for (const char *at = text.data(), *end = at + text.size(); at != end;) {
@@ -97,7 +97,8 @@ bool is_stable(UnicodeForm form, std::string_view text, const CharClasses& class
   return true;
 }
 
-// BERT's normalizer in one pass: clean, space out Chinese, decompose, strip accents, lower.
+// BERT's normalizer in one pass: clean, put spaces around Chinese characters, decompose, strip accents,
+// convert to lower case.
 class BertPass {
  public:
   BertPass(const BertNormalizer& options, const CharClasses& classes, std::vector<CodePoint>& run,
@@ -128,7 +129,7 @@ class BertPass {
       decompose_or_emit(c, kind);
     }
   }
-  // Marks wait in run_ for their neighbours, because decomposing puts them in order.
+  // Decomposed marks are collected in run_ until it is complete, because canonical decomposition sorts them.
   void decompose_or_emit(CodePoint c, std::uint16_t kind) {
     if (options_.strip_accents && (kind & kNfdUnstable) != 0)
       append_decomposed(c, false, run_);
@@ -175,14 +176,15 @@ void append_normal_form(UnicodeForm form, std::string_view text, const CharClass
     const DecodedChar next = decode_char(text.data() + at);
     return classes.is(next.code_point, unstable) ? static_cast<std::size_t>(next.size) : 0;
   };
-  std::size_t copied = 0, previous = 0;  // previous: the last stable character, which marks may join
+  std::size_t copied = 0, previous = 0;  // previous: the last stable character, which marks may combine with
   for (std::size_t at = 0; at < text.size();) {
     if (size_if_unstable(at) == 0) {
       previous = at;
       at += static_cast<std::size_t>(decode_char(text.data() + at).size);
       continue;
     }
-    // A stable mark is one that only younger tables than the library's know as a mark: it stays where it is.
+    // A mark that is classified as stable is newer than the Unicode tables of the tokenizers library; it is
+    // left unchanged.
     const bool joins_previous = composes(form) && previous < at &&
                                 combining_class(decode_char(text.data() + previous).code_point) == 0;
     const std::size_t begin = joins_previous ? previous : at;
@@ -224,7 +226,8 @@ bool Normalizer::may_remove_text() const {
 
 std::string_view Normalizer::apply(std::string_view text, const CharClasses& classes,
                                    NormalizerScratch& scratch, RegexScratch& regex_scratch) const {
-  // The normal forms make at most 11 bytes of one; a file may chain replacements that double a text each.
+  // A normal form expands a byte to at most 11 bytes. The limit is needed because a file may chain
+  // replacements that double the text each time.
   const std::size_t num_bytes = text.size(), largest = 32 * num_bytes + (64 << 10);
   for (const NormalizerStep& step : steps_) {
     const auto* const form = std::get_if<UnicodeForm>(&step);
@@ -243,7 +246,7 @@ std::string_view Normalizer::apply(std::string_view text, const CharClasses& cla
       append_replaced(std::get<Replace>(step), text, regex_scratch, out);
     if (out.size() > largest)
       throw UserError(
-          "the tokenizer's normalizer makes {} bytes out of a text of {}; at most {} are supported",
+          "the tokenizer's normalizer produces {} bytes from a text of {} bytes; at most {} are supported",
           out.size(), num_bytes, largest);
     scratch.text.swap(scratch.other_text);
     text = scratch.text;

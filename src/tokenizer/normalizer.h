@@ -1,5 +1,5 @@
-// What happens to the text before it is split: Unicode normal forms, BERT's cleaning, replacements. A list of
-// steps, each from text to text. Read next: pre_tokenizer.h.
+// Text normalization before splitting: Unicode normal forms, BERT's cleaning, replacements. A normalizer is a
+// list of steps, each of which transforms the text. Read next: pre_tokenizer.h.
 #pragma once
 
 #include <string>
@@ -30,7 +30,7 @@ struct Replace {
 };
 using NormalizerStep = std::variant<UnicodeForm, BertNormalizer, Lowercase, Prepend, Replace>;
 
-// One per thread.
+// Working memory of one thread.
 struct NormalizerScratch {
   std::string text, other_text;
   std::vector<CodePoint> run;
@@ -40,10 +40,11 @@ class Normalizer {
  public:
   void add(NormalizerStep step) { steps_.push_back(std::move(step)); }
   bool is_empty() const { return steps_.empty(); }
-  // Whether a text's first characters may vanish.
+  // Whether a step may remove characters at the start of a text.
   bool may_remove_text() const;
 
-  // `text` is valid UTF-8 and does not lie in `scratch`. The result is `text` itself or lies in `scratch`.
+  // `text` must be valid UTF-8 and must not point into `scratch`. The result is `text` itself or points into
+  // `scratch`.
   std::string_view apply(std::string_view text, const CharClasses& classes, NormalizerScratch& scratch,
                          RegexScratch& regex_scratch) const;
 
@@ -51,11 +52,11 @@ class Normalizer {
   std::vector<NormalizerStep> steps_;
 };
 
-// Appends the normal form of `text`. `run` is scratch.
+// Appends the normal form of `text`. `run` is working memory.
 void append_normal_form(UnicodeForm form, std::string_view text, const CharClasses& classes,
                         std::vector<CodePoint>& run, std::string& out);
 
-// Replaces every occurrence of the pattern, as the Replace steps of normalizers and decoders do.
+// Replaces every occurrence of the pattern. Used by the Replace steps of normalizers and decoders.
 void append_replaced(const Replace& replace, std::string_view text, RegexScratch& scratch, std::string& out);
 
 }  // namespace optimus

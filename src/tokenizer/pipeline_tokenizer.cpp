@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-// Everything an encoding thread writes to.
+// The working memory of one encoding thread.
 struct Scratch {
   WordCache cache;
   BpeScratch bpe;
@@ -20,7 +20,7 @@ struct Scratch {
   PreTokenizerScratch pre_tokenizer;
   RegexScratch regex;
 
-  // After one huge word or document the memory is given back.
+  // Whether a very large word or document has enlarged the buffers, so that they should be freed.
   bool is_bloated() const {
     constexpr std::size_t kMany = 1 << 20;
     std::size_t num_bytes = normalizer.text.capacity() + normalizer.other_text.capacity();
@@ -29,7 +29,7 @@ struct Scratch {
   }
 };
 
-// Scratches that no thread uses at the moment. Caches stay warm from one call to the next.
+// A pool of Scratch objects that are currently unused. Reusing them keeps their caches warm across calls.
 class ScratchPool {
  public:
   std::unique_ptr<Scratch> take() {
@@ -54,7 +54,7 @@ class ScratchPool {
   std::vector<std::unique_ptr<Scratch>> free_;
 };
 
-// Encodes one text. Lives as long as the call.
+// Encodes one text. Exists for the duration of one call.
 class Encoding {
  public:
   Encoding(const TokenizerParts& parts, Scratch& scratch, std::vector<TokenId>& out)
@@ -68,13 +68,13 @@ class Encoding {
         segment(part.text, part.text.data() == text.data());
     });
   }
-  // The model's words, from the pre-tokenizer.
+  // Receives the words from the pre-tokenizer and encodes them with the model.
   void operator()(std::string_view word, const char* readable_end) {
     if (scratch_.cache.find(word, readable_end, out_)) return;
     if (const auto* bpe = std::get_if<Bpe>(&*parts_.model))
       bpe_word(*bpe, word, readable_end);
     else
-      remember(word, [&] { std::get<WordPiece>(*parts_.model).encode(word, out_); });
+      encode_and_cache(word, [&] { std::get<WordPiece>(*parts_.model).encode(word, out_); });
   }
 
  private:
@@ -93,14 +93,14 @@ class Encoding {
   }
   void bpe_word(const Bpe& bpe, std::string_view word, const char* readable_end) {
     while (!word.empty()) {
-      const std::string_view part = word.substr(0, bpe.independent_front(word));
+      const std::string_view part = word.substr(0, bpe.independent_prefix(word));
       word.remove_prefix(part.size());
       if (!scratch_.cache.find(part, readable_end, out_))
-        remember(part, [&] { bpe.encode(part, scratch_.bpe, out_); });
+        encode_and_cache(part, [&] { bpe.encode(part, scratch_.bpe, out_); });
     }
   }
   template <typename Encode>
-  void remember(std::string_view word, Encode&& encode) {
+  void encode_and_cache(std::string_view word, Encode&& encode) {
     const std::size_t num_before = out_.size();
     encode();
     scratch_.cache.insert(word, std::span(out_).subspan(num_before));
@@ -124,7 +124,7 @@ class PipelineTokenizer final : public Tokenizer {
 
   void encode(std::string_view text, std::vector<TokenId>& out) const override {
     if (text.size() > INT32_MAX)
-      throw UserError("a text of {} bytes is too long for the tokenizer, at most {} are supported",
+      throw UserError("the text has {} bytes, which is too long for the tokenizer; at most {} are supported",
                       text.size(), INT32_MAX);
     std::string repaired;
     if (!is_valid_utf8(text)) text = repaired = repair_utf8(text);
@@ -187,7 +187,7 @@ class PipelineTokenizer final : public Tokenizer {
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_pipeline_tokenizer(TokenizerParts parts) {
-  ensure(parts.model.has_value(), "a tokenizer without a model");
+  ensure(parts.model.has_value(), "the tokenizer has no model");
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }
 

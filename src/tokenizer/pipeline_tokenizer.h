@@ -1,5 +1,5 @@
-// A tokenizer as a file describes it: added tokens -> normalizer -> pre-tokenizer -> model, and back through
-// the decoder. tokenizer_json.h makes the parts.
+// A tokenizer as described by a file: added tokens -> normalizer -> pre-tokenizer -> model for encoding, and
+// a decoder for the reverse direction. tokenizer_json.h creates the parts.
 #pragma once
 
 #include <memory>
@@ -22,13 +22,13 @@ namespace optimus {
 struct TokenizerParts {
   std::string source_json;
   CharClasses classes;
-  Vocabulary vocabulary;                 // the model's own
-  std::vector<AddedToken> added_tokens;  // of different contents and ids
+  Vocabulary vocabulary;                 // the vocabulary of the model, without added tokens
+  std::vector<AddedToken> added_tokens;  // contents and ids are unique
   AddedTokenMatcher raw_tokens, normalized_tokens;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  std::optional<std::variant<Bpe, WordPiece>> model;  // always there in the end
-  std::vector<TokenId> before, after;                 // what encode_with_specials puts around
+  std::optional<std::variant<Bpe, WordPiece>> model;  // set before make_pipeline_tokenizer() is called
+  std::vector<TokenId> before, after;  // tokens that encode_with_specials adds before and after the text
   TokenDecoder decoder;
 };
 

@@ -4,7 +4,8 @@
 namespace optimus {
 namespace {
 
-// Turns matches and the parts between them into pieces, as the behaviour says. Parts come from left to right.
+// Converts matches and the text between them into pieces according to the behavior. The parts must arrive
+// from left to right.
 class PieceBuilder {
  public:
   PieceBuilder(std::string_view text, SplitBehavior behavior, PieceSink sink)
@@ -33,7 +34,7 @@ class PieceBuilder {
   void finish() { emit(begin_, end_); }
 
  private:
-  // Lengthens the waiting piece, or sends it off and lets the part wait.
+  // Extends the pending piece, or emits it and makes the part the new pending piece.
   void join_if(bool joins, std::size_t begin, std::size_t end) {
     if (!joins) {
       emit(begin_, end_);
@@ -92,7 +93,7 @@ void split_words(std::string_view text, const CharClasses& classes, PieceSink si
   }
 }
 
-// The text with spaces replaced and, where the scheme says so, the replacement in front.
+// The text with spaces replaced and, if the scheme requires it, the replacement character prepended.
 std::string_view with_metaspaces(const Metaspace& step, std::string_view text, bool is_text_start,
                                  std::string& out) {
   const bool starts_with_one = text.starts_with(' ') || text.starts_with(step.replacement);
@@ -111,12 +112,12 @@ std::string_view with_metaspaces(const Metaspace& step, std::string_view text, b
 
 struct StepContext {
   const CharClasses& classes;
-  std::string& text;  // for steps that change theirs
+  std::string& text;  // buffer for steps that change the text
   RegexScratch& regex;
   bool is_text_start;
 };
 
-// One overload a step: cuts `piece` and hands the pieces on.
+// One overload per step: splits `piece` and passes the resulting pieces to `sink`.
 void cut(const FastSplit& step, std::string_view piece, StepContext& context, PieceSink sink) {
   const char* const end = piece.data() + piece.size();
   for (const char* at = piece.data(); at != end;) {
@@ -163,8 +164,8 @@ void cut(const Metaspace& step, std::string_view piece, StepContext& context, Pi
   builder.finish();
 }
 
-// Steps from `index` on, applied to one piece.
-struct Cutter {
+// Applies the steps from `index` on to one piece.
+struct StepRunner {
   const std::vector<PreTokenizerStep>& steps;
   const CharClasses& classes;
   PreTokenizerScratch& scratch;
@@ -177,7 +178,7 @@ struct Cutter {
     auto next = [&](std::string_view part, const char*) {
       run(index + 1, part, is_text_start && part.data() == piece.data());
     };
-    // The last step hands its pieces over without a detour.
+    // The last step passes its pieces directly to the sink.
     const PieceSink out = index + 1 == steps.size() ? sink : PieceSink(next);
     std::visit([&](const auto& step) { cut(step, piece, context, out); }, steps[index]);
   }
@@ -189,7 +190,7 @@ void PreTokenizer::run(std::string_view text, bool is_text_start, const CharClas
                        PreTokenizerScratch& scratch, RegexScratch& regex_scratch, PieceSink sink) const {
   if (text.empty()) return;
   scratch.texts.resize(steps_.size());
-  Cutter{steps_, classes, scratch, regex_scratch, sink}.run(0, text, is_text_start);
+  StepRunner{steps_, classes, scratch, regex_scratch, sink}.run(0, text, is_text_start);
 }
 
 }  // namespace optimus

@@ -1,6 +1,6 @@
-// How a normalized text is cut into the words that the model sees: a list of steps, each of which cuts a
-// piece into smaller ones (and may change it). Pieces flow through the steps one by one; nothing is
-// collected. Read next: bpe.h, wordpiece.h.
+// Pre-tokenization: splits normalized text into the words that the model encodes. A pre-tokenizer is a list
+// of steps, each of which splits a piece into smaller ones and may change it. Pieces pass through all steps
+// one at a time; no intermediate list is built. Read next: bpe.h, wordpiece.h.
 #pragma once
 
 #include <string>
@@ -15,28 +15,29 @@
 
 namespace optimus {
 
-// What becomes of the matches of a splitting pattern.
+// Treatment of the matches of a splitting pattern.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// A pattern known by hand; it covers the text, so all behaviours that keep matches are the same.
+// A pattern with a hand-written implementation. It covers the whole text, so all behaviors that keep the
+// matches are equivalent.
 struct FastSplit {
   FastPattern pattern;
 };
 struct PatternSplit {
   std::variant<std::string, SplitRegex> pattern;
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  bool invert = false;  // what lies between matches counts as the match
+  bool invert = false;  // the text between matches counts as the match
 };
-// Each character of the classes is a match by itself.
+// Each character of the classes is a match of its own.
 struct ClassSplit {
   std::uint16_t any_of;
   SplitBehavior behavior;
 };
-// Runs of \w, and runs of what is neither \w nor space; spaces vanish.
+// Splits into runs of \w and runs of characters that are neither \w nor space; removes the spaces.
 struct WordSplit {};
-// A space in front of a piece that has none.
+// Prepends a space to a piece that does not start with one.
 struct PrefixSpace {};
-// Spaces become the replacement character; pieces begin with it.
+// Replaces spaces by the replacement character and splits before each of them.
 struct Metaspace {
   enum class Prepend { kFirst, kNever, kAlways };
   std::string replacement;  // one character
@@ -45,8 +46,8 @@ struct Metaspace {
 };
 using PreTokenizerStep = std::variant<FastSplit, PatternSplit, ClassSplit, WordSplit, PrefixSpace, Metaspace>;
 
-// Who takes the pieces: any callable (piece, readable_end) that outlives the call it is passed to.
-// readable_end: how far the memory around the piece may be read, which makes quick look-ups quicker.
+// Receives the pieces: refers to a callable (piece, readable_end), which must outlive the call that the sink
+// is passed to. readable_end: the end of the readable memory around the piece, which allows faster look-ups.
 class PieceSink {
  public:
   template <typename Callable>
@@ -64,9 +65,9 @@ class PieceSink {
   void (*call_)(void*, std::string_view, const char*);
 };
 
-// One per thread.
+// Working memory of one thread.
 struct PreTokenizerScratch {
-  std::vector<std::string> texts;  // by step, for steps that change the text
+  std::vector<std::string> texts;  // indexed by step, for steps that change the text
 };
 
 class PreTokenizer {
@@ -74,8 +75,8 @@ class PreTokenizer {
   void add(PreTokenizerStep step) { steps_.push_back(std::move(step)); }
   const std::vector<PreTokenizerStep>& steps() const { return steps_; }
 
-  // Hands the non-empty pieces of `text` (valid UTF-8) to `sink` from left to right. `is_text_start`: the
-  // text is the beginning of what the caller was given.
+  // Passes the non-empty pieces of `text` (valid UTF-8) to `sink` from left to right. `is_text_start`: `text`
+  // starts at the beginning of the input of the caller.
   void run(std::string_view text, bool is_text_start, const CharClasses& classes,
            PreTokenizerScratch& scratch, RegexScratch& regex_scratch, PieceSink sink) const;
 

@@ -1,4 +1,4 @@
-// See split_regex.h. PCRE2's objects are C handles; the two structs here own them.
+// Implements split_regex.h. PCRE2's objects are C handles; the two structs here own them.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/split_regex.h"
 
@@ -15,7 +15,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kLongestPattern = 10'000;
+constexpr std::size_t kMaxPatternBytes = 10'000;
 
 bool is_general_category(std::string_view name) {
   if (name.empty() || name.size() > 2) return false;
@@ -26,15 +26,15 @@ bool is_general_category(std::string_view name) {
   return false;
 }
 
-// Walks over a pattern once and writes it again for PCRE2.
+// Translates a pattern into PCRE2 syntax in one pass.
 class Translator {
  public:
   Translator(std::string_view pattern, const std::string& where) : pattern_(pattern), where_(where) {}
 
   std::string run() {
-    if (pattern_.size() > kLongestPattern)
+    if (pattern_.size() > kMaxPatternBytes)
       throw UserError("{} is {} bytes long, at most {} are supported", where_, pattern_.size(),
-                      kLongestPattern);
+                      kMaxPatternBytes);
     while (at_ < pattern_.size()) {
       if (pattern_[at_] == '\\')
         escape();
@@ -59,7 +59,7 @@ class Translator {
   void escape() {
     if (at_ + 1 >= pattern_.size()) refuse("a \\ at the end");
     const char c = pattern_[at_ + 1];
-    if (c == 's' || c == 'S') {  // PCRE2 counts U+180E as a space, Unicode does not
+    if (c == 's' || c == 'S') {  // PCRE2 treats U+180E as a space, Unicode does not
       out_ += c == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
       at_ += 2;
     } else if (c == 'p' || c == 'P') {
@@ -68,7 +68,7 @@ class Translator {
                (!in_class_ && std::string_view("AzZ").find(c) != std::string_view::npos)) {
       copy(2);
     } else if (static_cast<unsigned char>(c) < 0x80 && !std::isalnum(static_cast<unsigned char>(c))) {
-      copy(2);  // punctuation that stands for itself
+      copy(2);  // escaped punctuation is a literal
     } else {
       refuse(fmt::format("the escape \\{}", pattern_.substr(at_ + 1, 1)));
     }
@@ -84,7 +84,7 @@ class Translator {
     const bool is_plain =
         std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalpha(c) || c == '_'; });
     if (name.empty() || !is_plain) refuse(fmt::format("the property {}", in_quotes(name)));
-    // A bare script name would mean "script extensions" to PCRE2.
+    // PCRE2 interprets a bare script name as "script extensions".
     out_ += fmt::format("\\{}{{{}{}{}}}", pattern_[at_ + 1], is_negated ? "^" : "",
                         is_general_category(name) ? "" : "sc:", name);
     at_ = close + 1;
@@ -107,7 +107,7 @@ class Translator {
     } else if (next_is("{,")) {
       refuse("{,n}");
     } else if (next_is("}+")) {
-      refuse("{…}+");  // possessive there, greedy here
+      refuse("{…}+");  // possessive in Oniguruma, greedy in PCRE2
     } else {
       copy(1);
     }
@@ -175,16 +175,15 @@ SplitRegex::SplitRegex(std::string_view pattern, std::string where)
       pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
   if (!context) throw std::bad_alloc();
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  // ^ and $ are about lines in Ruby's dialect, always.
+  // In Ruby syntax, ^ and $ always match at line boundaries.
   const std::uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
   int error = 0;
   PCRE2_SIZE offset = 0;
   compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options,
                                   &error, &offset, context.get());
   if (compiled_->code == nullptr)
-    throw UserError("{}: the pattern {} is not understood: {}", where_, in_quotes(pattern, 200),
-                    message_of(error));
-  pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE);  // without it, matching works too
+    throw UserError("{}: the pattern {} is invalid: {}", where_, in_quotes(pattern, 200), message_of(error));
+  pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE);  // if this fails, PCRE2 interprets the pattern
 }
 
 SplitRegex::~SplitRegex() = default;
@@ -193,7 +192,7 @@ SplitRegex::SplitRegex(SplitRegex&&) noexcept = default;
 std::optional<SplitRegex::Match> SplitRegex::find(std::string_view text, std::size_t from,
                                                   RegexScratch& scratch) const {
   RegexScratch::Memory& memory = *scratch.memory_;
-  // A sane pattern may step once back over a long run ("\s*[\r\n]+" over spaces), not more than that.
+  // A reasonable pattern may backtrack once over a long run ("\s*[\r\n]+" over spaces), but not more.
   const std::size_t limit = std::min<std::size_t>(50'000 + 8 * text.size(), UINT32_MAX);
   pcre2_set_match_limit(memory.context, static_cast<std::uint32_t>(limit));
   pcre2_set_depth_limit(memory.context, static_cast<std::uint32_t>(limit));
@@ -209,7 +208,7 @@ std::optional<SplitRegex::Match> SplitRegex::find(std::string_view text, std::si
                     message_of(result));
   const PCRE2_SIZE* const range = pcre2_get_ovector_pointer(memory.match);
   if (range[0] < from || range[1] < range[0])
-    throw UserError("{}: the pattern matches what it has passed already", where_);
+    throw UserError("{}: the pattern returned a match before the search position", where_);
   return Match{range[0], range[1]};
 }
 

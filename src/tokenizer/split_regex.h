@@ -1,8 +1,9 @@
-// Regular expressions of tokenizer files, run by PCRE2 with its just-in-time compiler.
+// Regular expressions of tokenizer files, executed by PCRE2 with its just-in-time compiler.
 //
-// Files are written for the Oniguruma library (Ruby's dialect). Constructs that mean something else there, or
-// nothing, are refused by name; the rest is translated. Letters younger than PCRE2's Unicode tables are
-// classed as PCRE2 does. The patterns of GPT-2, Llama 3 and Qwen 2 do not come here: see fast_split.h.
+// The files are written for the Oniguruma library (Ruby syntax). Constructs that PCRE2 interprets differently
+// or does not support are rejected with a message that names them; the rest is translated. Characters that
+// are newer than PCRE2's Unicode tables have the classes that PCRE2 assigns. The patterns of GPT-2, Llama 3
+// and Qwen 2 are implemented in fast_split.h instead.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +14,10 @@
 
 namespace optimus {
 
-// The pattern in PCRE2's dialect. `where` names the place in the file for the UserError.
+// The pattern in PCRE2 syntax. `where` is the place in the file that a UserError names.
 std::string translate_pattern(std::string_view oniguruma, const std::string& where);
 
-// Memory for running any SplitRegex; one per thread.
+// Working memory for matching with any SplitRegex; one per thread.
 class RegexScratch {
  public:
   RegexScratch();
@@ -29,10 +30,10 @@ class RegexScratch {
   std::unique_ptr<Memory> memory_;
 };
 
-// Compiled once, used by any number of threads at once.
+// A compiled pattern. May be used by several threads at the same time.
 class SplitRegex {
  public:
-  // Throws UserError that starts with `where` when the pattern is not understood.
+  // Throws a UserError that starts with `where` if the pattern is invalid or not supported.
   SplitRegex(std::string_view pattern, std::string where);
   ~SplitRegex();
   SplitRegex(SplitRegex&&) noexcept;
@@ -41,12 +42,12 @@ class SplitRegex {
     std::size_t begin, end;
   };
 
-  // The first match that begins at or after `from`. `text` is valid UTF-8. Throws UserError when the pattern
-  // needs more steps than a sane one would: time is bounded for hostile patterns too.
+  // The first match that begins at or after `from`. `text` must be valid UTF-8. Throws a UserError if
+  // matching exceeds a step limit, which bounds the time for malicious patterns.
   std::optional<Match> find(std::string_view text, std::size_t from, RegexScratch& scratch) const;
 
-  // Calls on_part(begin, end, is_match) for the matches and for what lies between them, from left to right.
-  // An empty match right after another match does not count.
+  // Calls on_part(begin, end, is_match) for the matches and for the text between them, from left to right. An
+  // empty match directly after another match is ignored.
   template <typename OnPart>
   void for_each_part(std::string_view text, RegexScratch& scratch, OnPart&& on_part) const;
 
@@ -64,7 +65,7 @@ void SplitRegex::for_each_part(std::string_view text, RegexScratch& scratch, OnP
     const std::optional<Match> match = find(text, from, scratch);
     if (!match) break;
     if (match->begin == match->end && last_end == match->end) {
-      do ++from;  // to the next character
+      do ++from;  // advance to the next character
       while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80);
       continue;
     }

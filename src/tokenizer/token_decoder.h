@@ -1,4 +1,5 @@
-// From tokens back to text: a list of steps over the tokens' texts, which are joined at the end.
+// Decoding: converts tokens back to text by a list of steps on the texts of the tokens, which are joined at
+// the end.
 #pragma once
 
 #include <string>
@@ -9,23 +10,24 @@
 
 namespace optimus {
 
-// Characters of the byte-level alphabet become bytes; what is not UTF-8 then becomes U+FFFD.
+// Converts characters of the byte-level alphabet to bytes; invalid UTF-8 then becomes U+FFFD.
 struct ByteLevelDecoder {};
-// The prefix vanishes, other tokens get a space in front; `cleanup` takes back the spaces before punctuation.
+// Removes the prefix and puts a space before all other tokens; `cleanup` removes the spaces before
+// punctuation.
 struct WordPieceDecoder {
   std::string prefix;
   bool cleanup = true;
 };
 struct MetaspaceDecoder {
   CodePoint replacement = 0x2581;
-  bool drops_first = true;  // the replacement in front of the first token
+  bool drops_first = true;  // removes the replacement character at the start of the first token
 };
-// "<0x41>" becomes the byte; bytes that are not UTF-8 become a U+FFFD each.
+// Converts "<0x41>" to the byte; each byte that is not valid UTF-8 becomes one U+FFFD.
 struct ByteFallbackDecoder {};
 struct FuseDecoder {};
 struct StripDecoder {
   CodePoint content = ' ';
-  std::size_t at_start = 0, at_end = 0;  // how many at most
+  std::size_t at_start = 0, at_end = 0;  // maximum numbers of characters to remove
 };
 using DecoderStep = std::variant<ByteLevelDecoder, WordPieceDecoder, MetaspaceDecoder, ByteFallbackDecoder,
                                  FuseDecoder, StripDecoder, Replace>;
@@ -33,7 +35,7 @@ using DecoderStep = std::variant<ByteLevelDecoder, WordPieceDecoder, MetaspaceDe
 class TokenDecoder {
  public:
   void add(DecoderStep step) { steps_.push_back(std::move(step)); }
-  // Without steps, tokens are joined by spaces.
+  // Without steps, the tokens are joined by spaces.
   std::string decode(std::vector<std::string> tokens) const;
 
  private:

@@ -1,4 +1,4 @@
-// What a token is called in memory and in token files.
+// The type of token ids in memory and in token files.
 #pragma once
 
 #include <cstdint>

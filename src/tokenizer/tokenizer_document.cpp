@@ -10,10 +10,10 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kDeepest = 100;
-constexpr std::size_t kLargestText = std::size_t{1} << 30;
+constexpr std::size_t kMaxDepth = 100;
+constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
 
-// Takes the parser's events and builds the document.
+// Receives the events of the JSON parser and builds the document.
 class DocumentBuilder final : public nlohmann::json_sax<Json> {
  public:
   DocumentBuilder(std::string_view text, const std::string& source) : text_(text), source_(source) {}
@@ -22,31 +22,31 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   bool null() override { return scalar(nullptr); }
   bool boolean(bool value) override { return scalar(value); }
   bool number_float(number_float_t value, const string_t&) override { return scalar(value); }
-  bool binary(binary_t&) override { return false; }  // does not occur in text
+  bool binary(binary_t&) override { return false; }  // does not occur in JSON text
 
   bool number_integer(number_integer_t value) override {
-    if (table_ == Table::kVocab) refuse_id(fmt::to_string(value));
+    if (table_ == Table::kVocab) reject_id(fmt::to_string(value));
     return scalar(value);
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (table_ != Table::kVocab) return scalar(value);
-    if (value > static_cast<number_unsigned_t>(kLargestTokenId)) refuse_id(fmt::to_string(value));
+    if (value > static_cast<number_unsigned_t>(kMaxTokenId)) reject_id(fmt::to_string(value));
     add_token(static_cast<TokenId>(value));
     return true;
   }
   bool string(string_t& value) override {
     if (table_ != Table::kMerges) return scalar(std::move(value));
     if (!in_pair_)
-      add_written_merge(value);
+      add_merge_text(value);
     else if (num_in_pair_ < 2)
       pair_[num_in_pair_++] = std::move(value);
     else
-      refuse_merge();
+      reject_merge();
     return true;
   }
 
   bool start_object(std::size_t) override {
-    if (table_ != Table::kNone) refuse_nested();
+    if (table_ != Table::kNone) reject_nested();
     if (is_model_member("vocab")) return open_table(Table::kVocab, document_.has_vocabulary);
     return open(Json::object());
   }
@@ -62,20 +62,20 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
       num_in_pair_ = 0;
       return true;
     }
-    if (table_ != Table::kNone) refuse_nested();
+    if (table_ != Table::kNone) reject_nested();
     if (is_model_member("merges")) return open_table(Table::kMerges, document_.has_merges);
     return open(Json::array());
   }
   bool end_array() override {
     if (!in_pair_) return close();
-    if (num_in_pair_ != 2) refuse_merge();
+    if (num_in_pair_ != 2) reject_merge();
     document_.merges.add(pair_[0], pair_[1]);
     in_pair_ = false;
     return true;
   }
 
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
-    parse_json(text_, source_);  // says where and what
+    parse_json(text_, source_);  // throws with the place and the cause
     throw UserError("{}: not valid JSON", source_);
   }
 
@@ -91,7 +91,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool open(Json value) {
-    if (open_.size() >= kDeepest) throw UserError("{}: nested deeper than {} levels", source_, kDeepest);
+    if (open_.size() >= kMaxDepth) throw UserError("{}: nested deeper than {} levels", source_, kMaxDepth);
     Json* const place = put(std::move(value));
     keys_.push_back(open_.empty() ? "" : key_);
     open_.push_back(place);
@@ -106,7 +106,8 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     }
     return true;
   }
-  // Into the innermost open list or object; the address stays good while that is innermost.
+  // Adds the value to the innermost open list or object. The returned address stays valid while that one is
+  // innermost.
   Json* put(Json value) {
     if (open_.empty()) return &(document_.rest = std::move(value));
     Json& inside = *open_.back();
@@ -115,55 +116,55 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
       return &inside.back();
     }
     const auto [place, is_new] = inside.emplace(key_, std::move(value));
-    if (!is_new) throw UserError("{}: key {} stands twice in one object", source_, in_quotes(key_));
+    if (!is_new) throw UserError("{}: key {} appears twice in one object", source_, in_quotes(key_));
     return &*place;
   }
   bool scalar(Json value) {
-    if (table_ == Table::kVocab) refuse_id(value.dump(-1, ' ', false, Json::error_handler_t::replace));
-    if (table_ == Table::kMerges) refuse_merge();
+    if (table_ == Table::kVocab) reject_id(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+    if (table_ == Table::kMerges) reject_merge();
     put(std::move(value));
     return true;
   }
 
   void add_token(TokenId id) {
     switch (document_.vocabulary.add(key_, id)) {
-      case Vocabulary::Added::kYes:
+      case Vocabulary::Added::kAdded:
         return;
-      case Vocabulary::Added::kTokenTwice:
+      case Vocabulary::Added::kDuplicateToken:
         throw UserError("{}: model.vocab has the token {} twice", source_, in_quotes(key_));
-      case Vocabulary::Added::kIdTwice:
+      case Vocabulary::Added::kDuplicateId:
         throw UserError("{}: model.vocab has the id {} twice, for {} and for {}", source_, id,
                         in_quotes(document_.vocabulary.token_of(id)), in_quotes(key_));
     }
   }
-  // "left right", the older notation.
-  void add_written_merge(std::string_view text) {
+  // Adds a merge in the older notation "left right".
+  void add_merge_text(std::string_view text) {
     if (text.starts_with("#version")) return;
     const std::size_t space = text.find(' ');
     if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos)
-      throw UserError("{}: model.merges[{}] must be two tokens with a space between, found {}", source_,
+      throw UserError("{}: model.merges[{}] must be two tokens separated by one space, found {}", source_,
                       document_.merges.size(), in_quotes(text));
     document_.merges.add(text.substr(0, space), text.substr(space + 1));
   }
 
-  [[noreturn]] void refuse_id(const std::string& found) const {
+  [[noreturn]] void reject_id(const std::string& found) const {
     throw UserError("{}: model.vocab: the id of {} must be a whole number from 0 to {}, found {}", source_,
-                    in_quotes(key_), kLargestTokenId, in_quotes(found));
+                    in_quotes(key_), kMaxTokenId, in_quotes(found));
   }
-  [[noreturn]] void refuse_merge() const {
-    throw UserError("{}: model.merges[{}] must be two texts", source_, document_.merges.size());
+  [[noreturn]] void reject_merge() const {
+    throw UserError("{}: model.merges[{}] must be two strings", source_, document_.merges.size());
   }
-  [[noreturn]] void refuse_nested() const {
-    if (table_ == Table::kMerges) refuse_merge();
-    refuse_id("a list or an object");
+  [[noreturn]] void reject_nested() const {
+    if (table_ == Table::kMerges) reject_merge();
+    reject_id("a list or an object");
   }
 
   std::string_view text_;
   const std::string& source_;
   TokenizerDocument document_;
-  std::vector<Json*> open_;        // from the whole document inwards
-  std::vector<std::string> keys_;  // under which they stand
-  std::string key_;                // the last one seen
+  std::vector<Json*> open_;        // from the whole document to the innermost value
+  std::vector<std::string> keys_;  // the key of each open value
+  std::string key_;                // the most recent key
   Table table_ = Table::kNone;
   bool in_pair_ = false;
   std::size_t num_in_pair_ = 0;
@@ -173,17 +174,17 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
 }  // namespace
 
 void MergeList::add(std::string_view left, std::string_view right) {
-  const auto begin = static_cast<std::uint32_t>(letters_.size());
+  const auto begin = static_cast<std::uint32_t>(characters_.size());
   const auto middle = begin + static_cast<std::uint32_t>(left.size());
-  letters_.append(left).append(right);
-  places_.push_back({begin, middle, static_cast<std::uint32_t>(letters_.size())});
+  characters_.append(left).append(right);
+  places_.push_back({begin, middle, static_cast<std::uint32_t>(characters_.size())});
 }
 
 TokenizerDocument read_tokenizer_document(std::string_view text, const std::string& source) {
-  // Keeps the offsets in MergeList and Vocabulary within 32 bits.
-  if (text.size() > kLargestText)
+  // The limit keeps the offsets in MergeList and Vocabulary within 32 bits.
+  if (text.size() > kMaxTextBytes)
     throw UserError("{} is too large for a tokenizer: {} bytes, at most {}", source, text.size(),
-                    kLargestText);
+                    kMaxTextBytes);
   DocumentBuilder builder(text, source);
   Json::sax_parse(text, &builder);
   return builder.take();

@@ -1,6 +1,6 @@
-// The text of a tokenizer.json, read once: the two large tables of its model go straight into their own form
-// (as general JSON values they would take ten times the memory and the time), the rest is a JSON value. Read
-// next: tokenizer_json.h, which understands the rest.
+// Parser for the text of a tokenizer.json. The two large tables of the model are parsed directly into their
+// own data structures; as general JSON values they would take ten times the memory and the time. The
+// remaining document is a JSON value. Read next: tokenizer_json.h, which interprets it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace optimus {
 
-// Pairs of texts, in one piece of memory.
+// A list of pairs of strings in contiguous memory.
 class MergeList {
  public:
   void add(std::string_view left, std::string_view right);
@@ -26,21 +26,21 @@ class MergeList {
     std::uint32_t begin, middle, end;
   };
   std::string_view part(std::uint32_t begin, std::uint32_t end) const {
-    return std::string_view(letters_).substr(begin, end - begin);
+    return std::string_view(characters_).substr(begin, end - begin);
   }
-  std::string letters_;
+  std::string characters_;
   std::vector<Place> places_;
 };
 
 struct TokenizerDocument {
-  Json rest;                    // without the two tables
-  bool has_vocabulary = false;  // model.vocab is there and an object
+  Json rest;                    // the document without the two tables
+  bool has_vocabulary = false;  // model.vocab exists and is an object
   Vocabulary vocabulary;
-  bool has_merges = false;  // model.merges is there and a list
-  MergeList merges;         // in either notation
+  bool has_merges = false;  // model.merges exists and is a list
+  MergeList merges;         // from either notation
 };
 
-// Throws UserError that names `source` and the place.
+// Throws a UserError that names `source` and the place in it.
 TokenizerDocument read_tokenizer_document(std::string_view text, const std::string& source);
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// See tokenizer_json.h. One function for each kind of part; each lists the keys that it knows.
+// Implements tokenizer_json.h. There is one function for each kind of part; each lists the keys that it
+// supports.
 #include "tokenizer/tokenizer_json.h"
 
 #include <algorithm>
@@ -13,9 +14,9 @@ namespace optimus {
 namespace {
 
 MergeTable resolve_merges(const MergeList& merges, const Vocabulary& vocabulary, const std::string& source) {
-  if (merges.size() > MergeTable::kMostMerges)
+  if (merges.size() > MergeTable::kMaxMerges)
     throw UserError("{}: model.merges has {} entries, at most {} are supported", source, merges.size(),
-                    MergeTable::kMostMerges);
+                    MergeTable::kMaxMerges);
   MergeTable result;
   result.reserve(merges.size());
   std::string both;
@@ -32,7 +33,7 @@ MergeTable resolve_merges(const MergeList& merges, const Vocabulary& vocabulary,
   return result;
 }
 
-void refuse_unless_empty(const JsonView& view, std::string_view key) {
+void require_empty(const JsonView& view, std::string_view key) {
   if (const auto member = view.find(key); member && !member->text().empty()) member->refuse("empty");
 }
 
@@ -41,9 +42,9 @@ Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std:
   allow_only(view, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                     "fuse_unk", "byte_fallback", "ignore_merges"});
   if (const auto dropout = view.find("dropout"); dropout && dropout->number() != 0)
-    dropout->refuse("null: merging by chance is not supported");
-  refuse_unless_empty(view, "continuing_subword_prefix");
-  refuse_unless_empty(view, "end_of_word_suffix");
+    dropout->refuse("null: BPE dropout is not supported");
+  require_empty(view, "continuing_subword_prefix");
+  require_empty(view, "end_of_word_suffix");
   BpeOptions options{.is_byte_level = is_byte_level,
                      .ignore_merges = view.boolean_or("ignore_merges", false),
                      .byte_fallback = view.boolean_or("byte_fallback", false),
@@ -51,10 +52,10 @@ Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std:
   const auto unknown = view.find("unk_token");
   if (unknown) options.unknown = document.vocabulary.id_of(unknown->text());
   Bpe result(document.vocabulary, resolve_merges(document.merges, document.vocabulary, source), options);
-  // With a token for every byte nothing is unknown.
-  const bool knows_all = result.has_all_bytes() && (options.is_byte_level || options.byte_fallback);
-  if (unknown && !options.unknown && !knows_all) unknown->refuse("a token of model.vocab");
-  if (options.is_byte_level && options.byte_fallback && !knows_all)
+  // If every byte has a token, no text is unknown.
+  const bool covers_all_bytes = result.has_all_bytes() && (options.is_byte_level || options.byte_fallback);
+  if (unknown && !options.unknown && !covers_all_bytes) unknown->refuse("a token of model.vocab");
+  if (options.is_byte_level && options.byte_fallback && !covers_all_bytes)
     view.at("byte_fallback").refuse("false, because a ByteLevel vocabulary lacks some bytes");
   return result;
 }
@@ -67,11 +68,11 @@ WordPiece read_wordpiece(const JsonView& view, const Vocabulary& vocabulary, boo
   if (!unknown) view.at("unk_token").refuse("a token of model.vocab");
   return WordPiece(vocabulary, {.unknown = *unknown,
                                 .continuing_prefix = view.at("continuing_subword_prefix").text(),
-                                .most_characters = static_cast<std::size_t>(
+                                .max_characters = static_cast<std::size_t>(
                                     view.at("max_input_chars_per_word").integer(0, INT32_MAX))});
 }
 
-// Files of the library's first years do not say the type.
+// Files of early versions of the library do not contain the type.
 std::string model_type(const JsonView& view, const TokenizerDocument& document) {
   if (!view.find("type") && document.has_merges) return "BPE";
   if (!view.find("type") && view.find("max_input_chars_per_word")) return "WordPiece";
@@ -84,7 +85,7 @@ void read_model(const JsonView& root, TokenizerDocument& document, const std::st
                 bool is_byte_level, TokenizerParts& parts) {
   const JsonView view = root.at("model");
   const std::string type = model_type(view, document);
-  if (!document.has_vocabulary) view.at("vocab").refuse("an object of tokens and ids");
+  if (!document.has_vocabulary) view.at("vocab").refuse("an object that maps tokens to ids");
   if (!document.has_merges && type == "BPE") view.at("merges").refuse("a list");
   if (type == "BPE")
     parts.model = read_bpe(view, document, source, is_byte_level);
@@ -95,7 +96,7 @@ void read_model(const JsonView& root, TokenizerDocument& document, const std::st
 
 AddedToken read_added_token(const JsonView& view) {
   allow_only(view, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-  AddedToken token{.id = static_cast<TokenId>(view.at("id").integer(0, kLargestTokenId)),
+  AddedToken token{.id = static_cast<TokenId>(view.at("id").integer(0, kMaxTokenId)),
                    .content = view.at("content").text(),
                    .pattern = {},
                    .single_word = view.at("single_word").boolean(),
@@ -103,13 +104,14 @@ AddedToken read_added_token(const JsonView& view) {
                    .rstrip = view.at("rstrip").boolean(),
                    .normalized = view.at("normalized").boolean(),
                    .special = view.at("special").boolean()};
-  if (token.content.empty() || token.content.size() > AddedTokenMatcher::kLongestPattern)
-    view.at("content").refuse(fmt::format("1 to {} bytes long", AddedTokenMatcher::kLongestPattern));
+  if (token.content.empty() || token.content.size() > AddedTokenMatcher::kMaxPatternBytes)
+    view.at("content").refuse(fmt::format("1 to {} bytes long", AddedTokenMatcher::kMaxPatternBytes));
   return token;
 }
 
-// Needs the normalizer and the vocabulary. The library numbers tokens by itself and only warns when the file
-// says otherwise; such a file means different things to different readers.
+// Requires the normalizer and the vocabulary. The tokenizers library assigns the ids itself and only warns if
+// the file specifies different ones. Such files are rejected, because readers would interpret them
+// differently.
 void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
   const auto list = root.find("added_tokens");
   if (!list) return;
@@ -123,28 +125,28 @@ void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
     const TokenId expected = known ? *known : next_id++;
     if (token.id != expected)
       view.at("id").refuse(fmt::format("{}, {}", expected, known ? "as in model.vocab" : "the next free id"));
-    if (seen.add(token.content, token.id) != Vocabulary::Added::kYes)
+    if (seen.add(token.content, token.id) != Vocabulary::Added::kAdded)
       throw UserError("{}: the token {} or its id {} appears twice", view.where(), in_quotes(token.content),
                       token.id);
     token.pattern = token.content;
     if (token.normalized)
       token.pattern = parts.normalizer.apply(token.content, parts.classes, scratch, regex_scratch);
-    if (token.pattern.size() > AddedTokenMatcher::kLongestPattern)
-      view.at("content").refuse("shorter once it is normalized");
+    if (token.pattern.size() > AddedTokenMatcher::kMaxPatternBytes)
+      view.at("content").refuse("shorter after normalization");
     AddedTokenMatcher& matcher = token.normalized ? parts.normalized_tokens : parts.raw_tokens;
     if (!matcher.add(token))
-      throw UserError("{}: {} and another added token are both {} once normalized", view.where(),
+      throw UserError("{}: {} and another added token are both {} after normalization", view.where(),
                       in_quotes(token.content), in_quotes(token.pattern));
     parts.added_tokens.push_back(std::move(token));
   }
 }
 
-// ["[SEP]", 102]
+// Reads a token and its id: ["[SEP]", 102].
 TokenId read_token_pair(const JsonView& view) {
   const std::vector<JsonView> elements = view.elements();
   if (elements.size() != 2) view.refuse("a token and its id");
   elements[0].text();
-  return static_cast<TokenId>(elements[1].integer(0, kLargestTokenId));
+  return static_cast<TokenId>(elements[1].integer(0, kMaxTokenId));
 }
 
 void read_template(const JsonView& view, TokenizerParts& parts) {
@@ -154,19 +156,20 @@ void read_template(const JsonView& view, TokenizerParts& parts) {
     allow_only(piece, {"Sequence", "SpecialToken"});
     if (const auto sequence = piece.find("Sequence")) {
       if (sequence->at("id").text() != "A") sequence->at("id").refuse("A");
-      if (std::exchange(has_text, true)) piece.refuse("a SpecialToken: the text comes once");
+      if (std::exchange(has_text, true))
+        piece.refuse("a SpecialToken, because Sequence A may appear only once");
       continue;
     }
     const JsonView token = view.at("special_tokens").at(piece.at("SpecialToken").at("id").text());
     for (const JsonView& id : token.at("ids").elements())
-      (has_text ? parts.after : parts.before).push_back(static_cast<TokenId>(id.integer(0, kLargestTokenId)));
+      (has_text ? parts.after : parts.before).push_back(static_cast<TokenId>(id.integer(0, kMaxTokenId)));
   }
-  if (!has_text) view.at("single").refuse("a template with the text (Sequence A) in it");
+  if (!has_text) view.at("single").refuse("a template that contains the text (Sequence A)");
 }
 
 void read_post_processor_step(const JsonView& view, TokenizerParts& parts) {
   const std::string& type = view.at("type").text();
-  if (type == "ByteLevel")  // about offsets into the text, which we do not give
+  if (type == "ByteLevel")  // concerns offsets into the text, which this tokenizer does not return
     return allow_only(view, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
   if (!parts.before.empty() || !parts.after.empty())
     throw UserError("{}: a second post-processor that adds tokens is not supported", view.where());
@@ -203,7 +206,8 @@ TokenizerParts read_tokenizer_parts(std::string_view json, const std::string& so
                     "post_processor", "decoder", "model"});
   if (const auto version = root.find("version"); version && version->text() != "1.0")
     version->refuse("\"1.0\"");
-  // truncation and padding are the file's wishes for batches of an inference server; documents are encoded whole.
+  // truncation and padding are settings for batches of an inference server; here documents are always encoded
+  // completely.
   TokenizerParts parts;
   parts.source_json = json;
   bool is_byte_level = false;

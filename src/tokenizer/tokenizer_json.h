@@ -1,5 +1,5 @@
-// Understands a tokenizer.json: makes the parts of the tokenizer that it describes. What we do not do is
-// refused by name (file, field, value), never ignored.
+// Interprets a tokenizer.json and creates the parts of the tokenizer. Unsupported features are never ignored:
+// the message names the file, the field and the value.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// See tokenizer_json_steps.h. One function a kind of step; each lists the keys that it knows.
+// Implements tokenizer_json_steps.h. There is one function for each kind of step; each lists the keys that it
+// supports.
 #include "tokenizer/tokenizer_json_steps.h"
 
 #include <utility>
@@ -9,8 +10,8 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMostSteps = 64;             // in one normalizer, pre-tokenizer or decoder
-constexpr std::size_t kLongestReplacement = 1024;  // bytes
+constexpr std::size_t kMaxSteps = 64;               // in one normalizer, pre-tokenizer or decoder
+constexpr std::size_t kMaxReplacementBytes = 1024;  // bytes
 
 CodePoint one_character(const JsonView& view) {
   const std::string& text = view.text();
@@ -20,17 +21,17 @@ CodePoint one_character(const JsonView& view) {
 }
 
 std::string short_text(const JsonView& view) {
-  if (view.text().size() > kLongestReplacement)
-    view.refuse(fmt::format("at most {} bytes", kLongestReplacement));
+  if (view.text().size() > kMaxReplacementBytes)
+    view.refuse(fmt::format("at most {} bytes", kMaxReplacementBytes));
   return view.text();
 }
 
-// {"String": "…"} or {"Regex": "…"}.
+// Reads a pattern: {"String": "…"} or {"Regex": "…"}.
 std::variant<std::string, SplitRegex> read_pattern(const JsonView& view) {
   allow_only(view, {"String", "Regex"});
   if (const auto regex = view.find("Regex")) return SplitRegex(regex->text(), regex->where());
   const JsonView literal = view.at("String");
-  if (literal.text().empty()) literal.refuse("a text that is not empty");
+  if (literal.text().empty()) literal.refuse("a non-empty string");
   return literal.text();
 }
 
@@ -203,8 +204,8 @@ void collect_steps(const JsonView& view, std::string_view list_key, std::vector<
     for (const JsonView& element : view.at(list_key).elements()) collect_steps(element, list_key, steps);
     return;
   }
-  if (steps.size() == kMostSteps)
-    throw UserError("{}: more than {} steps are not supported", view.where(), kMostSteps);
+  if (steps.size() == kMaxSteps)
+    throw UserError("{}: more than {} steps are not supported", view.where(), kMaxSteps);
   steps.push_back(view);
 }
 

@@ -1,7 +1,6 @@
-// The lists of steps in a tokenizer.json: normalizer, pre-tokenizer, decoder. The rest is in
-// tokenizer_json.cpp.
+// The step lists of a tokenizer.json: normalizer, pre-tokenizer, decoder. The rest is in tokenizer_json.cpp.
 //
-// Each function takes the view of its part and throws UserError for what it does not know.
+// Each function takes a view of its part of the file and throws a UserError for unsupported content.
 #pragma once
 
 #include <initializer_list>
@@ -16,20 +15,21 @@
 
 namespace optimus {
 
-// Refuses any other key.
+// Throws if the object has any other key.
 void allow_only(const JsonView& view, std::initializer_list<std::string> keys);
-// Refuses view's "type" by name.
+// Throws a UserError about the value of the view's "type" that lists the known types.
 [[noreturn]] void refuse_type(const JsonView& view, std::string_view known);
-// The elements of a Sequence under `list_key`, in order, at any depth; or the part itself.
+// The elements of a Sequence under `list_key`, in order, at any depth; or the part itself if it is not a
+// Sequence.
 std::vector<JsonView> steps_of(const JsonView& view, std::string_view list_key);
 
 Normalizer read_normalizer(const JsonView& view);
 
 struct PreTokenizerParts {
   PreTokenizer pre_tokenizer;
-  bool is_byte_level = false;  // words go to the model as bytes
+  bool is_byte_level = false;  // the model receives words as bytes
 };
-// `normalizer`: what comes before it.
+// `normalizer`: the normalizer that precedes the pre-tokenizer.
 PreTokenizerParts read_pre_tokenizer(const JsonView& view, const Normalizer& normalizer);
 
 TokenDecoder read_decoder(const JsonView& view);

@@ -11,19 +11,20 @@
 namespace optimus {
 namespace {
 
-// What stands at the front of non-empty bytes: the size of a valid character, or of bytes to be replaced.
-struct Front {
+// The start of a non-empty byte string: the size of a valid character, or of an invalid sequence to be
+// replaced.
+struct LeadingSequence {
   std::size_t size;
   bool is_valid;
 };
 
-Front front_of(std::string_view bytes) {
+LeadingSequence leading_sequence(std::string_view bytes) {
   const auto at = [&](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
   const unsigned first = at(0);
   if (first < 0x80) return {1, true};
   if (first < 0xC2 || first > 0xF4) return {1, false};
   const std::size_t size = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-  // The second byte alone decides about over-long forms, surrogates and values past U+10FFFF.
+  // The second byte alone excludes overlong forms, surrogates and values above U+10FFFF.
   const unsigned smallest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned largest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   if (bytes.size() < 2 || at(1) < smallest || at(1) > largest) return {1, false};
@@ -32,7 +33,7 @@ Front front_of(std::string_view bytes) {
   return {size, true};
 }
 
-// The number of leading bytes that are ASCII, counted in blocks of 8; a lower bound.
+// A lower bound of the number of leading ASCII bytes, counted in blocks of 8.
 std::size_t ascii_prefix(std::string_view text) {
   std::size_t done = 0;
   for (std::uint64_t block = 0; done + 8 <= text.size(); done += 8) {
@@ -42,15 +43,15 @@ std::size_t ascii_prefix(std::string_view text) {
   return done;
 }
 
-// Letters that are younger than some distributions' utf8proc.
-struct LateCapitals {
+// Capital letters that are newer than the utf8proc of some distributions.
+struct NewCapitals {
   CodePoint first, last, lower_of_first;
 };
-constexpr LateCapitals kLateCapitals[] = {{0x1C89, 0x1C89, 0x1C8A},    {0xA7CB, 0xA7CB, 0x264},
-                                          {0xA7CC, 0xA7CC, 0xA7CD},    {0xA7CE, 0xA7CE, 0xA7CF},
-                                          {0xA7D2, 0xA7D2, 0xA7D3},    {0xA7D4, 0xA7D4, 0xA7D5},
-                                          {0xA7DA, 0xA7DA, 0xA7DB},    {0xA7DC, 0xA7DC, 0x19B},
-                                          {0x10D50, 0x10D65, 0x10D70}, {0x16EA0, 0x16EB8, 0x16EBB}};
+constexpr NewCapitals kNewCapitals[] = {{0x1C89, 0x1C89, 0x1C8A},    {0xA7CB, 0xA7CB, 0x264},
+                                        {0xA7CC, 0xA7CC, 0xA7CD},    {0xA7CE, 0xA7CE, 0xA7CF},
+                                        {0xA7D2, 0xA7D2, 0xA7D3},    {0xA7D4, 0xA7D4, 0xA7D5},
+                                        {0xA7DA, 0xA7DA, 0xA7DB},    {0xA7DC, 0xA7DC, 0x19B},
+                                        {0x10D50, 0x10D65, 0x10D70}, {0x16EA0, 0x16EB8, 0x16EBB}};
 
 }  // namespace
 
@@ -58,7 +59,7 @@ bool is_valid_utf8(std::string_view text) {
   while (!text.empty()) {
     text.remove_prefix(ascii_prefix(text));
     if (text.empty()) break;
-    const Front front = front_of(text);
+    const LeadingSequence front = leading_sequence(text);
     if (!front.is_valid) return false;
     text.remove_prefix(front.size);
   }
@@ -69,7 +70,7 @@ std::string repair_utf8(std::string_view text) {
   std::string result;
   result.reserve(text.size() + text.size() / 8);
   while (!text.empty()) {
-    const Front front = front_of(text);
+    const LeadingSequence front = leading_sequence(text);
     if (front.is_valid)
       result.append(text.substr(0, front.size));
     else
@@ -130,11 +131,12 @@ void append_lower(CodePoint code_point, std::string& out) {
     out.push_back(static_cast<char>(code_point >= 'A' && code_point <= 'Z' ? code_point + 32 : code_point));
     return;
   }
-  if (code_point == 0x130) {  // the only character whose lower case is two: i and a dot above
+  // the only character with two characters as its lower case: i and a combining dot above
+  if (code_point == 0x130) {
     out += "i\xCC\x87";
     return;
   }
-  for (const LateCapitals& late : kLateCapitals)
+  for (const NewCapitals& late : kNewCapitals)
     if (code_point >= late.first && code_point <= late.last)
       return append_utf8(late.lower_of_first + (code_point - late.first), out);
   append_utf8(static_cast<CodePoint>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point))), out);

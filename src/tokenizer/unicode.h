@@ -1,8 +1,7 @@
-// UTF-8 and the classes of code points that tokenizers ask for.
+// UTF-8 and the classes of code points that tokenizers need.
 //
-// The classes are the tokenizers library's own, code point by code point (tests/parity/unicode_classes.py
-// reads them out of it), so they do not change with the distribution's Unicode tables. Normal forms are in
-// normalizer.h.
+// The classes are exactly those of the tokenizers library, extracted by tests/parity/unicode_classes.py, so
+// they do not depend on the Unicode tables of the operating system. Normal forms are in normalizer.h.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +17,8 @@ inline constexpr CodePoint kReplacementCharacter = 0xFFFD;
 inline constexpr std::size_t kNumCodePoints = 0x110000;
 
 bool is_valid_utf8(std::string_view text);
-// Each maximal piece of bytes that no valid sequence can contain becomes one U+FFFD, as Python's
-// bytes.decode("utf-8", errors="replace") and Rust's String::from_utf8_lossy do.
+// Replaces each maximal invalid subsequence of bytes by one U+FFFD, as Python's bytes.decode("utf-8",
+// errors="replace") and Rust's String::from_utf8_lossy do.
 std::string repair_utf8(std::string_view text);
 
 void append_utf8(CodePoint code_point, std::string& out);
@@ -29,7 +28,7 @@ struct DecodedChar {
   int size;  // bytes
 };
 
-// The first character of valid, non-empty UTF-8.
+// The first character of a valid, non-empty UTF-8 string.
 inline DecodedChar decode_char(const char* at) {
   const auto byte = [at](int i) { return static_cast<CodePoint>(static_cast<unsigned char>(at[i])); };
   const CodePoint first = byte(0);
@@ -39,25 +38,26 @@ inline DecodedChar decode_char(const char* at) {
   return {((first & 0x07) << 18) | ((byte(1) & 0x3F) << 12) | ((byte(2) & 0x3F) << 6) | (byte(3) & 0x3F), 4};
 }
 
-// The last character of valid, non-empty UTF-8.
+// The last character of a valid, non-empty UTF-8 string.
 DecodedChar decode_last_char(std::string_view text);
 
-// In step with tests/parity/unicode_classes.py.
+// Must match tests/parity/unicode_classes.py.
 enum CharClass : std::uint16_t {
   kLetter = 1,          // \p{L}
   kNumber = 2,          // \p{N}
   kSpace = 4,           // \s
   kWord = 8,            // \w
-  kPunctuation = 16,    // what BERT's pre-tokenizer isolates
-  kControl = 32,        // what BERT's normalizer removes
-  kAccent = 64,         // what BERT's normalizer strips after decomposing
-  kNfcUnstable = 128,   // may change, move or join with its left neighbour under NFC
+  kPunctuation = 16,    // characters that BERT's pre-tokenizer isolates
+  kControl = 32,        // characters that BERT's normalizer removes
+  kAccent = 64,         // characters that BERT's normalizer strips after decomposition
+  kNfcUnstable = 128,   // may change, move or combine with its left neighbor under NFC
   kNfdUnstable = 256,   // may change or move under NFD
   kNfkdUnstable = 512,  // may change or move under NFKD
-  kDigit = 1024,        // what the Digits pre-tokenizer takes for one: kNumber and some younger ones
+  kDigit = 1024,  // characters that the Digits pre-tokenizer treats as digits: kNumber and some newer ones
 };
 
-// A table of all code points; 2 MiB, made in less than a millisecond. Read-only after that: any thread.
+// A table of all code points (2 MiB, built in less than a millisecond). Immutable after construction and
+// thread-safe.
 class CharClasses {
  public:
   CharClasses();

@@ -8,7 +8,7 @@
 
 namespace optimus {
 
-// The slot that holds the token, or the free one where it belongs.
+// The slot that contains the token, or the free slot for inserting it.
 std::size_t Vocabulary::slot_of(std::string_view token) const {
   const std::size_t mask = slots_.size() - 1;
   for (std::size_t slot = hash_bytes(token) & mask;; slot = (slot + 1) & mask)
@@ -28,18 +28,18 @@ void Vocabulary::reserve(std::size_t num_tokens) {
 }
 
 Vocabulary::Added Vocabulary::add(std::string_view token, TokenId id) {
-  ensure(id >= 0 && id <= kLargestTokenId, "token id {} is out of range", id);
-  ensure(letters_.size() + token.size() < kAbsent, "vocabulary of more than 4 GiB");
+  ensure(id >= 0 && id <= kMaxTokenId, "token id {} is out of range", id);
+  ensure(characters_.size() + token.size() < kAbsent, "the vocabulary exceeds 4 GiB");
   const std::size_t slot = slot_of(token);
-  if (slots_[slot] >= 0) return Added::kTokenTwice;
-  if (has(id)) return Added::kIdTwice;
+  if (slots_[slot] >= 0) return Added::kDuplicateToken;
+  if (has(id)) return Added::kDuplicateId;
   if (id >= end()) by_id_.resize(static_cast<std::size_t>(id) + 1);
-  by_id_[static_cast<std::size_t>(id)] = {static_cast<std::uint32_t>(letters_.size()),
+  by_id_[static_cast<std::size_t>(id)] = {static_cast<std::uint32_t>(characters_.size()),
                                           static_cast<std::uint32_t>(token.size())};
-  letters_ += token;
+  characters_ += token;
   slots_[slot] = id;
   if (++num_tokens_ * 2 > slots_.size()) grow(slots_.size() * 2);
-  return Added::kYes;
+  return Added::kAdded;
 }
 
 std::optional<TokenId> Vocabulary::id_of(std::string_view token) const {
@@ -54,7 +54,7 @@ bool Vocabulary::has(TokenId id) const {
 std::string_view Vocabulary::token_of(TokenId id) const {
   if (!has(id)) return {};
   const Place place = by_id_[static_cast<std::size_t>(id)];
-  return std::string_view(letters_).substr(place.begin, place.size);
+  return std::string_view(characters_).substr(place.begin, place.size);
 }
 
 }  // namespace optimus

@@ -1,4 +1,5 @@
-// The tokens of a model and their ids, both ways. Filled while loading, then read by any number of threads.
+// The tokens of a model and their ids, in both directions. Filled during loading; afterwards any number of
+// threads may read it.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +12,21 @@
 
 namespace optimus {
 
-// Larger ids are refused: tables are indexed by id, and a file of ten bytes must not ask for gigabytes. The
-// pairs of BPE merges are packed into 2 x 22 bits (see bpe.h).
-inline constexpr TokenId kLargestTokenId = (1 << 22) - 2;
+// Larger ids are rejected: tables are indexed by id, and a file of ten bytes must not cause an allocation of
+// gigabytes. The pairs of BPE merges are packed into 2 x 22 bits (see bpe.h).
+inline constexpr TokenId kMaxTokenId = (1 << 22) - 2;
 
 class Vocabulary {
  public:
-  enum class Added { kYes, kTokenTwice, kIdTwice };
+  enum class Added { kAdded, kDuplicateToken, kDuplicateId };
 
-  // id: 0 … kLargestTokenId. Nothing is changed unless the answer is kYes.
+  // id: 0 … kMaxTokenId. Has no effect unless the result is kYes.
   Added add(std::string_view token, TokenId id);
   void reserve(std::size_t num_tokens);
 
   std::optional<TokenId> id_of(std::string_view token) const;
   bool has(TokenId id) const;
-  // "" for an id that is not there. Valid until the next add().
+  // Returns "" for an id that is not in the vocabulary. The result is valid until the next add().
   std::string_view token_of(TokenId id) const;
 
   std::size_t num_tokens() const { return num_tokens_; }
@@ -41,9 +42,9 @@ class Vocabulary {
   std::size_t slot_of(std::string_view token) const;
   void grow(std::size_t num_slots);
 
-  std::string letters_;                                        // all tokens, one after the other
-  std::vector<Place> by_id_;                                   // where in letters_
-  std::vector<TokenId> slots_ = std::vector<TokenId>(16, -1);  // open addressing; a power of two
+  std::string characters_;                                     // the concatenation of all tokens
+  std::vector<Place> by_id_;                                   // position in characters_
+  std::vector<TokenId> slots_ = std::vector<TokenId>(16, -1);  // open addressing; the size is a power of two
   std::size_t num_tokens_ = 0;
 };
 

@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little, "short_key() reads byt
 
 }  // namespace
 
-WordCache::WordCache() : short_(std::size_t{2} << kBucketBits), long_(kNumLong) {}
+WordCache::WordCache() : short_entries_(std::size_t{2} << kBucketBits), long_entries_(kNumLong) {}
 
 WordCache::ShortKey WordCache::short_key(std::string_view word, const char* readable_end) {
   ShortKey key{0, 0};
@@ -48,7 +48,7 @@ std::size_t WordCache::bucket_of(ShortKey key) {
 bool WordCache::find(std::string_view word, const char* readable_end, std::vector<TokenId>& out) const {
   if (word.size() > kShortBytes) return find_long(word, out);
   const ShortKey key = short_key(word, readable_end);
-  const ShortEntry* entry = &short_[bucket_of(key)];
+  const ShortEntry* entry = &short_entries_[bucket_of(key)];
   if (entry->low != key.low || entry->high != key.high) {
     ++entry;
     if (entry->low != key.low || entry->high != key.high) return find_long(word, out);
@@ -61,16 +61,16 @@ void WordCache::insert(std::string_view word, std::span<const TokenId> ids) {
   if (word.empty() || word.size() > kLongBytes) return;
   if (word.size() > kShortBytes || ids.size() > kShortIds) return insert_long(word, ids);
   const ShortKey key = short_key(word, word.data() + word.size());
-  ShortEntry* const bucket = &short_[bucket_of(key)];
-  bucket[1] = bucket[0];  // the older of the two is forgotten
+  ShortEntry* const bucket = &short_entries_[bucket_of(key)];
+  bucket[1] = bucket[0];  // evicts the older of the two entries
   bucket[0] = {key.low, key.high, {}, static_cast<std::uint32_t>(ids.size())};
   std::copy(ids.begin(), ids.end(), bucket[0].ids.begin());
 }
 
-// The slot that holds the word, or the free one where it belongs.
+// The slot that contains the word, or the free slot for inserting it.
 std::size_t WordCache::long_slot(std::string_view word, std::uint64_t hash) const {
   for (std::size_t slot = hash % kNumLong;; slot = (slot + 1) % kNumLong) {
-    const LongEntry& entry = long_[slot];
+    const LongEntry& entry = long_entries_[slot];
     if (entry.key_size == 0) return slot;
     if (entry.hash == hash && std::string_view(long_keys_).substr(entry.key_begin, entry.key_size) == word)
       return slot;
@@ -79,7 +79,7 @@ std::size_t WordCache::long_slot(std::string_view word, std::uint64_t hash) cons
 
 bool WordCache::find_long(std::string_view word, std::vector<TokenId>& out) const {
   if (word.size() > kLongBytes) return false;
-  const LongEntry& entry = long_[long_slot(word, hash_bytes(word))];
+  const LongEntry& entry = long_entries_[long_slot(word, hash_bytes(word))];
   if (entry.key_size == 0) return false;
   const auto begin = long_ids_.begin() + entry.ids_begin;
   out.insert(out.end(), begin, begin + entry.num_ids);
@@ -88,15 +88,15 @@ bool WordCache::find_long(std::string_view word, std::vector<TokenId>& out) cons
 
 void WordCache::insert_long(std::string_view word, std::span<const TokenId> ids) {
   if (num_long_ * 2 > kNumLong || long_keys_.size() + word.size() > kLongStore) {
-    long_.assign(kNumLong, {});
+    long_entries_.assign(kNumLong, {});
     long_keys_.clear();
     long_ids_.clear();
     num_long_ = 0;
   }
   const std::uint64_t hash = hash_bytes(word);
-  LongEntry& entry = long_[long_slot(word, hash)];
+  LongEntry& entry = long_entries_[long_slot(word, hash)];
   if (entry.key_size != 0) return;
-  // A word has at most as many ids as bytes, so num_ids fits.
+  // A word has at most as many ids as bytes, so num_ids does not overflow.
   entry = {hash, static_cast<std::uint32_t>(long_keys_.size()), static_cast<std::uint32_t>(long_ids_.size()),
            static_cast<std::uint16_t>(word.size()), static_cast<std::uint16_t>(ids.size())};
   long_keys_ += word;

@@ -1,5 +1,5 @@
-// Remembers the ids of words seen lately: text repeats itself, and looking up is ten times as fast as
-// merging. Bounded (about 4 MiB). One per thread.
+// A cache of the ids of recently encoded words: words repeat often, and a look-up is ten times as fast as
+// merging. The size is bounded (about 4 MiB). One per thread.
 #pragma once
 
 #include <array>
@@ -17,23 +17,25 @@ class WordCache {
  public:
   WordCache();
 
-  // If the word is known, appends its ids to `out`. `readable_end`: the end of the memory around the word;
-  // short words are read 16 bytes at a time where that memory allows it.
+  // Appends the ids of the word to `out` and returns true if the word is cached. `readable_end`: the end of
+  // the readable memory around the word; if there are 16 readable bytes, a short word is loaded with two
+  // 8-byte reads.
   bool find(std::string_view word, const char* readable_end, std::vector<TokenId>& out) const;
   void insert(std::string_view word, std::span<const TokenId> ids);
 
  private:
-  // Most words: up to 15 bytes and 3 ids. Two ways to a bucket, in one cache line.
+  // Entries for most words: up to 15 bytes and 3 ids. A bucket has two entries in one cache line.
   static constexpr std::size_t kShortBytes = 15, kShortIds = 3;
   struct alignas(32) ShortEntry {
-    std::uint64_t low = 0, high = 0;  // the bytes; the last one is their number
+    std::uint64_t low = 0, high = 0;  // the bytes of the word; the last byte is its length
     std::array<TokenId, kShortIds> ids{};
     std::uint32_t num_ids = 0;
   };
   struct ShortKey {
     std::uint64_t low, high;
   };
-  // The rest: keys and ids lie in two stores, which are emptied when full.
+  // Entries for the other words: keys and ids are stored in two buffers, which are cleared when they are
+  // full.
   static constexpr std::size_t kLongBytes = 256, kLongStore = 1 << 20;
   struct LongEntry {
     std::uint64_t hash = 0;
@@ -47,8 +49,8 @@ class WordCache {
   bool find_long(std::string_view word, std::vector<TokenId>& out) const;
   void insert_long(std::string_view word, std::span<const TokenId> ids);
 
-  std::vector<ShortEntry> short_;
-  std::vector<LongEntry> long_;
+  std::vector<ShortEntry> short_entries_;
+  std::vector<LongEntry> long_entries_;
   std::size_t num_long_ = 0;
   std::string long_keys_;
   std::vector<TokenId> long_ids_;

@@ -1,5 +1,5 @@
-// WordPiece, BERT's model: a word is cut greedily into the longest tokens that fit, all but the first of
-// which carry a prefix ("##"). Immutable after construction.
+// WordPiece, the model of BERT: a word is split greedily into the longest matching tokens. All tokens but the
+// first carry a prefix ("##"). Immutable after construction.
 #pragma once
 
 #include <string>
@@ -12,21 +12,22 @@
 namespace optimus {
 
 struct WordPieceOptions {
-  TokenId unknown = 0;  // for words that do not fit
+  TokenId unknown = 0;  // for words that cannot be split into tokens
   std::string continuing_prefix = "##";
-  std::size_t most_characters = 100;  // longer words are unknown
+  std::size_t max_characters = 100;  // longer words are unknown
 };
 
 class WordPiece {
  public:
   WordPiece(const Vocabulary& vocabulary, const WordPieceOptions& options);
-  // Appends the ids of one word of valid UTF-8, in time of its length times the longest token's.
+  // Appends the ids of one word of valid UTF-8. The time is at most the length of the word times the length
+  // of the longest token.
   void encode(std::string_view word, std::vector<TokenId>& out) const;
 
  private:
   WordPieceOptions options_;
   ByteTrie tokens_;
-  ByteTrie::Node continuing_;  // where tokens_ stands after the prefix
+  ByteTrie::Node continuing_;  // the node of tokens_ after the prefix
 };
 
 }  // namespace optimus

@@ -1,4 +1,4 @@
-// See environment.h: workloads, costs, and machines that become slow.
+// Implements environment.h: workloads, costs, and nodes that become slow.
 #include "trials/environment.h"
 
 #include <algorithm>
@@ -8,77 +8,84 @@
 
 #include "adapt/learned_policy.h"
 #include "adapt/lifetime.h"
-#include "trials/environment_draw.h"
-#include "trials/line_trial.h"
+#include "trials/random_stream.h"
+#include "trials/timeline_trial.h"
 
 namespace optimus {
 namespace {
 
-constexpr double kBare = 0.25;  // of trials of nodes
+constexpr double kFractionWithoutCopies =
+    0.25;  // fraction of node trials that also have modes without redundant state
 
-// How quickly so many nodes are: work grows with their number by up to all of it again, and templates fit some numbers better than
-// others by 0.3 to 3 %, at times by 20 % (seen in templates of four models on 8 to 16,384 devices).
-Throughput random_throughput(int nodes, double step, Draw& draw) {
+// Random throughput by number of nodes. The work per step grows with the number of nodes, by a factor of up
+// to two. Templates fit some numbers of nodes better than others by 0.3 to 3 %, sometimes by 20 % (observed
+// in templates of four models on 8 to 16,384 devices).
+Throughput random_throughput(int nodes, double step, RandomStream& draw) {
   Throughput result;
   result.fewest = 1 + static_cast<int>(draw.uniform() * draw.uniform() * nodes / 2);
-  const double growth = draw.between_logs(0.02, 1);
-  const double uneven = draw.chance(0.8) ? draw.between_logs(0.003, 0.03) : draw.between(0.03, 0.2);
+  const double growth = draw.log_uniform(0.02, 1);
+  const double uneven = draw.chance(0.8) ? draw.log_uniform(0.003, 0.03) : draw.between(0.03, 0.2);
   for (int n = result.fewest; n <= nodes; ++n)
     result.samples_per_second.push_back(n * (1 + growth) / (nodes + growth * n) *
                                         std::exp(-uneven * std::abs(draw.normal())) / step);
   return result;
 }
 
-// Ranges around what was measured (recovery/recovery_costs.h) and what other systems are reported to take (tens of seconds).
-RecoveryCosts random_costs(Draw& draw) {
+// Ranges around measured values (recovery/recovery_costs.h) and values that other systems report (tens of
+// seconds).
+RecoveryCosts random_costs(RandomStream& draw) {
   RecoveryCosts costs;
-  costs.start_seconds = draw.between_logs(1, 60), costs.detection_seconds = draw.between_logs(0.05, 10);
-  costs.recovery_seconds = draw.between_logs(0.2, 20);
-  costs.switch_seconds = draw.between_logs(0.05, kLongestSwitch);
-  costs.prepare_seconds = draw.between_logs(0.5, 60);
+  costs.start_seconds = draw.log_uniform(1, 60), costs.detection_seconds = draw.log_uniform(0.05, 10);
+  costs.recovery_seconds = draw.log_uniform(0.2, 20);
+  costs.switch_seconds = draw.log_uniform(0.05, kLongestSwitch);
+  costs.prepare_seconds = draw.log_uniform(0.5, 60);
   costs.link_bytes_per_second = 1;
-  costs.join_bytes = draw.between_logs(0.05, kLongestMove);  // seconds, as links do a byte a second
+  // in seconds: links transfer one byte per second here
+  costs.join_bytes = draw.log_uniform(0.05, kLongestMove);
   costs.loss_bytes = draw.chance(0.3) ? 0 : costs.join_bytes * draw.between(0.5, 1);
   return costs;
 }
 
-void set_errors(TrialCase& one, Draw& draw, const EnvironmentOptions& options) {
+void set_errors(TrialCase& one, RandomStream& draw, const EnvironmentOptions& options) {
   if (options.miss_spread >= 0) {
     one.prediction_error = options.miss_spread * draw.between(0.3, 1);
-    one.lasting_error = options.miss_spread * draw.between(0.3, 1);
-    one.told_factor = std::exp(-options.mean_miss);
+    one.permanent_error = options.miss_spread * draw.between(0.3, 1);
+    one.prediction_bias = std::exp(-options.mean_miss);
     return;
   }
-  // Half as simulate has it, 5 % drawn anew; else any mixture. Predictions of published runs were off by 6 to 12 % (docs/cost-model.md).
+  // Half of the trials use the simulator's errors (5 %, drawn independently), the others a random mixture.
+  // Predictions of published runs were off by 6 to 12 % (docs/cost-model.md).
   if (draw.chance(0.5)) return;
-  one.prediction_error = draw.between(0, 0.1), one.lasting_error = draw.between(0, 0.1);
-  if (draw.chance(0.2)) one.told_factor = draw.between_logs(0.6, 1.5);
-  if (draw.chance(0.2)) one.told_pause_factor = draw.between_logs(0.3, 3);
+  one.prediction_error = draw.between(0, 0.1), one.permanent_error = draw.between(0, 0.1);
+  if (draw.chance(0.2)) one.prediction_bias = draw.log_uniform(0.6, 1.5);
+  if (draw.chance(0.2)) one.pause_prediction_bias = draw.log_uniform(0.3, 3);
 }
 
-// Every plan once more, without copies of its state: quicker by what these cost, and a loss undoes what was done since the last checkpoint.
-// Ranges are guesses around what is known: between two checkpoints lie minutes to hours; of copies the cost model says 1 to 3 % of a step, and
-// three workers on two cores took 8 % (tests/cli/switch_test.py).
-void add_without_copies(TrialCase& one, Draw& draw) {
-  const double price = draw.between_logs(0.005, 0.1), undone = draw.between_logs(3, 3000);
+// Adds every plan again without redundant copies of its state: faster by the cost of the copies, but a loss
+// undoes all steps since the last checkpoint. The ranges are guesses around known values: checkpoints are
+// minutes to hours apart; copies take 1 to 3 % of a step by the cost model, and 8 % with three workers on two
+// cores (tests/cli/switch_test.py).
+void add_without_copies(TrialCase& one, RandomStream& draw) {
+  const double price = draw.log_uniform(0.005, 0.1), undone = draw.log_uniform(3, 3000);
   const std::size_t num = one.modes.size();
   for (std::size_t m = 0; m < num; ++m) {
-    TrialMode bare = one.modes[m];
-    bare.usual_seconds *= 1 - price, bare.undone_steps = undone, bare.response = Response::replan;
-    one.modes.push_back(bare);
+    TrialMode without_copies = one.modes[m];
+    without_copies.usual_seconds *= 1 - price, without_copies.undone_steps = undone,
+                                               without_copies.response = Response::replan;
+    one.modes.push_back(without_copies);
   }
   for (TrialSegment& segment : one.segments)
     for (std::size_t m = 0; m < num; ++m)
       segment.step_seconds.push_back(segment.step_seconds[m] * (1 - price));
 }
 
-TrialCase random_node_trial(TrialFamily family, std::uint64_t number, Draw& draw,
+TrialCase random_node_trial(TrialFamily family, std::uint64_t number, RandomStream& draw,
                             const EnvironmentOptions& options) {
   constexpr std::array<int, 4> kNodes = {8, 16, 32, 64};
   const int nodes = kNodes[draw.below(kNodes.size())];
   const int spare = draw.chance(0.25) ? static_cast<int>(nodes * draw.between(0, 0.25)) : 0;
   AvailabilityTrace trace = random_trace(family, nodes, number);
-  Throughput throughput = random_throughput(nodes - spare, draw.between_logs(0.3, 60), draw);
+  Throughput throughput = random_throughput(nodes - spare, draw.log_uniform(0.3, 60), draw);
   double batch = 1;
   if (!options.traces.empty() && draw.chance(0.33)) {
     const AvailabilityTrace& whole = options.traces[draw.below(options.traces.size())];
@@ -91,56 +98,59 @@ TrialCase random_node_trial(TrialFamily family, std::uint64_t number, Draw& draw
   replay.ready_seconds = draw.chance(0.5) ? 0 : 45, replay.costs = random_costs(draw);
   constexpr std::array<int, 4> kDevices = {1, 8, 64, 512};
   TrialCase one = trial_of(replay, kDevices[draw.below(kDevices.size())]);
-  if (draw.chance(kBare)) add_without_copies(one, draw);
+  if (draw.chance(kFractionWithoutCopies)) add_without_copies(one, draw);
   return one;
 }
 
-// What becomes slow, and for how long; severities as in random_time_line (adapt/time_line.h).
-TimeLine random_conditions(double length, Draw& draw) {
+// Which components become slow, and for how long; severities as in random_time_line (adapt/time_line.h).
+TimeLine random_conditions(double length, RandomStream& draw) {
   TimeLine line{length, {}};
-  const double gap = length / draw.between_logs(3, 24);
+  const double gap = length / draw.log_uniform(3, 24);
   for (double at = -gap * std::log(1 - draw.uniform()); at < length;
        at += -gap * std::log(1 - draw.uniform())) {
     constexpr std::array<Cause, 3> kSlowCauses = {Cause::device, Cause::host, Cause::link};
     const Cause cause = kSlowCauses[draw.below(kSlowCauses.size())];
     const Lifetime lifetime = usual_lifetime(cause);
-    const double factor = cause == Cause::device ? draw.between_logs(1.1, 5)
-                          : cause == Cause::host ? draw.between_logs(1.1, 2)
-                                                 : draw.between_logs(1.15, 3);
+    const double factor = cause == Cause::device ? draw.log_uniform(1.1, 5)
+                          : cause == Cause::host ? draw.log_uniform(1.1, 2)
+                                                 : draw.log_uniform(1.15, 3);
     const double lasts = lifetime.median * std::exp(lifetime.spread * draw.normal());
     line.conditions.push_back({{cause, 0, factor}, at, std::min(lasts, length - at)});
   }
   return line;
 }
 
-// How a plan stands conditions: parts of the step that become longer with a slow device and with a slow network.
+// The sensitivity of a plan to conditions: the parts of its step that a slow device and a slow network
+// lengthen.
 struct PlanTraits {
   double usual = 1, compute = 1, network = 0.1;
-  int answers = -1;  // the condition that it was made for
-  double kept = 0;   // the part of that condition's effect which stays
+  int responds_to = -1;         // the condition that the plan responds to
+  double remaining_effect = 0;  // the remaining part of that condition's effect
 };
 
 class SlowTrial {
  public:
-  SlowTrial(Draw& draw, TrialCase& one) : draw_(draw), one_(one) {}
+  SlowTrial(RandomStream& draw, TrialCase& one) : draw_(draw), trial_case_(one) {}
 
   void make() {
     line_ = random_conditions(draw_.between(6, 24) * 3600, draw_);
-    step_ = draw_.between_logs(0.1, 20), pause_ = draw_.between_logs(0.05, 40);
+    step_ = draw_.log_uniform(0.1, 20), pause_ = draw_.log_uniform(0.05, 40);
     devices_ = 1 << (3 + draw_.below(12));
-    const PlanTraits home{1, draw_.between(0.6, 1), draw_.between_logs(0.02, 0.5)};
-    add(home, Response::resume, devices_, 1);
-    // The planner's choice is the first; now and then another is better, as what was measured may tell. Plans of other kinds are known less
-    // well: in the lab a pipeline was promised +52 % as copies, and would have lost 7 %.
+    const PlanTraits start_plan{1, draw_.between(0.6, 1), draw_.log_uniform(0.02, 0.5)};
+    add(start_plan, Response::resume, devices_, 1);
+    // The planner's choice comes first. Sometimes another plan is better, which only measurements show. Plans
+    // of other kinds are predicted less accurately: in the lab, a pipeline was predicted 52 % faster than
+    // data parallelism and was 7 % slower.
     for (int i = 0; i < 3; ++i) {
       const double worse = std::abs(0.06 * draw_.normal()),
                    usual = 1 + (draw_.chance(0.2) ? -worse / 2 : worse);
-      add({usual, draw_.between(0.5, 1), draw_.between_logs(0.02, 0.5)}, Response::replan, devices_, 1);
-      if (draw_.chance(0.5)) one_.modes.back().doubt = draw_.between_logs(0.05, 0.5);
+      add({usual, draw_.between(0.5, 1), draw_.log_uniform(0.02, 0.5)}, Response::replan, devices_, 1);
+      if (draw_.chance(0.5)) trial_case_.modes.back().doubt = draw_.log_uniform(0.05, 0.5);
     }
-    for (int c = 0; c < std::ssize(line_.conditions); ++c) add_answers(home, c);
-    const double doubt = draw_.chance(0.5) ? 0 : draw_.between_logs(0.02, 0.2);  // of answers
-    for (TrialMode& mode : one_.modes)
+    for (int c = 0; c < std::ssize(line_.conditions); ++c) add_responses(start_plan, c);
+    // prediction error of the responses
+    const double doubt = draw_.chance(0.5) ? 0 : draw_.log_uniform(0.02, 0.2);
+    for (TrialMode& mode : trial_case_.modes)
       if (mode.doubt == 0 && mode.response != Response::resume) mode.doubt = doubt;
     cut();
   }
@@ -149,29 +159,32 @@ class SlowTrial {
   void add(const PlanTraits& traits, Response response, int devices, double pause) {
     plans_.push_back(traits);
     TrialMode mode{response, std::max(1, devices), step_ * traits.usual, pause_ * pause};
-    one_.modes.push_back(mode);
+    trial_case_.modes.push_back(mode);
   }
 
-  void add_answers(const PlanTraits& home, int condition) {
+  void add_responses(const PlanTraits& start_plan, int condition) {
     const bool is_link = line_.conditions[static_cast<std::size_t>(condition)].condition.cause == Cause::link;
-    const int parts = std::min(devices_, 4 << draw_.below(5));  // replicas, or nodes
+    const int parts = std::min(devices_, 4 << draw_.below(5));  // replicas or nodes
     const double without = 1.0 / parts;
     if (!is_link && draw_.chance(0.7))
-      add({1 + draw_.between(0, 0.05), home.compute, home.network, condition, without * draw_.between(0, 1)},
+      add({1 + draw_.between(0, 0.05), start_plan.compute, start_plan.network, condition,
+           without * draw_.between(0, 1)},
           Response::share, devices_, 0.5);
     if (draw_.chance(0.4))
-      add({1 + draw_.between(0.01, 0.3), home.compute, home.network, condition, draw_.between(0.1, 0.5)},
+      add({1 + draw_.between(0.01, 0.3), start_plan.compute, start_plan.network, condition,
+           draw_.between(0.1, 0.5)},
           Response::recut, devices_, 1);
     if (parts > 1)
-      add({1 / (1 - without), home.compute, home.network, condition, 0}, Response::drop,
+      add({1 / (1 - without), start_plan.compute, start_plan.network, condition, 0}, Response::drop,
           devices_ - devices_ / parts, 1);
   }
 
-  double seconds_of(const PlanTraits& plan, const std::vector<std::size_t>& in_force) const {
+  double seconds_of(const PlanTraits& plan, const std::vector<std::size_t>& active) const {
     double compute = 0, network = 0;
-    for (const std::size_t c : in_force) {
+    for (const std::size_t c : active) {
       const Condition& one = line_.conditions[c].condition;
-      const double effect = (one.factor - 1) * (plan.answers == static_cast<int>(c) ? plan.kept : 1);
+      const double effect =
+          (one.factor - 1) * (plan.responds_to == static_cast<int>(c) ? plan.remaining_effect : 1);
       double& worst = one.cause == Cause::link ? network : compute;
       worst = std::max(worst, effect);
     }
@@ -183,26 +196,27 @@ class SlowTrial {
     for (const TimedCondition& one : line_.conditions) instants.insert({one.at, one.at + one.length});
     for (auto it = instants.begin(); std::next(it) != instants.end(); ++it) {
       TrialSegment segment{*it, *std::next(it), {}, false, {}};
-      std::vector<std::size_t> in_force;
+      std::vector<std::size_t> active;
       for (std::size_t c = 0; c < line_.conditions.size(); ++c) {
         const TimedCondition& one = line_.conditions[c];
         if (one.at > segment.begin || segment.begin >= one.at + one.length) continue;
-        in_force.push_back(c);
+        active.push_back(c);
         segment.conditions.push_back({one.condition.cause, one.condition.factor, segment.begin - one.at});
       }
       for (const PlanTraits& plan : plans_) {
-        // Nobody thinks of an answer to what has not been seen.
+        // A response is available only after its condition has begun.
         const bool is_known =
-            plan.answers < 0 || line_.conditions[static_cast<std::size_t>(plan.answers)].at <= segment.begin;
-        segment.step_seconds.push_back(is_known ? seconds_of(plan, in_force) : 0);
+            plan.responds_to < 0 ||
+            line_.conditions[static_cast<std::size_t>(plan.responds_to)].at <= segment.begin;
+        segment.step_seconds.push_back(is_known ? seconds_of(plan, active) : 0);
       }
-      one_.segments.push_back(std::move(segment));
+      trial_case_.segments.push_back(std::move(segment));
     }
-    one_.first_mode = 0;
+    trial_case_.first_mode = 0;
   }
 
-  Draw& draw_;
-  TrialCase& one_;
+  RandomStream& draw_;
+  TrialCase& trial_case_;
   TimeLine line_;
   double step_ = 1, pause_ = 1;
   int devices_ = 8;
@@ -212,9 +226,9 @@ class SlowTrial {
 }  // namespace
 
 TrialCase with_slow_machines(TrialCase nodes, std::uint64_t number) {
-  Draw draw(RandomKey(number).with("slow machines"));
+  RandomStream draw(RandomKey(number).with("slow machines"));
   const TimeLine line = random_conditions(nodes.segments.back().end, draw);
-  const double compute = draw.between(0.6, 1), network = draw.between_logs(0.02, 0.5);
+  const double compute = draw.between(0.6, 1), network = draw.log_uniform(0.02, 0.5);
   std::set<double> instants;
   for (const TimedCondition& one : line.conditions) instants.insert({one.at, one.at + one.length});
   const std::vector<TrialSegment> whole = std::exchange(nodes.segments, {});
@@ -244,7 +258,7 @@ TrialCase with_slow_machines(TrialCase nodes, std::uint64_t number) {
 }
 
 TrialCase random_trial(TrialFamily family, std::uint64_t number, const EnvironmentOptions& options) {
-  Draw draw(RandomKey(number).with("trial").with(static_cast<std::uint64_t>(family)));
+  RandomStream draw(RandomKey(number).with("trial").with(static_cast<std::uint64_t>(family)));
   TrialCase one;
   if (family == TrialFamily::slow)
     SlowTrial(draw, one).make(), one.costs = random_costs(draw);

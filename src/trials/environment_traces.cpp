@@ -1,38 +1,41 @@
-// See environment.h: nodes that come and go.
+// Implements environment.h: traces in which nodes join and leave.
 #include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "base/error.h"
 #include "trials/environment.h"
-#include "trials/environment_draw.h"
+#include "trials/random_stream.h"
 
 namespace optimus {
 namespace {
 
-// Bamboo's p3 trace, first 60 % (6.8 h of AWS spot, peak 32 nodes): 50 instants of loss, gaps of median 240 s whose logarithm
-// spreads by 1.08, 2.36 nodes at once on average; 60 of coming, 2.27 nodes; 15 to 32 nodes there. GCP's pool of V100s (the same
-// authors; 149 changes in 24 h, a tenth of the pool each) is within the range that is drawn.
+// Bamboo's p3 trace, first 60 % (6.8 h of AWS spot, at most 32 nodes): 50 loss events with gaps of median 240
+// s (standard deviation of the logarithm 1.08) and 2.36 nodes each on average; 60 join events of 2.27 nodes;
+// 15 to 32 nodes present. GCP's pool of V100s (same authors; 149 changes in 24 h of a tenth of the pool each)
+// is within the range of the draws.
 constexpr double kSpotGap = 240, kSpotSpread = 1.08, kSpotBurst = 2.36 / 32, kSpotLeast = 0.45;
-// InfiniteHBD's faults, first 120 of 200 days: outages of median 33 h and mean 202 h (logarithm spreads by 2.6; cut to 2 here because
-// the tail is longer than any trial), a fault of the whole fleet every 14.4 h.
+// InfiniteHBD's faults, first 120 of 200 days: outages of median 33 h and mean 202 h (standard deviation of
+// the logarithm 2.6; reduced to 2 here because the tail is longer than any trial), one fault in the whole
+// fleet every 14.4 h.
 constexpr double kRepair = 33 * 3600, kRepairSpread = 2;
-// Oobleck's made-up traces: one node of 30 lost every 5 min to 6 h. Tenplex's schedule after Philly: 16, 8, 4, 8, 16 devices, 35 min each.
+// Oobleck's synthetic traces: one of 30 nodes is lost every 5 min to 6 h. Tenplex's schedule after Philly:
+// 16, 8, 4, 8, 16 devices for 35 min each.
 constexpr double kShrinkFast = 300, kShrinkSlow = 21'600, kResizeLength = 2100;
 
 class TraceMaker {
  public:
-  TraceMaker(int nodes, double length) : nodes_(nodes), is_there_(static_cast<std::size_t>(nodes)) {
-    trace_.num_nodes = nodes, trace_.length = length, trace_.form = "made up";
+  TraceMaker(int nodes, double length) : nodes_(nodes), is_present_(static_cast<std::size_t>(nodes)) {
+    trace_.num_nodes = nodes, trace_.length = length, trace_.form = "synthetic";
   }
-  int there() const { return there_; }
+  int num_present() const { return num_present_; }
   double length() const { return trace_.length; }
-  void come(double at, int count) { change(at, count, true); }
-  void go(double at, int count) { change(at, count, false); }
+  void add_nodes(double at, int count) { change(at, count, true); }
+  void remove_nodes(double at, int count) { change(at, count, false); }
   void one(double at, int node, bool is_add) {
     const auto place = static_cast<std::size_t>(node);
-    if (is_there_[place] == is_add) return;
-    is_there_[place] = is_add, there_ += is_add ? 1 : -1;
+    if (is_present_[place] == is_add) return;
+    is_present_[place] = is_add, num_present_ += is_add ? 1 : -1;
     trace_.events.push_back({at, is_add, node});
   }
   AvailabilityTrace take() { return std::move(trace_); }
@@ -40,65 +43,64 @@ class TraceMaker {
  private:
   void change(double at, int count, bool is_add) {
     for (int node = 0; node < nodes_ && count > 0; ++node) {
-      if (is_there_[static_cast<std::size_t>(node)] == is_add) continue;
+      if (is_present_[static_cast<std::size_t>(node)] == is_add) continue;
       one(at, node, is_add), --count;
     }
   }
-  int nodes_, there_ = 0;
-  std::vector<bool> is_there_;
+  int nodes_, num_present_ = 0;
+  std::vector<bool> is_present_;
   AvailabilityTrace trace_;
 };
 
-void make_spot(TraceMaker& maker, int nodes, Draw& draw) {
-  const double gap = kSpotGap * draw.between_logs(0.4, 6) / 2,
-               burst = nodes * kSpotBurst * draw.between_logs(0.4, 2);
-  maker.come(0, static_cast<int>(nodes * draw.between(kSpotLeast, 1) + 0.5));
+void make_spot(TraceMaker& maker, int nodes, RandomStream& draw) {
+  const double gap = kSpotGap * draw.log_uniform(0.4, 6) / 2,
+               burst = nodes * kSpotBurst * draw.log_uniform(0.4, 2);
+  maker.add_nodes(0, static_cast<int>(nodes * draw.between(kSpotLeast, 1) + 0.5));
   double level = draw.between(0.5, 1);
   for (double at = gap; at < maker.length(); at += gap * std::exp(kSpotSpread * draw.normal())) {
-    if (draw.uniform() < 0.02) level = draw.between(kSpotLeast, 1);  // the market changes
+    if (draw.uniform() < 0.02) level = draw.between(kSpotLeast, 1);  // the spot market changes
     const int count = 1 + static_cast<int>(-std::log(1 - draw.uniform()) * std::max(0.0, burst - 1) + 0.5);
-    const double lack = level - static_cast<double>(maker.there()) / nodes;
-    if (draw.uniform() < std::clamp(0.5 + 2 * lack, 0.05, 0.95))
-      maker.come(at, count);
+    const double deficit = level - static_cast<double>(maker.num_present()) / nodes;
+    if (draw.uniform() < std::clamp(0.5 + 2 * deficit, 0.05, 0.95))
+      maker.add_nodes(at, count);
     else
-      maker.go(at, std::min(count, maker.there() - 1));
+      maker.remove_nodes(at, std::min(count, maker.num_present() - 1));
   }
 }
 
-void make_shrink(TraceMaker& maker, int nodes, Draw& draw) {
+void make_shrink(TraceMaker& maker, int nodes, RandomStream& draw) {
   const double every = maker.length() / (nodes * draw.between(0.3, 0.6));
-  maker.come(0, nodes);
+  maker.add_nodes(0, nodes);
   for (double at = every; at < maker.length();
        at += every * (draw.uniform() < 0.5 ? 1 : draw.between(0.5, 1.5)))
-    if (maker.there() > 1) maker.go(at, 1);
+    if (maker.num_present() > 1) maker.remove_nodes(at, 1);
 }
 
-void make_faults(TraceMaker& maker, int nodes, Draw& draw) {
-  const double gap = maker.length() / draw.between_logs(5, 60),
-               repair = kRepair * draw.between_logs(0.003, 1);
+void make_faults(TraceMaker& maker, int nodes, RandomStream& draw) {
+  const double gap = maker.length() / draw.log_uniform(5, 60), repair = kRepair * draw.log_uniform(0.003, 1);
   std::multimap<double, int> back;
-  maker.come(0, nodes);
+  maker.add_nodes(0, nodes);
   for (double at = 0; at < maker.length();) {
     at += -gap * std::log(1 - draw.uniform());
     for (; !back.empty() && back.begin()->first < std::min(at, maker.length()); back.erase(back.begin()))
       maker.one(back.begin()->first, back.begin()->second, true);
-    if (at >= maker.length() || maker.there() < 2) continue;
+    if (at >= maker.length() || maker.num_present() < 2) continue;
     const int node = static_cast<int>(draw.uniform() * nodes);
     maker.one(at, node, false);
     back.emplace(at + repair * std::exp(kRepairSpread * draw.normal()), node);
   }
 }
 
-void make_resize(TraceMaker& maker, int nodes, Draw& draw) {
+void make_resize(TraceMaker& maker, int nodes, RandomStream& draw) {
   constexpr std::array<double, 5> kParts = {1, 0.5, 0.25, 0.75, 0.875};
-  maker.come(0, nodes);
-  const double length = kResizeLength * draw.between_logs(0.3, 3);
+  maker.add_nodes(0, nodes);
+  const double length = kResizeLength * draw.log_uniform(0.3, 3);
   for (double at = length; at < maker.length(); at += length * draw.between(0.5, 1.5)) {
     const int asked = std::max(1, static_cast<int>(nodes * kParts[draw.below(kParts.size())]));
-    if (asked > maker.there())
-      maker.come(at, asked - maker.there());
+    if (asked > maker.num_present())
+      maker.add_nodes(at, asked - maker.num_present());
     else
-      maker.go(at, maker.there() - asked);
+      maker.remove_nodes(at, maker.num_present() - asked);
   }
 }
 
@@ -110,7 +112,7 @@ std::string text(TrialFamily family) {
 }
 
 AvailabilityTrace random_trace(TrialFamily family, int nodes, std::uint64_t number) {
-  Draw draw(RandomKey(number).with("trace").with(static_cast<std::uint64_t>(family)));
+  RandomStream draw(RandomKey(number).with("trace").with(static_cast<std::uint64_t>(family)));
   switch (family) {
     case TrialFamily::spot: {
       TraceMaker maker(nodes, draw.between(4, 12) * 3600);
@@ -118,12 +120,12 @@ AvailabilityTrace random_trace(TrialFamily family, int nodes, std::uint64_t numb
       return maker.take();
     }
     case TrialFamily::shrink: {
-      TraceMaker maker(nodes, nodes / 2.0 * draw.between_logs(kShrinkFast, kShrinkSlow));
+      TraceMaker maker(nodes, nodes / 2.0 * draw.log_uniform(kShrinkFast, kShrinkSlow));
       make_shrink(maker, nodes, draw);
       return maker.take();
     }
     case TrialFamily::faults: {
-      TraceMaker maker(nodes, draw.between_logs(1, 60) * 86'400);
+      TraceMaker maker(nodes, draw.log_uniform(1, 60) * 86'400);
       make_faults(maker, nodes, draw);
       return maker.take();
     }
@@ -136,18 +138,18 @@ AvailabilityTrace random_trace(TrialFamily family, int nodes, std::uint64_t numb
     case TrialFamily::mixed:
       break;
   }
-  ensure(false, "no nodes come and go in family {}", text(family));
+  ensure(false, "scenario family {} has no node traces", text(family));
   return {};
 }
 
 AvailabilityTrace piece_of(const AvailabilityTrace& trace, double begin, double end) {
   AvailabilityTrace piece;
   piece.length = end - begin, piece.num_nodes = trace.num_nodes, piece.form = trace.form;
-  std::vector<bool> is_there(static_cast<std::size_t>(trace.num_nodes));
+  std::vector<bool> is_present(static_cast<std::size_t>(trace.num_nodes));
   for (const NodeEvent& event : trace.events)
-    if (event.seconds <= begin) is_there[static_cast<std::size_t>(event.node)] = event.is_add;
+    if (event.seconds <= begin) is_present[static_cast<std::size_t>(event.node)] = event.is_add;
   for (int node = 0; node < trace.num_nodes; ++node)
-    if (is_there[static_cast<std::size_t>(node)]) piece.events.push_back({0, true, node});
+    if (is_present[static_cast<std::size_t>(node)]) piece.events.push_back({0, true, node});
   for (const NodeEvent& event : trace.events)
     if (event.seconds > begin && event.seconds < end)
       piece.events.push_back({event.seconds - begin, event.is_add, event.node});

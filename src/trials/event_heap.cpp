@@ -1,5 +1,5 @@
-// See event_heap.h. A binary heap whose every exchange is the one that heapq makes: an element that sinks goes down to a leaf along
-// the smaller children first, and is raised from there.
+// Implements event_heap.h as a binary heap that performs exactly the exchanges of Python's heapq: an element
+// that sinks first moves down to a leaf along the smaller children, and is then raised from there.
 #include "trials/event_heap.h"
 
 #include <algorithm>
@@ -12,16 +12,16 @@ namespace optimus {
 EventHeap::EventHeap(std::vector<ReplayEvent> events, TieOrder ties)
     : array_(std::move(events)), ties_(ties) {
   for (ReplayEvent& event : array_) event.order = next_order_++;
-  for (std::size_t place = array_.size() / 2; place-- > 0;) sink(place);
+  for (std::size_t place = array_.size() / 2; place-- > 0;) sift_down(place);
 }
 
 bool EventHeap::is_before(const ReplayEvent& a, const ReplayEvent& b) const {
   if (a.time != b.time) return a.time < b.time;
   if (a.kind != b.kind) return a.kind < b.kind;
-  return ties_ == TieOrder::as_put_in && a.order < b.order;
+  return ties_ == TieOrder::insertion_order && a.order < b.order;
 }
 
-void EventHeap::raise(std::size_t place, std::size_t top) {
+void EventHeap::sift_up(std::size_t place, std::size_t top) {
   const ReplayEvent raised = array_[place];
   while (place > top) {
     const std::size_t parent = (place - 1) / 2;
@@ -32,7 +32,7 @@ void EventHeap::raise(std::size_t place, std::size_t top) {
   array_[place] = raised;
 }
 
-void EventHeap::sink(std::size_t place) {
+void EventHeap::sift_down(std::size_t place) {
   const std::size_t top = place;
   const ReplayEvent sunk = array_[place];
   while (2 * place + 1 < array_.size()) {
@@ -42,25 +42,25 @@ void EventHeap::sink(std::size_t place) {
     place = child;
   }
   array_[place] = sunk;
-  raise(place, top);
+  sift_up(place, top);
 }
 
 void EventHeap::put(ReplayEvent event) {
   event.order = next_order_++;
   array_.push_back(event);
-  raise(array_.size() - 1, 0);
+  sift_up(array_.size() - 1, 0);
 }
 
 ReplayEvent EventHeap::take() {
-  ensure(!array_.empty(), "nothing is left to come");
+  ensure(!array_.empty(), "take() from an empty event heap");
   const ReplayEvent soonest = array_.front(), last = array_.back();
   array_.pop_back();
-  if (!array_.empty()) array_.front() = last, sink(0);
+  if (!array_.empty()) array_.front() = last, sift_down(0);
   return soonest;
 }
 
 bool EventHeap::has_removal_before(const ReplayEvent& event) const {
-  if (ties_ == TieOrder::as_put_in)
+  if (ties_ == TieOrder::insertion_order)
     return std::any_of(array_.begin(), array_.end(), [&](const ReplayEvent& other) {
       return other.kind == EventKind::remove && other.time < event.time;
     });

@@ -1,8 +1,9 @@
-// EventHeap: what a replay has still to come, soonest first.
+// EventHeap: the pending events of a replay, earliest first.
 //
-// What comes at the same time comes in the order of its kinds; what is of the same kind, too, in the order in which it was put in, or
-// as Python's heapq leaves it. The published simulators of Oobleck, Varuna and Bamboo leave such ties to heapq, and Varuna's looks
-// into the array behind it; so their figures come out only where the array is the same (trials/replay.h: Counting::as_published).
+// Events at the same time are ordered by kind. Events of the same kind are then ordered by insertion, or as
+// Python's heapq leaves them. The published simulators of Oobleck, Varuna and Bamboo leave such ties to
+// heapq, and Varuna's also reads heapq's underlying array, so their results are reproduced only with the same
+// array (trials/replay.h: StepCounting::as_published).
 #pragma once
 
 #include <cstdint>
@@ -10,18 +11,18 @@
 
 namespace optimus {
 
-enum class EventKind { add = 1, remove = 2, ready = 4, muster_end = 5, step_end = 7, checkpoint = 8 };
+enum class EventKind { add = 1, remove = 2, ready = 4, rendezvous_end = 5, step_end = 7, checkpoint = 8 };
 
 struct ReplayEvent {
   std::int64_t time = 0;  // in ticks
   EventKind kind = EventKind::add;
   int node = 0;             // add, remove, ready
-  std::int64_t number = 0;  // of the muster or the run of steps that it ends
-  std::int64_t began = 0;   // step_end
-  std::int64_t order = 0;   // in which it was put in
+  std::int64_t number = 0;  // the rendezvous or the run of steps that it ends
+  std::int64_t began = 0;   // step_end: start of the step
+  std::int64_t order = 0;   // insertion order
 };
 
-enum class TieOrder { as_put_in, as_heapq };
+enum class TieOrder { insertion_order, heapq_order };
 
 class EventHeap {
  public:
@@ -29,15 +30,15 @@ class EventHeap {
 
   bool is_empty() const { return array_.empty(); }
   void put(ReplayEvent event);
-  ReplayEvent take();  // the soonest; there must be one
+  ReplayEvent take();  // the earliest event; the heap must not be empty
 
-  // Whether a removal comes before `event`; with ties as heapq has them, whether one would stand before it in the array.
+  // Whether a removal precedes `event`. With heapq ties: whether one would precede it in the array.
   bool has_removal_before(const ReplayEvent& event) const;
 
  private:
   bool is_before(const ReplayEvent& a, const ReplayEvent& b) const;
-  void raise(std::size_t place, std::size_t top);  // towards the front, not beyond top
-  void sink(std::size_t place);
+  void sift_up(std::size_t place, std::size_t top);  // moves it towards the front, at most to top
+  void sift_down(std::size_t place);
 
   std::vector<ReplayEvent> array_;
   TieOrder ties_;

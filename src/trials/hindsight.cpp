@@ -1,4 +1,4 @@
-// See trial.h: the best sequence of modes.
+// Implements hindsight() of trial.h: the best sequence of modes.
 #include <algorithm>
 #include <numeric>
 
@@ -9,13 +9,14 @@ namespace {
 
 struct Best {
   double steps = -1;  // -1: not reached
-  double last = 0;    // of these in the last segment
+  double last = 0;    // the part of these in the last segment
   int switches = 0;
 };
 
 Best better(const Best& a, const Best& b) { return b.steps > a.steps ? b : a; }
 
-// The best of all modes with more devices than each, and of all with as many or fewer: [mode]. `order`: by devices.
+// For each mode, the best of all modes with more devices, and the best of all modes with as many or fewer:
+// [mode]. `order`: modes by number of devices.
 struct Arrivals {
   std::vector<Best> from_larger, from_others;
 };
@@ -23,24 +24,26 @@ Arrivals arrivals_of(const std::vector<Best>& best, const std::vector<TrialMode>
                      const std::vector<std::size_t>& order) {
   Arrivals result{std::vector<Best>(modes.size()), std::vector<Best>(modes.size(), best.back())};
   const auto devices = [&](std::size_t place) { return modes[order[place]].devices; };
-  Best so_far = best.back();
+  Best best_so_far = best.back();
   for (std::size_t i = 0, j = 0; i < order.size(); ++i) {
-    for (; j < order.size() && devices(j) <= devices(i); ++j) so_far = better(so_far, best[order[j]]);
-    result.from_others[order[i]] = so_far;
+    for (; j < order.size() && devices(j) <= devices(i); ++j)
+      best_so_far = better(best_so_far, best[order[j]]);
+    result.from_others[order[i]] = best_so_far;
   }
-  so_far = {};
+  best_so_far = {};
   for (std::size_t i = order.size(), j = order.size(); i-- > 0;) {
-    for (; j > 0 && devices(j - 1) > devices(i); --j) so_far = better(so_far, best[order[j - 1]]);
-    result.from_larger[order[i]] = so_far;
+    for (; j > 0 && devices(j - 1) > devices(i); --j) best_so_far = better(best_so_far, best[order[j - 1]]);
+    result.from_larger[order[i]] = best_so_far;
   }
   return result;
 }
 
-// What a loss leaves of each mode: at most what was done in the segment before is undone. Who knows of it has gone to a mode that loses less by then,
-// in no time. `order`: by what a loss undoes, most first.
-void live_through_loss(std::vector<Best>& best, const std::vector<TrialMode>& modes,
-                       const std::vector<std::size_t>& order, const TrialSegment& before) {
-  Best most;  // of those that lose more
+// Applies a loss to each mode. At most the steps of the preceding segment are undone. With full knowledge,
+// the run may switch in time and without a pause to a mode that loses less. `order`: modes by undone steps,
+// most first.
+void apply_loss(std::vector<Best>& best, const std::vector<TrialMode>& modes,
+                const std::vector<std::size_t>& order, const TrialSegment& before) {
+  Best most;  // of the modes that lose more
   for (std::size_t i = 0, j = 0; i < order.size(); ++i) {
     const double undone = modes[order[i]].undone_steps;
     for (; modes[order[j]].undone_steps > undone; ++j)
@@ -53,41 +56,44 @@ void live_through_loss(std::vector<Best>& best, const std::vector<TrialMode>& mo
 
 }  // namespace
 
-// Best steps so far when in a mode at a segment's end: it stayed, or came from the best of the others and paid the pause at the segment's
-// begin. Losses undo what they do of the mode that they hit, and half a step of whoever stays; standing still is a mode too, the last.
-TrialOutcome hindsight(const TrialCase& one) {
-  const std::size_t num = one.modes.size();
+// Dynamic programming over segments: the largest number of steps when the run is in a mode at the end of a
+// segment. The run stayed in the mode, or switched from the best other mode and paid the pause at the start
+// of the segment. A loss undoes the mode's undone_steps, and half a step if the run stays. Standing still is
+// an additional mode, the last.
+TrialOutcome hindsight(const TrialCase& trial_case) {
+  const std::size_t num = trial_case.modes.size();
   std::vector<std::size_t> order(num);
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return one.modes[a].devices < one.modes[b].devices; });
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return trial_case.modes[a].devices < trial_case.modes[b].devices;
+  });
   std::vector<std::size_t> by_undone = order;
   std::stable_sort(by_undone.begin(), by_undone.end(), [&](std::size_t a, std::size_t b) {
-    return one.modes[a].undone_steps > one.modes[b].undone_steps;
+    return trial_case.modes[a].undone_steps > trial_case.modes[b].undone_steps;
   });
   std::vector<Best> best(num + 1);
-  best[one.first_mode < 0 ? num : static_cast<std::size_t>(one.first_mode)].steps = 0;
-  bool has_started = one.first_mode >= 0;
+  best[trial_case.first_mode < 0 ? num : static_cast<std::size_t>(trial_case.first_mode)].steps = 0;
+  bool has_started = trial_case.first_mode >= 0;
   const TrialSegment* before = nullptr;
-  for (const TrialSegment& segment : one.segments) {
+  for (const TrialSegment& segment : trial_case.segments) {
     const double length = segment.end - segment.begin;
-    if (segment.is_loss && before != nullptr) live_through_loss(best, one.modes, by_undone, *before);
+    if (segment.is_loss && before != nullptr) apply_loss(best, trial_case.modes, by_undone, *before);
     before = &segment;
-    const Arrivals from = arrivals_of(best, one.modes, order);
+    const Arrivals from = arrivals_of(best, trial_case.modes, order);
     std::vector<Best> next(num + 1);
     next[num] = best[num];
     for (std::size_t m = 0; m < num; ++m) {
-      next[m] = best[m], next[m].last = 0;  // it waits
+      next[m] = best[m], next[m].last = 0;  // stands still
       const double seconds = segment.step_seconds[m];
       if (seconds <= 0) continue;
-      const TrialMode& mode = one.modes[m];
-      const auto come = [&](const Best& from_there, double pause) {
+      const TrialMode& mode = trial_case.modes[m];
+      const auto arrive = [&](const Best& from_there, double pause) {
         if (from_there.steps < 0) return;
         const double done = std::max(0.0, length - pause) / seconds;
         next[m] = better(next[m], {from_there.steps + done, done, from_there.switches + 1});
       };
-      come(from.from_others[m], has_started ? mode.pause_seconds : one.costs.start_seconds);
-      come(from.from_larger[m], mode.shrink_seconds.value_or(mode.pause_seconds));
+      arrive(from.from_others[m], has_started ? mode.pause_seconds : trial_case.costs.start_seconds);
+      arrive(from.from_larger[m], mode.shrink_seconds.value_or(mode.pause_seconds));
       const double loss =
           is_loss_to(segment, static_cast<int>(m)) ? std::min(0.5, std::max(0.0, best[m].steps)) : 0;
       if (best[m].steps >= 0)
@@ -102,7 +108,7 @@ TrialOutcome hindsight(const TrialCase& one) {
   for (const Best& b : best) most = better(most, b);
   TrialOutcome outcome;
   outcome.useful_steps = most.steps,
-  outcome.switches = std::max(0, most.switches - (one.first_mode < 0 ? 1 : 0));
+  outcome.switches = std::max(0, most.switches - (trial_case.first_mode < 0 ? 1 : 0));
   return outcome;
 }
 

@@ -1,57 +1,58 @@
-// See learning.h: lessons, gradients, steps.
+// Implements learning.h: training examples, gradients and optimizer steps.
 #include "trials/learning.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "trials/environment_draw.h"
+#include "trials/random_stream.h"
 #include "trials/trial_values.h"
 
 namespace optimus {
 namespace {
 
-constexpr float kLeakOfUnits = 0.05F;  // as in learned_policy.cpp
-// In thousandths; a decision in a very short trial must not count for a hundred others.
-constexpr double kMostRegret = 20;
-constexpr int kDecisionsLater = 24;  // that a decision answers for
+constexpr float kLeakySlope = 0.05F;  // as in learned_policy.cpp
+// In thousandths. Limits the weight of a decision in a very short trial.
+constexpr double kMaxRegret = 20;
+constexpr int kDiscountHorizon = 24;  // horizon, in decisions, of the discounted regret
 
-double slope(float x) { return x > 0 ? 1 : kLeakOfUnits; }
-double output(float x) { return x > 0 ? x : kLeakOfUnits * x; }
+double activation_slope(float x) { return x > 0 ? 1 : kLeakySlope; }
+double activation(float x) { return x > 0 ? x : kLeakySlope * x; }
 
-float input_of(const LearnedPolicy& network, const FeatureTable& seen, std::size_t row, std::size_t i) {
-  const float value = i < kOptionFeatures ? seen.rows[row][i] : seen.situation[i - kOptionFeatures];
+float input_of(const LearnedPolicy& network, const FeatureTable& features, std::size_t row, std::size_t i) {
+  const float value = i < kOptionFeatures ? features.rows[row][i] : features.situation[i - kOptionFeatures];
   return std::clamp(value, network.low[i], network.high[i]);
 }
 
-void add_row_gradient(const LearnedPolicy& network, const FeatureTable& seen, std::size_t row,
-                      const NetworkPass& pass, double by_score, std::vector<double>& gradient) {
+void backpropagate_row(const LearnedPolicy& network, const FeatureTable& features, std::size_t row,
+                       const NetworkPass& pass, double by_score, std::vector<double>& gradient) {
   std::array<double, kFirstLayer> first{};
   for (std::size_t u = 0; u < kSecondLayer; ++u) {
-    gradient[LearnedPolicy::kLast + u] += by_score * output(pass.second[u]);
-    const double by_unit = by_score * network.numbers[LearnedPolicy::kLast + u] * slope(pass.second[u]);
+    gradient[LearnedPolicy::kLast + u] += by_score * activation(pass.second[u]);
+    const double by_unit =
+        by_score * network.numbers[LearnedPolicy::kLast + u] * activation_slope(pass.second[u]);
     gradient[LearnedPolicy::kSecondBias + u] += by_unit;
     for (std::size_t v = 0; v < kFirstLayer; ++v) {
       const std::size_t place = LearnedPolicy::kSecond + v * kSecondLayer + u;
-      gradient[place] += by_unit * output(pass.first[v]);
+      gradient[place] += by_unit * activation(pass.first[v]);
       first[v] += by_unit * network.numbers[place];
     }
   }
   for (std::size_t v = 0; v < kFirstLayer; ++v)
-    first[v] *= slope(pass.first[v]), gradient[LearnedPolicy::kFirstBias + v] += first[v];
+    first[v] *= activation_slope(pass.first[v]), gradient[LearnedPolicy::kFirstBias + v] += first[v];
   for (std::size_t i = 0; i < kFeatures; ++i) {
-    const double value = input_of(network, seen, row, i);
+    const double value = input_of(network, features, row, i);
     if (value == 0) continue;
     double* const place = gradient.data() + i * kFirstLayer;
     for (std::size_t v = 0; v < kFirstLayer; ++v) place[v] += value * first[v];
   }
 }
 
-std::size_t row_of_option(const FeatureTable& seen, std::size_t option) {
-  const auto found = std::find(seen.options.begin(), seen.options.end(), option);
-  return found == seen.options.end() ? 0 : static_cast<std::size_t>(found - seen.options.begin());
+std::size_t row_of_option(const FeatureTable& features, std::size_t option) {
+  const auto found = std::find(features.options.begin(), features.options.end(), option);
+  return found == features.options.end() ? 0 : static_cast<std::size_t>(found - features.options.begin());
 }
 
-std::size_t drawn_row(const std::vector<double>& chances, double uniform) {
+std::size_t sample_row(const std::vector<double>& chances, double uniform) {
   for (std::size_t row = 0; row < chances.size(); ++row)
     if ((uniform -= chances[row]) < 0) return row;
   return chances.size() - 1;
@@ -59,22 +60,22 @@ std::size_t drawn_row(const std::vector<double>& chances, double uniform) {
 
 }  // namespace
 
-double add_gradient(const LearnedPolicy& network, const Lesson& lesson, double weight,
+double add_gradient(const LearnedPolicy& network, const TrainingExample& example, double weight,
                     std::vector<double>& gradient) {
-  const std::vector<NetworkPass> passes = passes_of(network, lesson.seen);
+  const std::vector<NetworkPass> passes = passes_of(network, example.features);
   const std::vector<double> chances = probabilities_of(passes);
   double regret = 0;
-  for (std::size_t row = 0; row < chances.size(); ++row) regret += chances[row] * lesson.regrets[row];
+  for (std::size_t row = 0; row < chances.size(); ++row) regret += chances[row] * example.regrets[row];
   for (std::size_t row = 0; row < chances.size(); ++row) {
-    const double of_taken = (row == lesson.taken ? 1 : 0) - chances[row];
-    const double by_score = chances[row] * (lesson.regrets[row] - regret) + weight * of_taken;
+    const double score_gradient = (row == example.chosen_row ? 1 : 0) - chances[row];
+    const double by_score = chances[row] * (example.regrets[row] - regret) + weight * score_gradient;
     if (std::abs(by_score) > 1e-9)
-      add_row_gradient(network, lesson.seen, row, passes[row], by_score, gradient);
+      backpropagate_row(network, example.features, row, passes[row], by_score, gradient);
   }
   return regret;
 }
 
-void Improver::step(LearnedPolicy& network, const std::vector<double>& gradient, double rate) {
+void AdamOptimizer::step(LearnedPolicy& network, const std::vector<double>& gradient, double rate) {
   mean_.resize(gradient.size(), 0), square_.resize(gradient.size(), 0);
   ++steps_;
   const double of_mean = 1 - std::pow(0.9, steps_), of_square = 1 - std::pow(0.999, steps_);
@@ -86,44 +87,46 @@ void Improver::step(LearnedPolicy& network, const std::vector<double>& gradient,
   }
 }
 
-std::vector<Lesson> lessons_of(const TrialCase& one, const LessonTaker& taker, std::uint64_t number) {
-  const TrialValues values(one);
-  const double all = std::max(1.0, hindsight(one).useful_steps);
-  Draw draw(RandomKey(number).with("choices"));
-  std::vector<Lesson> lessons;
+std::vector<TrainingExample> collect_examples(const TrialCase& trial_case, const BehaviorPolicy& behavior,
+                                              std::uint64_t number) {
+  const TrialValues values(trial_case);
+  const double all = std::max(1.0, hindsight(trial_case).useful_steps);
+  RandomStream draw(RandomKey(number).with("choices"));
+  std::vector<TrainingExample> examples;
   const Decider decider = [&](const Situation& situation, const TrialPoint& point) {
-    Lesson lesson{.seen = features_of(taker.sees_misses ? situation : without_misses(situation)),
-                  .regrets = {}};
-    if (lesson.seen.rows.empty()) return Choice{0, 0, {}};
+    TrainingExample example{
+        .features = features_of(behavior.sees_misses ? situation : without_misses(situation)), .regrets = {}};
+    if (example.features.rows.empty()) return Choice{0, 0, {}};
     const std::vector<double> worth = values.of_options(point);
     double most = -1e300;
-    for (const std::size_t option : lesson.seen.options) most = std::max(most, worth[option]);
-    for (const std::size_t option : lesson.seen.options)
-      lesson.regrets.push_back(std::min(kMostRegret, 1000 * (most - worth[option]) / all));
-    const std::size_t num = lesson.seen.rows.size();
-    if (draw.chance(taker.wanders)) {
-      lesson.taken = draw.below(num);
-    } else if (taker.network == nullptr) {
-      lesson.taken = row_of_option(lesson.seen, choose({.kind = PolicyKind::rule}, situation).option);
+    for (const std::size_t option : example.features.options) most = std::max(most, worth[option]);
+    for (const std::size_t option : example.features.options)
+      example.regrets.push_back(std::min(kMaxRegret, 1000 * (most - worth[option]) / all));
+    const std::size_t num = example.features.rows.size();
+    if (draw.chance(behavior.exploration)) {
+      example.chosen_row = draw.below(num);
+    } else if (behavior.network == nullptr) {
+      example.chosen_row =
+          row_of_option(example.features, choose({.kind = PolicyKind::rule}, situation).option);
     } else {
-      const std::vector<double> chances = probabilities_of(passes_of(*taker.network, lesson.seen));
-      lesson.taken =
-          taker.draws
-              ? drawn_row(chances, draw.uniform())
+      const std::vector<double> chances = probabilities_of(passes_of(*behavior.network, example.features));
+      example.chosen_row =
+          behavior.is_stochastic
+              ? sample_row(chances, draw.uniform())
               : static_cast<std::size_t>(std::max_element(chances.begin(), chances.end()) - chances.begin());
     }
-    lessons.push_back(lesson);
-    return Choice{lesson.seen.options[lesson.taken], 0, {}};
+    examples.push_back(example);
+    return Choice{example.features.options[example.chosen_row], 0, {}};
   };
-  (void)run_trial(decider, one);
-  // Each answers for what its followers lost, the nearer ones more.
-  const double fades = 1 - 1.0 / kDecisionsLater;
-  double later = 0;
-  for (std::size_t i = lessons.size(); i-- > 0;) {
-    lessons[i].later = later;
-    later = lessons[i].regrets[lessons[i].taken] + fades * later;
+  (void)run_trial(decider, trial_case);
+  // Adds the discounted regret of the subsequent decisions to each decision.
+  const double discount = 1 - 1.0 / kDiscountHorizon;
+  double later_regret = 0;
+  for (std::size_t i = examples.size(); i-- > 0;) {
+    examples[i].later_regret = later_regret;
+    later_regret = examples[i].regrets[examples[i].chosen_row] + discount * later_regret;
   }
-  return lessons;
+  return examples;
 }
 
 }  // namespace optimus

@@ -1,12 +1,15 @@
-// Training of the learned policy (adapt/learned_policy.h) in random trials (trials/environment.h), in two parts:
+// Training of the learned policy (adapt/learned_policy.h) on random trials (trials/environment.h), in two
+// phases:
 //
-//   imitation       what each option would have cost, by hindsight (trials/trial_values.h), is the lesson of a decision; the network
-//                   learns to choose so that little is lost on average. Trials are run by the rule first, then by the network itself.
-//   reinforcement   the network chooses by chance, and choices that were followed by losses become rarer (policy gradient; what hindsight
-//                   would still have got done is the baseline, so that the trial's luck does not count).
+//   imitation       the training target of a decision is the regret of each option, computed with full
+//                   knowledge of the trial (trials/trial_values.h); the network minimises the expected
+//                   regret. The first round runs the rule policy, the others run the network.
+//   reinforcement   the network samples its choices, and choices that were followed by regret become less
+//                   likely (policy gradient; the achievable number of steps is the baseline, which removes
+//                   the randomness of the trial).
 //
-// Gradients are written out by hand: three small layers. The same numbers give the same bits on the same machine, with any number of
-// threads. Pure but for threads. Read next: learning_rounds.cpp.
+// Gradients of the three small layers are written by hand. Results are bit-identical on the same machine for
+// any number of threads. Pure except for threads. Read next: learning_rounds.cpp.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +22,22 @@
 
 namespace optimus {
 
-// One decision of one trial: what was seen, and what each option left of what could have been done, in thousandths of the trial.
-struct Lesson {
-  FeatureTable seen;
-  std::vector<double> regrets;  // [row]; the best has 0
-  std::size_t taken = 0;        // row
-  double later = 0;             // regret of the decisions that followed
+// A decision of a trial: the observed features, and the regret of each option in thousandths of the
+// trial's achievable steps.
+struct TrainingExample {
+  FeatureTable features;
+  std::vector<double> regrets;  // [row]; 0 for the best option
+  std::size_t chosen_row = 0;   // row of the chosen option
+  double later_regret = 0;      // discounted regret of the subsequent decisions
 };
 
-// Adds the gradient of the lesson's expected regret, and of `weight` times the logarithm of the taken option's chance. Returns the regret.
-double add_gradient(const LearnedPolicy& network, const Lesson& lesson, double weight,
+// Adds the gradient of the expected regret, and `weight` times the gradient of the log-probability of the
+// chosen option. Returns the expected regret.
+double add_gradient(const LearnedPolicy& network, const TrainingExample& example, double weight,
                     std::vector<double>& gradient);
 
-// Adam, with its usual constants.
-class Improver {
+// The Adam optimizer with its usual constants.
+class AdamOptimizer {
  public:
   void step(LearnedPolicy& network, const std::vector<double>& gradient, double rate);
 
@@ -41,42 +46,46 @@ class Improver {
   int steps_ = 0;
 };
 
-// Who decides while lessons are taken.
-struct LessonTaker {
-  const LearnedPolicy* network = nullptr;  // none: the rule
-  bool draws = false;                      // by the network's chances; else its best
-  double wanders = 0;                      // part of the decisions that are left to chance
-  bool sees_misses = true;                 // as in LearnedPolicy
+// The behaviour policy that makes the decisions while training examples are collected.
+struct BehaviorPolicy {
+  const LearnedPolicy* network = nullptr;  // null: the rule policy
+  bool is_stochastic =
+      false;                // samples by the network's probabilities; otherwise takes the most likely option
+  double exploration = 0;   // fraction of decisions that are uniformly random (exploration)
+  bool sees_misses = true;  // as in LearnedPolicy
 };
-// In the order of the decisions. `number`: of the trial, also for what is left to chance.
-std::vector<Lesson> lessons_of(const TrialCase& one, const LessonTaker& taker, std::uint64_t number);
+// The training examples of a trial in the order of its decisions. `number`: of the trial; also seeds random
+// decisions.
+std::vector<TrainingExample> collect_examples(const TrialCase& trial_case, const BehaviorPolicy& behavior,
+                                              std::uint64_t number);
 
 struct LearningOptions {
   std::uint64_t seed = 1;
-  double minutes =
-      10;  // of two cores as the shipped policy's were; sets how many trials there are, not when it ends
+  // On two cores, as for the shipped policy; determines the number of trials, not a time limit.
+  double minutes = 10;
   int threads = 2;
-  // For those who want to know what each brings.
+  // For ablations.
   bool imitates = true, reinforces = true, sees_misses = true;
   EnvironmentOptions environment{};
-  const LearnedPolicy* start = nullptr;  // goes on with this one
-  int judging_trials = 60;               // of each family, after each round
+  const LearnedPolicy* start = nullptr;  // initial network; null: random initialisation
+  int evaluation_trials = 60;            // per family, after each round
 };
 
-// One line of the learning curve, judged on trials that no lesson comes from.
+// One point of the learning curve, evaluated on trials that are not used for training.
 struct LearningPoint {
   std::string part;  // "imitation", "reinforcement"
   int round = 0;
-  double regret = 0;                // expected, of lessons, in thousandths
+  double regret = 0;                // expected regret of training examples, in thousandths
   double fraction = 0;              // of the oracle's useful steps, mean over families
-  std::vector<double> by_family{};  // [kTrialFamilies]
+  std::vector<double> by_family{};  // [index in kTrialFamilies]
   std::vector<double> rule_by_family{};
 };
 
-// Calls `show` after each round. The best of all rounds is returned.
+// Calls `show` after each round. Returns the best network of all rounds.
 LearnedPolicy learn(const LearningOptions& options, const std::function<void(const LearningPoint&)>& show);
 
-// Useful steps as part of the oracle's, mean over trials of the family with these numbers.
+// Useful steps as a fraction of the oracle's, mean over `count` trials of the family that start with number
+// `first`.
 double mean_fraction(const Policy& policy, TrialFamily family, std::uint64_t first, int count, int threads,
                      const EnvironmentOptions& environment = {});
 

@@ -1,24 +1,24 @@
-// See learning.h: the rounds of a training.
+// Implements learning.h: the training rounds.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <numeric>
 #include <thread>
 
-#include "trials/environment_draw.h"
 #include "trials/learning.h"
+#include "trials/random_stream.h"
 
 namespace optimus {
 namespace {
 
-// Of a training of ten minutes.
+// Defaults for ten minutes of training.
 constexpr int kImitationRounds = 6, kReinforcementRounds = 8;
-constexpr double kTrialsOfRound = 120;    // of each family
-constexpr std::size_t kLessonsKept = 48;  // of a trial; those that are left out are stood for by the others
-constexpr std::size_t kRoundsKept = 3;    // whose lessons are gone through again
+constexpr double kTrialsPerRound = 120;           // per family
+constexpr std::size_t kMaxExamplesPerTrial = 48;  // per trial; a random subset stands for the rest
+constexpr std::size_t kReplayRounds = 3;          // size of the replay buffer in rounds
 constexpr int kPasses = 3, kBatch = 32;
 constexpr double kImitationRate = 2e-3, kReinforcementRate = 1e-4;
-constexpr std::uint64_t kJudgingNumbers = 1'000'000'000'000;  // beyond any that lessons come from
+constexpr std::uint64_t kEvaluationNumbers = 1'000'000'000'000;  // above all training trials
 
 void for_each_index(int threads, int count, const std::function<void(int)>& work) {
   std::atomic<int> next = 0;
@@ -29,28 +29,29 @@ void for_each_index(int threads, int count, const std::function<void(int)>& work
     });
 }
 
-// Some of a trial's lessons, weighed so that together they count as all.
-std::vector<Lesson> thinned(std::vector<Lesson> lessons, std::uint64_t number) {
-  if (lessons.size() <= kLessonsKept) return lessons;
-  const double weight = static_cast<double>(lessons.size()) / static_cast<double>(kLessonsKept);
-  Draw draw(RandomKey(number).with("kept"));
-  for (std::size_t i = 0; i < kLessonsKept; ++i)
-    std::swap(lessons[i], lessons[i + draw.below(lessons.size() - i)]);
-  lessons.resize(kLessonsKept);
-  for (Lesson& lesson : lessons) {
-    for (double& regret : lesson.regrets) regret *= weight;
-    lesson.later *= weight;
+// A random subset of a trial's examples, weighted to represent all of them.
+std::vector<TrainingExample> subsample(std::vector<TrainingExample> examples, std::uint64_t number) {
+  if (examples.size() <= kMaxExamplesPerTrial) return examples;
+  const double weight = static_cast<double>(examples.size()) / static_cast<double>(kMaxExamplesPerTrial);
+  RandomStream draw(RandomKey(number).with("kept"));
+  for (std::size_t i = 0; i < kMaxExamplesPerTrial; ++i)
+    std::swap(examples[i], examples[i + draw.below(examples.size() - i)]);
+  examples.resize(kMaxExamplesPerTrial);
+  for (TrainingExample& example : examples) {
+    for (double& regret : example.regrets) regret *= weight;
+    example.later_regret *= weight;
   }
-  return lessons;
+  return examples;
 }
 
-void widen(LearnedPolicy& network, const std::vector<Lesson>& lessons) {
+void widen_input_ranges(LearnedPolicy& network, const std::vector<TrainingExample>& examples) {
   const auto take = [&](std::size_t i, float value) {
     network.low[i] = std::min(network.low[i], value), network.high[i] = std::max(network.high[i], value);
   };
-  for (const Lesson& lesson : lessons) {
-    for (std::size_t i = 0; i < kSituationFeatures; ++i) take(kOptionFeatures + i, lesson.seen.situation[i]);
-    for (const auto& row : lesson.seen.rows)
+  for (const TrainingExample& example : examples) {
+    for (std::size_t i = 0; i < kSituationFeatures; ++i)
+      take(kOptionFeatures + i, example.features.situation[i]);
+    for (const auto& row : example.features.rows)
       for (std::size_t i = 0; i < kOptionFeatures; ++i) take(i, row[i]);
   }
 }
@@ -59,7 +60,7 @@ class Training {
  public:
   Training(const LearningOptions& options, const std::function<void(const LearningPoint&)>& show)
       : options_(options), show_(show), draw_(RandomKey(options.seed).with("training")) {
-    per_family_ = std::max(2, static_cast<int>(kTrialsOfRound * std::min(1.0, options.minutes / 10)));
+    per_family_ = std::max(2, static_cast<int>(kTrialsPerRound * std::min(1.0, options.minutes / 10)));
     const double longer = std::max(1.0, options.minutes / 10);
     imitation_rounds_ = static_cast<int>(kImitationRounds * longer);
     reinforcement_rounds_ = static_cast<int>(kReinforcementRounds * longer);
@@ -71,8 +72,8 @@ class Training {
   }
 
   LearnedPolicy run() {
-    judge_rules();
-    judge("start", 0, 0);
+    evaluate_rules();
+    evaluate("start", 0, 0);
     if (options_.imitates)
       for (int round = 0; round < imitation_rounds_; ++round) imitate(round);
     if (options_.imitates) network_ = best_;
@@ -92,102 +93,107 @@ class Training {
     fill(LearnedPolicy::kLast, kSecondLayer, kSecondLayer);
   }
 
-  // Of all families in turn, in the order of trials.
-  std::vector<std::vector<Lesson>> take_lessons(LessonTaker taker) {
-    taker.sees_misses = options_.sees_misses;
+  // Runs trials of all families in turn; the result is in the order of trials.
+  std::vector<std::vector<TrainingExample>> collect_round(BehaviorPolicy behavior) {
+    behavior.sees_misses = options_.sees_misses;
     const int num = per_family_ * static_cast<int>(kTrialFamilies.size());
-    std::vector<std::vector<Lesson>> all(static_cast<std::size_t>(num));
+    std::vector<std::vector<TrainingExample>> all(static_cast<std::size_t>(num));
     const std::uint64_t first = (options_.seed << 32) + trials_;
     for_each_index(options_.threads, num, [&](int i) {
       const TrialFamily family = kTrialFamilies[static_cast<std::size_t>(i) % kTrialFamilies.size()];
       const std::uint64_t number = first + static_cast<std::uint64_t>(i);
-      const TrialCase one = random_trial(family, number, options_.environment);
-      all[static_cast<std::size_t>(i)] = thinned(lessons_of(one, taker, number), number);
+      const TrialCase trial_case = random_trial(family, number, options_.environment);
+      all[static_cast<std::size_t>(i)] = subsample(collect_examples(trial_case, behavior, number), number);
     });
     trials_ += static_cast<std::uint64_t>(num);
     return all;
   }
 
   void imitate(int round) {
-    LessonTaker taker{.network = round == 0 ? nullptr : &network_, .draws = false, .wanders = 0.1};
-    std::vector<Lesson> fresh;
-    for (std::vector<Lesson>& lessons : take_lessons(taker))
-      fresh.insert(fresh.end(), lessons.begin(), lessons.end());
-    widen(network_, fresh);
-    kept_.push_back(std::move(fresh));
-    if (kept_.size() > kRoundsKept) kept_.erase(kept_.begin());
-    std::vector<const Lesson*> order;
-    for (const std::vector<Lesson>& lessons : kept_)
-      for (const Lesson& lesson : lessons) order.push_back(&lesson);
+    BehaviorPolicy behavior{
+        .network = round == 0 ? nullptr : &network_, .is_stochastic = false, .exploration = 0.1};
+    std::vector<TrainingExample> new_examples;
+    for (std::vector<TrainingExample>& examples : collect_round(behavior))
+      new_examples.insert(new_examples.end(), examples.begin(), examples.end());
+    widen_input_ranges(network_, new_examples);
+    replay_rounds_.push_back(std::move(new_examples));
+    if (replay_rounds_.size() > kReplayRounds) replay_rounds_.erase(replay_rounds_.begin());
+    std::vector<const TrainingExample*> order;
+    for (const std::vector<TrainingExample>& examples : replay_rounds_)
+      for (const TrainingExample& example : examples) order.push_back(&example);
     const double rate = kImitationRate * std::pow(0.7, round);
     double regret = 0;
     for (int pass = 0; pass < kPasses; ++pass) {
       for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[draw_.below(i)]);
-      regret = go_through(order, {}, rate);
+      regret = train_pass(order, {}, rate);
     }
-    judge("imitation", round + 1, regret);
+    evaluate("imitation", round + 1, regret);
   }
 
   void reinforce(int round) {
-    const std::vector<std::vector<Lesson>> trials =
-        take_lessons({.network = &network_, .draws = true, .wanders = 0});
-    if (!options_.imitates)  // nobody has seen the ranges yet
-      for (const std::vector<Lesson>& lessons : trials) widen(network_, lessons);
-    std::vector<const Lesson*> order;
+    const std::vector<std::vector<TrainingExample>> trials =
+        collect_round({.network = &network_, .is_stochastic = true, .exploration = 0});
+    if (!options_.imitates)  // the input ranges are not known yet
+      for (const std::vector<TrainingExample>& examples : trials) widen_input_ranges(network_, examples);
+    std::vector<const TrainingExample*> order;
     std::vector<double> weights;
-    for (const std::vector<Lesson>& lessons : trials) {
+    for (const std::vector<TrainingExample>& examples : trials) {
       double mean = 0;
-      for (const Lesson& lesson : lessons) mean += lesson.later / static_cast<double>(lessons.size());
-      for (const Lesson& lesson : lessons) order.push_back(&lesson), weights.push_back(lesson.later - mean);
+      for (const TrainingExample& example : examples)
+        mean += example.later_regret / static_cast<double>(examples.size());
+      for (const TrainingExample& example : examples)
+        order.push_back(&example), weights.push_back(example.later_regret - mean);
     }
     std::vector<std::size_t> places(order.size());
     std::iota(places.begin(), places.end(), std::size_t{0});
     for (std::size_t i = places.size(); i > 1; --i) std::swap(places[i - 1], places[draw_.below(i)]);
-    std::vector<const Lesson*> shuffled;
+    std::vector<const TrainingExample*> shuffled;
     std::vector<double> of_shuffled;
     for (const std::size_t place : places)
       shuffled.push_back(order[place]), of_shuffled.push_back(weights[place]);
-    const double regret = go_through(shuffled, of_shuffled, kReinforcementRate * std::pow(0.93, round));
-    judge("reinforcement", round + 1, regret);
+    const double regret = train_pass(shuffled, of_shuffled, kReinforcementRate * std::pow(0.93, round));
+    evaluate("reinforcement", round + 1, regret);
   }
 
-  // Returns the mean regret. `weights`: none, or of each lesson's taken option.
-  double go_through(const std::vector<const Lesson*>& lessons, const std::vector<double>& weights,
+  // A pass over the examples; returns the mean regret. `weights`: a weight for the chosen option of each
+  // example; empty for imitation.
+  double train_pass(const std::vector<const TrainingExample*>& examples, const std::vector<double>& weights,
                     double rate) {
     double sum = 0;
     std::vector<double> gradient(LearnedPolicy::kNumbers);
-    for (std::size_t begin = 0; begin < lessons.size(); begin += kBatch) {
+    for (std::size_t begin = 0; begin < examples.size(); begin += kBatch) {
       std::fill(gradient.begin(), gradient.end(), 0);
-      const std::size_t end = std::min(lessons.size(), begin + kBatch);
+      const std::size_t end = std::min(examples.size(), begin + kBatch);
       for (std::size_t i = begin; i < end; ++i)
-        sum += add_gradient(network_, *lessons[i], weights.empty() ? 0 : weights[i], gradient);
-      improver_.step(network_, gradient, rate);
+        sum += add_gradient(network_, *examples[i], weights.empty() ? 0 : weights[i], gradient);
+      optimizer_.step(network_, gradient, rate);
     }
-    return sum / static_cast<double>(std::max<std::size_t>(1, lessons.size()));
+    return sum / static_cast<double>(std::max<std::size_t>(1, examples.size()));
   }
 
-  void judge_rules() {
+  void evaluate_rules() {
     for (const TrialFamily family : kTrialFamilies) {
       double best = 0;
       for (const PolicyKind kind : {PolicyKind::always_best, PolicyKind::threshold, PolicyKind::lookahead,
                                     PolicyKind::malleus, PolicyKind::rule})
-        best = std::max(best, mean_fraction({.kind = kind}, family, kJudgingNumbers, options_.judging_trials,
-                                            options_.threads, options_.environment));
-      rules_.push_back(best);
+        best =
+            std::max(best, mean_fraction({.kind = kind}, family, kEvaluationNumbers,
+                                         options_.evaluation_trials, options_.threads, options_.environment));
+      rule_fractions_.push_back(best);
     }
   }
 
-  // The mean over families; where a rule is better that counts twice.
-  void judge(const std::string& part, int round, double regret) {
-    LearningPoint point{part, round, regret, 0, {}, rules_};
+  // The score is the mean over families; deficits relative to the best rule-based policy count twice.
+  void evaluate(const std::string& part, int round, double regret) {
+    LearningPoint point{part, round, regret, 0, {}, rule_fractions_};
     double worth = 0;
     for (std::size_t f = 0; f < kTrialFamilies.size(); ++f) {
       const double fraction = mean_fraction(
           {.kind = PolicyKind::learned, .network = &network_, .is_guarded = false}, kTrialFamilies[f],
-          kJudgingNumbers, options_.judging_trials, options_.threads, options_.environment);
+          kEvaluationNumbers, options_.evaluation_trials, options_.threads, options_.environment);
       point.by_family.push_back(fraction);
       point.fraction += fraction / static_cast<double>(kTrialFamilies.size());
-      worth += fraction - std::max(0.0, rules_[f] - fraction);
+      worth += fraction - std::max(0.0, rule_fractions_[f] - fraction);
     }
     if (worth > best_worth_) best_worth_ = worth, best_ = network_;
     show_(point);
@@ -195,14 +201,14 @@ class Training {
 
   const LearningOptions& options_;
   const std::function<void(const LearningPoint&)>& show_;
-  Draw draw_;
+  RandomStream draw_;
   int per_family_ = 1, imitation_rounds_ = 1, reinforcement_rounds_ = 1;
   std::uint64_t trials_ = 0;
   LearnedPolicy network_, best_;
   double best_worth_ = -1e300;
-  std::vector<double> rules_;
-  std::vector<std::vector<Lesson>> kept_;
-  Improver improver_;
+  std::vector<double> rule_fractions_;
+  std::vector<std::vector<TrainingExample>> replay_rounds_;
+  AdamOptimizer optimizer_;
 };
 
 }  // namespace
@@ -211,9 +217,9 @@ double mean_fraction(const Policy& policy, TrialFamily family, std::uint64_t fir
                      const EnvironmentOptions& environment) {
   std::vector<double> fractions(static_cast<std::size_t>(count));
   for_each_index(threads, count, [&](int i) {
-    const TrialCase one = random_trial(family, first + static_cast<std::uint64_t>(i), environment);
+    const TrialCase trial_case = random_trial(family, first + static_cast<std::uint64_t>(i), environment);
     fractions[static_cast<std::size_t>(i)] =
-        run_trial(policy, one).useful_steps / std::max(1e-9, hindsight(one).useful_steps);
+        run_trial(policy, trial_case).useful_steps / std::max(1e-9, hindsight(trial_case).useful_steps);
   });
   return std::accumulate(fractions.begin(), fractions.end(), 0.0) / count;
 }

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-struct TableRow {
+struct CsvRow {
   const CsvTable& table;
   std::size_t number;
   const std::string& source;
@@ -19,7 +19,7 @@ struct TableRow {
   std::string where() const { return fmt::format("{}:{}", source, number + 2); }
   const std::string& text(std::string_view column) const {
     const std::string& cell = table.cell(number, column);
-    if (cell.empty()) throw UserError("{}: no {}", where(), column);
+    if (cell.empty()) throw UserError("{}: column {} is empty", where(), column);
     return cell;
   }
   double value(const char* column) const { return trace_number(text(column), where(), column); }
@@ -29,8 +29,9 @@ struct TableRow {
   }
 };
 
-// "… nodes the last configuration had (30 down to 15): 71.3 67.6 …;": by number of nodes, ascending.
-std::vector<double> seconds_by_nodes(const TableRow& row) {
+// Parses "… nodes the last configuration had (30 down to 15): 71.3 67.6 …;" into seconds by number of nodes,
+// ascending.
+std::vector<double> seconds_by_nodes(const CsvRow& row) {
   const std::string& notes = row.table.cell(row.number, "notes");
   const auto from = notes.find("down to"), list = notes.find("):", from);
   if (from == std::string::npos || list == std::string::npos) return {};
@@ -45,17 +46,20 @@ std::vector<double> seconds_by_nodes(const TableRow& row) {
 
 using SystemKey = std::pair<std::string, std::string>;  // system, model
 
-void read_costs(PublishedSystem& one, const TableRow& row) {
-  Halts& halts = one.halts;
-  one.batch = row.value("global_batch");
-  halts.reconfigure_seconds = row.value("reconfigure_s");
-  halts.checkpoint_seconds = row.value_or("checkpoint_s", 0);
-  halts.checkpoint_every = std::max(1, static_cast<int>(row.value_or("checkpoint_every_steps", 10)));
-  halts.reconfigure_by_nodes = seconds_by_nodes(row);
-  const std::size_t given = halts.reconfigure_by_nodes.size(),
-                    known = one.throughput.samples_per_second.size();
+void read_costs(PublishedSystem& published_system, const CsvRow& row) {
+  ReconfigurationCosts& reconfiguration = published_system.reconfiguration;
+  published_system.batch = row.value("global_batch");
+  reconfiguration.reconfigure_seconds = row.value("reconfigure_s");
+  reconfiguration.checkpoint_seconds = row.value_or("checkpoint_s", 0);
+  reconfiguration.checkpoint_every =
+      std::max(1, static_cast<int>(row.value_or("checkpoint_every_steps", 10)));
+  reconfiguration.reconfigure_by_nodes = seconds_by_nodes(row);
+  const std::size_t given = reconfiguration.reconfigure_by_nodes.size(),
+                    known = published_system.throughput.samples_per_second.size();
   if (given != 0 && given != known)
-    throw UserError("{}: {} times by nodes, the throughput has {}", row.where(), given, known);
+    throw UserError(
+        "{}: {} reconfiguration times by number of nodes, but the throughput table has {} numbers of nodes",
+        row.where(), given, known);
 }
 
 void fill(Throughput& throughput, const std::map<int, double>& speeds, const std::string& what) {
@@ -67,10 +71,11 @@ void fill(Throughput& throughput, const std::map<int, double>& speeds, const std
   }
 }
 
-int nodes_in(const TableRow& row) {
+int nodes_in(const CsvRow& row) {
   constexpr double kMostNodes = 1e5;
   const double nodes = row.value("nodes");
-  if (!(nodes >= 1 && nodes <= kMostNodes)) throw UserError("{}: {} nodes", row.where(), nodes);
+  if (!(nodes >= 1 && nodes <= kMostNodes))
+    throw UserError("{}: {} is not a valid number of nodes", row.where(), nodes);
   return static_cast<int>(nodes);
 }
 
@@ -83,7 +88,7 @@ PublishedTables PublishedTables::parse(std::string_view throughput, std::string_
   std::map<SystemKey, std::map<int, double>> speeds;
   const CsvTable speed_table = parse_csv(throughput, throughput_source);
   for (std::size_t i = 0; i < speed_table.rows.size(); ++i) {
-    const TableRow row{speed_table, i, throughput_source};
+    const CsvRow row{speed_table, i, throughput_source};
     speeds[{row.text("system"), row.text("model")}][nodes_in(row)] = row.value("samples_per_s");
     std::vector<std::string>& models = tables.models_;
     if (std::find(models.begin(), models.end(), row.text("model")) == models.end())
@@ -94,11 +99,11 @@ PublishedTables PublishedTables::parse(std::string_view throughput, std::string_
          fmt::format("{}: {} {}", throughput_source, key.first, key.second));
   const CsvTable cost_table = parse_csv(costs, costs_source);
   for (std::size_t i = 0; i < cost_table.rows.size(); ++i) {
-    const TableRow row{cost_table, i, costs_source};
+    const CsvRow row{cost_table, i, costs_source};
     const SystemKey key{row.text("system"), row.text("model")};
     if (speeds.erase(key) == 0)
-      throw UserError("{}: {} {} stands twice or has no throughput in {}", row.where(), key.first, key.second,
-                      throughput_source);
+      throw UserError("{}: {} {} is listed twice or has no throughput in {}", row.where(), key.first,
+                      key.second, throughput_source);
     read_costs(tables.systems_[key], row);
   }
   for (const auto& [key, known] : speeds)
@@ -108,10 +113,10 @@ PublishedTables PublishedTables::parse(std::string_view throughput, std::string_
 
 namespace {
 
-// Published seconds at 0.34, 2.7 and 6.7 billion parameters.
+// Published seconds for 0.34, 2.7 and 6.7 billion parameters.
 constexpr double kSizes[] = {0.34e9, 2.7e9, 6.7e9};
 
-double between(const double (&seconds)[3], double parameters) {
+double interpolate(const double (&seconds)[3], double parameters) {
   if (parameters <= kSizes[0]) return seconds[0];
   if (parameters >= kSizes[2]) return seconds[2] * parameters / kSizes[2];
   const int at = parameters < kSizes[1] ? 0 : 1;
@@ -121,23 +126,23 @@ double between(const double (&seconds)[3], double parameters) {
 
 }  // namespace
 
-Halts halts_of(System system, double parameters) {
-  Halts halts;
+ReconfigurationCosts reconfiguration_costs_of(System system, double parameters) {
+  ReconfigurationCosts reconfiguration;
   switch (system) {
     case System::oobleck:
-      halts.reconfigure_seconds = between({2, 6, 10}, parameters);
+      reconfiguration.reconfigure_seconds = interpolate({2, 6, 10}, parameters);
       break;
     case System::varuna:
-      halts.reconfigure_seconds = between({78.7, 515, 701}, parameters);
-      halts.checkpoint_seconds = between({11.2, 50, 120}, parameters);
+      reconfiguration.reconfigure_seconds = interpolate({78.7, 515, 701}, parameters);
+      reconfiguration.checkpoint_seconds = interpolate({11.2, 50, 120}, parameters);
       break;
     case System::bamboo:
-      halts.reconfigure_seconds = between({76, 230, 450}, parameters);
+      reconfiguration.reconfigure_seconds = interpolate({76, 230, 450}, parameters);
       break;
     case System::ours:
       break;
   }
-  return halts;
+  return reconfiguration;
 }
 
 double published_parameters(const std::string& model) {
@@ -153,11 +158,11 @@ double published_parameters(const std::string& model) {
 std::vector<std::string> PublishedTables::models() const { return models_; }
 
 const PublishedSystem& PublishedTables::of(System system, const std::string& model) const {
-  // What is ours trains as quickly as the templates of Oobleck do.
+  // This system trains as fast as Oobleck's templates.
   const std::string name = text(system == System::ours ? System::oobleck : system);
   const auto found = systems_.find({name, model});
   if (found == systems_.end())
-    throw UserError("there are no figures of {} for {}; models there are: {}", name, in_quotes(model),
+    throw UserError("no published results of {} for {}; available models: {}", name, in_quotes(model),
                     fmt::join(models_, ", "));
   return found->second;
 }

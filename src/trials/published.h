@@ -1,5 +1,5 @@
-// Published figures of Oobleck, Varuna and Bamboo, as tables: how quickly each trains a model on how many nodes, and what its changes
-// cost. Comma-separated, with a line of column names:
+// PublishedTables: published results of Oobleck, Varuna and Bamboo: the throughput of each system by model
+// and number of nodes, and the cost of its reconfigurations. Read from CSV with a header line:
 //
 //   system,model,nodes,samples_per_s
 //   system,model,reconfigure_s,checkpoint_s,checkpoint_every_steps,min_nodes,notes,global_batch
@@ -17,23 +17,25 @@ namespace optimus {
 
 struct PublishedSystem {
   Throughput throughput;
-  Halts halts;
+  ReconfigurationCosts reconfiguration;
   double batch = 1;
 };
 
-// What the systems' changes would cost a model of so many parameters, between and beyond the published ones in proportion.
-Halts halts_of(System system, double parameters);
-// Of the models of the published tables; 0 for others.
+// Reconfiguration costs for a model with this many parameters. Interpolated between the published sizes, and
+// proportional beyond the largest.
+ReconfigurationCosts reconfiguration_costs_of(System system, double parameters);
+// The number of parameters of a model of the published tables; 0 for other models.
 double published_parameters(const std::string& model);
 
 class PublishedTables {
  public:
-  // Throws UserError with the file and the line: a number that is none, nodes with a gap, a system or model without costs.
+  // Throws UserError with file and line for invalid numbers, missing numbers of nodes, and systems or models
+  // without costs.
   static PublishedTables parse(std::string_view throughput, std::string_view costs,
                                const std::string& throughput_source, const std::string& costs_source);
 
   std::vector<std::string> models() const;  // in the order of the table
-  // Throws UserError when there is none, with those there are.
+  // Throws UserError with the available models if there is no such entry.
   const PublishedSystem& of(System system, const std::string& model) const;
 
  private:

@@ -7,12 +7,12 @@
 namespace optimus {
 namespace {
 
-std::vector<ReplayEvent> events_of(const ReplayCase& one) {
-  const AvailabilityTrace& trace = one.trace;
+std::vector<ReplayEvent> events_of(const ReplayCase& replay_case) {
+  const AvailabilityTrace& trace = replay_case.trace;
   std::vector<ReplayEvent> events;
   events.reserve(trace.events.size());
   for (const NodeEvent& event : trace.events)
-    events.push_back({.time = one.ticks(event.seconds),
+    events.push_back({.time = replay_case.ticks(event.seconds),
                       .kind = event.is_add ? EventKind::add : EventKind::remove,
                       .node = event.node});
   return events;
@@ -20,12 +20,13 @@ std::vector<ReplayEvent> events_of(const ReplayCase& one) {
 
 }  // namespace
 
-PublishedJob::PublishedJob(const ReplayCase& one)
-    : one_(one),
-      heap_(events_of(one),
-            one.counting == Counting::as_published ? TieOrder::as_heapq : TieOrder::as_put_in),
-      last_(one.ticks(one.trace.length)),
-      is_ready_(static_cast<std::size_t>(one.trace.num_nodes)) {}
+PublishedJob::PublishedJob(const ReplayCase& replay_case)
+    : replay_case_(replay_case),
+      heap_(events_of(replay_case), replay_case.counting == StepCounting::as_published
+                                        ? TieOrder::heapq_order
+                                        : TieOrder::insertion_order),
+      last_(replay_case.ticks(replay_case.trace.length)),
+      is_ready_(static_cast<std::size_t>(replay_case.trace.num_nodes)) {}
 
 std::vector<int> PublishedJob::ready_nodes() const {
   std::vector<int> nodes;
@@ -34,9 +35,9 @@ std::vector<int> PublishedJob::ready_nodes() const {
   return nodes;
 }
 
-void PublishedJob::open_muster(std::int64_t length, State state) {
+void PublishedJob::open_rendezvous(std::int64_t length, State state) {
   state_ = state;
-  heap_.put({.time = now_ + length, .kind = EventKind::muster_end, .number = ++muster_});
+  heap_.put({.time = now_ + length, .kind = EventKind::rendezvous_end, .number = ++rendezvous_});
 }
 
 void PublishedJob::begin_step(std::int64_t begin, std::int64_t length) {
@@ -46,34 +47,34 @@ void PublishedJob::begin_step(std::int64_t begin, std::int64_t length) {
 }
 
 void PublishedJob::drop_step() {
-  ++run_;  // what it would have ended with is of an older run
+  ++run_;  // the end event of the current step belongs to an older run
   outcome_.steps_lost += has_step_;
   has_step_ = false;
 }
 
-void PublishedJob::end_muster(const ReplayEvent& event) {
+void PublishedJob::end_rendezvous(const ReplayEvent& event) {
   if (!counts(event)) return;
-  std::erase_if(roster_, [&](int node) { return !is_ready_[static_cast<std::size_t>(node)]; });
+  std::erase_if(registered_nodes_, [&](int node) { return !is_ready_[static_cast<std::size_t>(node)]; });
   drop_step();
-  if (std::ssize(roster_) < one_.halts.fewest_nodes) {
-    roster_.clear();
+  if (std::ssize(registered_nodes_) < replay_case_.reconfiguration.min_nodes) {
+    registered_nodes_.clear();
     state_ = State::halted;
     return;
   }
   state_ = State::running;
   ++outcome_.starts;
   if (first_start_ < 0) first_start_ = last_end_ = now_;
-  started(std::ssize(ready_nodes()));
-  roster_.clear();
+  on_started(std::ssize(ready_nodes()));
+  registered_nodes_.clear();
 }
 
 void PublishedJob::end_step(const ReplayEvent& event) {
   if (event.number != run_) return;
-  if (state_ != State::running && !is_published()) return;  // dropped when the muster ends
+  if (state_ != State::running && !is_published()) return;  // the step is dropped when the rendezvous ends
   has_step_ = false;
   last_end_ = now_;
-  outcome_.useful_seconds += static_cast<double>(now_ - event.began) / one_.ticks_per_second;
-  step_ended(event.began);
+  outcome_.useful_seconds += static_cast<double>(now_ - event.began) / replay_case_.ticks_per_second;
+  on_step_ended(event.began);
 }
 
 ReplayOutcome PublishedJob::run() {
@@ -85,23 +86,24 @@ ReplayOutcome PublishedJob::run() {
     switch (event.kind) {
       case EventKind::add:
         present_.push_back(event.node);
-        heap_.put(
-            {.time = now_ + one_.ticks(one_.ready_seconds), .kind = EventKind::ready, .node = event.node});
+        heap_.put({.time = now_ + replay_case_.ticks(replay_case_.ready_seconds),
+                   .kind = EventKind::ready,
+                   .node = event.node});
         break;
       case EventKind::ready:
         if (std::find(present_.begin(), present_.end(), event.node) == present_.end()) break;
         is_ready_[node] = true;
-        got_ready(event.node);
+        on_node_ready(event.node);
         break;
       case EventKind::remove: {
         const bool was_ready = is_ready_[node];
         std::erase(present_, event.node);
         is_ready_[node] = false;
-        removed(event.node, was_ready);
+        on_node_removed(event.node, was_ready);
         break;
       }
-      case EventKind::muster_end:
-        end_muster(event);
+      case EventKind::rendezvous_end:
+        end_rendezvous(event);
         break;
       case EventKind::step_end:
         end_step(event);
@@ -113,8 +115,8 @@ ReplayOutcome PublishedJob::run() {
   const double steps = steps_that_count();
   outcome_.steps = std::llround(steps);
   if (last_end_ > first_start_)
-    outcome_.samples_per_second =
-        one_.ticks_per_second * steps * one_.batch / static_cast<double>(last_end_ - first_start_);
+    outcome_.samples_per_second = replay_case_.ticks_per_second * steps * replay_case_.batch /
+                                  static_cast<double>(last_end_ - first_start_);
   return outcome_;
 }
 

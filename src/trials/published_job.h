@@ -1,10 +1,11 @@
-// PublishedJob: what the published simulators of Oobleck, Varuna and Bamboo have in common. Used by replay_restarting.cpp and
-// replay_redundant.cpp alone.
+// PublishedJob: the common part of the published simulators of Oobleck, Varuna and Bamboo. Used only by
+// replay_restarting.cpp and replay_redundant.cpp.
 //
-// Nodes come, get ready, go. A *muster* is a halt in which nodes gather (the *roster*); when it ends with nodes enough, training goes
-// on on all that are ready, in steps of equal length, each of which counts when it ends. With Counting::as_published steps also end
-// inside musters, and musters that follow each other closely each take place: the first to end empties the roster, and the next finds
-// nobody and halts the job.
+// Nodes join, become ready and leave. A rendezvous is a halt in which ready nodes register. If enough nodes
+// are registered when it ends, training continues on all ready nodes with steps of equal length, each of
+// which counts when it ends. With StepCounting::as_published, steps also end during a rendezvous, and overlapping
+// rendezvous each complete: the first to end clears the registered nodes, and the next finds none and stops
+// the job.
 #pragma once
 
 #include <cstdint>
@@ -17,47 +18,49 @@ namespace optimus {
 
 class PublishedJob {
  public:
-  explicit PublishedJob(const ReplayCase& one);
+  explicit PublishedJob(const ReplayCase& replay_case);
   virtual ~PublishedJob() = default;
   PublishedJob(const PublishedJob&) = delete;
   PublishedJob& operator=(const PublishedJob&) = delete;
   ReplayOutcome run();
 
  protected:
-  // in_step_muster: steps of the old plan go on.
-  enum class State { halted, in_muster, in_step_muster, running };
+  // in_overlapped_rendezvous: steps of the old plan continue during the rendezvous.
+  enum class State { halted, in_rendezvous, in_overlapped_rendezvous, running };
 
-  virtual void removed(int node, bool was_ready) = 0;
-  virtual void got_ready(int node) = 0;
-  virtual void started(
-      std::int64_t nodes) = 0;  // a muster has ended with nodes enough, of which these are ready
-  virtual void step_ended(std::int64_t began) = 0;
-  virtual bool counts(const ReplayEvent& muster_end) const = 0;
+  virtual void on_node_removed(int node, bool was_ready) = 0;
+  virtual void on_node_ready(int node) = 0;
+  virtual void on_started(
+      std::int64_t nodes) = 0;  // a rendezvous has ended with enough nodes; `nodes` are ready
+  virtual void on_step_ended(std::int64_t began) = 0;
+  virtual bool counts(const ReplayEvent& rendezvous_end) const = 0;
   virtual double steps_that_count() const = 0;
 
-  bool is_published() const { return one_.counting == Counting::as_published; }
-  bool is_in_muster() const { return state_ == State::in_muster || state_ == State::in_step_muster; }
-  std::vector<int> ready_nodes() const;  // in the order in which they came
-  void open_muster(std::int64_t length, State state);
+  bool is_published() const { return replay_case_.counting == StepCounting::as_published; }
+  bool is_in_rendezvous() const {
+    return state_ == State::in_rendezvous || state_ == State::in_overlapped_rendezvous;
+  }
+  std::vector<int> ready_nodes() const;  // in the order of joining
+  void open_rendezvous(std::int64_t length, State state);
   void begin_step(std::int64_t begin, std::int64_t length);
-  void drop_step();  // the one in flight
+  void drop_step();  // the step in flight
 
-  const ReplayCase& one_;
+  const ReplayCase& replay_case_;
   EventHeap heap_;
   State state_ = State::halted;
-  std::int64_t now_ = 0, last_ = 0;  // last_: end of the trace; what comes then is not handled any more
-  std::vector<int> roster_;
-  std::int64_t muster_ = 0;  // number of the latest
-  std::int64_t run_ = 0;     // number of the run of steps that is under way
+  std::int64_t now_ = 0, last_ = 0;  // last_: end of the trace; later events are ignored
+  std::vector<int> registered_nodes_;
+  std::int64_t rendezvous_ = 0;  // number of the latest rendezvous
+  std::int64_t run_ = 0;         // number of the current run of steps
   std::int64_t step_end_ = 0;
   bool has_step_ = false;
   ReplayOutcome outcome_;
 
  private:
-  void end_muster(const ReplayEvent& event);
+  void end_rendezvous(const ReplayEvent& event);
   void end_step(const ReplayEvent& event);
 
-  std::vector<int> present_;    // in the order in which they came
+  std::vector<int> present_;    // in the order of joining
   std::vector<bool> is_ready_;  // [node]
   std::int64_t first_start_ = -1, last_end_ = -1;
 };

@@ -48,28 +48,28 @@ System parse_system(std::string_view word, const std::string& what) {
 
 namespace {
 
-ReplayOutcome replay_of(System system, const ReplayCase& one) {
+ReplayOutcome replay_of(System system, const ReplayCase& replay_case) {
   switch (system) {
     case System::oobleck:
-      return replay_oobleck(one);
+      return replay_oobleck(replay_case);
     case System::varuna:
-      return replay_varuna(one);
+      return replay_varuna(replay_case);
     case System::bamboo:
-      return replay_bamboo(one);
+      return replay_bamboo(replay_case);
     case System::ours:
-      return replay_ours(one);
+      return replay_ours(replay_case);
   }
   return {};
 }
 
 }  // namespace
 
-ReplayOutcome replay(System system, const ReplayCase& one) {
-  ReplayOutcome outcome = replay_of(system, one);
-  const double samples = static_cast<double>(outcome.steps) * one.batch;
-  if (one.trace.length > 0) outcome.goodput = samples / one.trace.length;
-  const Ideal ideal = ideal_of(one);
-  // Steps are cut to whole ticks, the ideal is not.
+ReplayOutcome replay(System system, const ReplayCase& replay_case) {
+  ReplayOutcome outcome = replay_of(system, replay_case);
+  const double samples = static_cast<double>(outcome.steps) * replay_case.batch;
+  if (replay_case.trace.length > 0) outcome.goodput = samples / replay_case.trace.length;
+  const Ideal ideal = ideal_of(replay_case);
+  // Steps are truncated to whole ticks, the ideal is not.
   if (ideal.samples > 0) outcome.fraction_of_ideal = std::min(1.0, samples / ideal.samples);
   outcome.seconds_lost = std::max(0.0, ideal.seconds - outcome.useful_seconds);
   return outcome;
@@ -77,40 +77,42 @@ ReplayOutcome replay(System system, const ReplayCase& one) {
 
 namespace {
 
-// The trace with every instant but the first and the last moved by up to `most` seconds, and not beyond the next.
-AvailabilityTrace jittered(AvailabilityTrace trace, double most, RandomKey key) {
+// The trace with every event time but the first and the last shifted by up to `most` seconds, at most to the
+// next event.
+AvailabilityTrace with_jitter(AvailabilityTrace trace, double most, RandomKey key) {
   std::vector<NodeEvent>& events = trace.events;
   const double first = events.front().seconds, last = events.back().seconds;
   for (std::size_t begin = 0, end = 0, instant = 0; begin < events.size(); begin = end, ++instant) {
     const double at = events[begin].seconds;
     while (end < events.size() && events[end].seconds == at) ++end;
     if (at == first || at == last) continue;
-    const double room = events[end].seconds - at;
-    const double moved = at + random_uniform(key, instant) * std::min(most, 0.9 * room);
+    const double headroom = events[end].seconds - at;
+    const double moved = at + random_uniform(key, instant) * std::min(most, 0.9 * headroom);
     for (std::size_t i = begin; i < end; ++i) events[i].seconds = moved;
   }
   return trace;
 }
 
-double longest_step(const ReplayCase& one) {
+double longest_step(const ReplayCase& replay_case) {
   double longest = 0;
-  for (const double speed : one.throughput.samples_per_second)
-    if (speed > 0) longest = std::max(longest, one.batch / speed);
+  for (const double speed : replay_case.throughput.samples_per_second)
+    if (speed > 0) longest = std::max(longest, replay_case.batch / speed);
   return longest;
 }
 
 }  // namespace
 
-ReplayOutcome mean_replay(System system, const ReplayCase& one, int repeats) {
-  ensure(repeats > 0, "{} repeats", repeats);
+ReplayOutcome mean_replay(System system, const ReplayCase& replay_case, int repeats) {
+  ensure(repeats > 0, "mean_replay() needs at least one repeat, got {}", repeats);
   double steps = 0, lost = 0, starts = 0;
   ReplayOutcome mean;
   for (int repeat = 0; repeat < repeats; ++repeat) {
     const RandomKey key = RandomKey(1).with("instants of a trace").with(static_cast<std::uint64_t>(repeat));
-    const AvailabilityTrace moved = jittered(one.trace, repeat == 0 ? 0 : longest_step(one), key);
-    const ReplayOutcome outcome = replay(
-        system,
-        ReplayCase{moved, one.throughput, one.batch, one.ready_seconds, one.halts, one.costs, one.counting});
+    const AvailabilityTrace moved =
+        with_jitter(replay_case.trace, repeat == 0 ? 0 : longest_step(replay_case), key);
+    const ReplayOutcome outcome =
+        replay(system, ReplayCase{moved, replay_case.throughput, replay_case.batch, replay_case.ready_seconds,
+                                  replay_case.reconfiguration, replay_case.costs, replay_case.counting});
     mean.samples_per_second += outcome.samples_per_second / repeats;
     mean.goodput += outcome.goodput / repeats;
     mean.useful_seconds += outcome.useful_seconds / repeats;
@@ -125,17 +127,17 @@ ReplayOutcome mean_replay(System system, const ReplayCase& one, int repeats) {
   return mean;
 }
 
-Ideal ideal_of(const ReplayCase& one) {
+Ideal ideal_of(const ReplayCase& replay_case) {
   struct Change {
     double seconds;
     int by;
   };
   std::vector<Change> changes;
-  std::vector<double> ready(static_cast<std::size_t>(one.trace.num_nodes));
-  for (const NodeEvent& event : one.trace.events) {
+  std::vector<double> ready(static_cast<std::size_t>(replay_case.trace.num_nodes));
+  for (const NodeEvent& event : replay_case.trace.events) {
     double& own = ready[static_cast<std::size_t>(event.node)];
-    if (event.is_add) own = event.seconds + one.ready_seconds;
-    // One that goes before it is ready is there for no time.
+    if (event.is_add) own = event.seconds + replay_case.ready_seconds;
+    // A node that is lost before it is ready contributes no time.
     changes.push_back({event.is_add ? own : std::max(own, event.seconds), event.is_add ? 1 : -1});
   }
   std::stable_sort(changes.begin(), changes.end(),
@@ -144,40 +146,41 @@ Ideal ideal_of(const ReplayCase& one) {
   int nodes = 0;
   double since = 0;
   const auto pass = [&](double until) {
-    double best = 0;  // fewer nodes may do better
-    for (int n = one.halts.fewest_nodes; n <= nodes; ++n) {
-      best = std::max(best, one.throughput.at(n));
-      if (n >= one.throughput.most()) break;
+    double best = 0;  // fewer nodes may be faster
+    for (int n = replay_case.reconfiguration.min_nodes; n <= nodes; ++n) {
+      best = std::max(best, replay_case.throughput.at(n));
+      if (n >= replay_case.throughput.most()) break;
     }
     if (best > 0) ideal.seconds += until - since, ideal.samples += best * (until - since);
   };
   for (const Change& change : changes) {
-    if (change.seconds >= one.trace.length) break;
+    if (change.seconds >= replay_case.trace.length) break;
     pass(change.seconds);
     nodes += change.by, since = change.seconds;
   }
-  pass(one.trace.length);
+  pass(replay_case.trace.length);
   return ideal;
 }
 
 AvailabilityTrace periodic_failures(int nodes, double every, double away, double length) {
-  ensure(nodes > 0 && every > 0 && away > 0, "{} nodes, a failure every {} s, away for {} s", nodes, every,
-         away);
+  ensure(nodes > 0 && every > 0 && away > 0,
+         "periodic_failures(): invalid arguments: {} nodes, a failure every {} s, absent for {} s", nodes,
+         every, away);
   AvailabilityTrace trace;
-  trace.num_nodes = nodes, trace.length = length, trace.form = "a failure every so often";
+  trace.num_nodes = nodes, trace.length = length, trace.form = "periodic failures";
   for (int node = 0; node < nodes; ++node) trace.events.push_back({0, true, node});
   std::vector<double> back(static_cast<std::size_t>(nodes));
   for (int i = 0; every * (i + 1) < length; ++i) {
     const double at = every * (i + 1);
     const int node = i % nodes;
-    if (back[static_cast<std::size_t>(node)] > at) continue;  // is still away
+    if (back[static_cast<std::size_t>(node)] > at) continue;  // still absent
     back[static_cast<std::size_t>(node)] = at + away;
     trace.events.push_back({at, false, node});
     if (at + away < length) trace.events.push_back({at + away, true, node});
   }
   std::stable_sort(trace.events.begin(), trace.events.end(),
                    [](const NodeEvent& a, const NodeEvent& b) { return a.seconds < b.seconds; });
-  // A replay ends with the last event.
+  // A replay ends with the last event of the trace.
   trace.events.push_back({length, !trace.events.empty() && back.front() > length, 0});
   return trace;
 }

@@ -1,6 +1,7 @@
-// Ours: a loss is found at once and survivors go on by the template of their number, redoing the step that was in flight; who comes is
-// prepared beside the training and enters between two steps. Nodes that would not make training quicker are kept aside: what they are
-// worth is the speed less what their failing would cost, at the rate that was seen so far.
+// Replays this system. A loss is detected at once; the survivors continue with the template for their number
+// and redo the step in flight. A joining node is prepared while training runs and enters between two steps.
+// Nodes that would not make training faster stay unused. The value of a number of nodes is its speed minus
+// the expected cost of failures at the observed rate.
 #include <algorithm>
 
 #include "recovery/repair.h"
@@ -12,45 +13,46 @@ namespace {
 
 class LiveJob {
  public:
-  explicit LiveJob(const ReplayCase& one)
-      : one_(one),
-        is_ready_(static_cast<std::size_t>(one.trace.num_nodes)),
+  explicit LiveJob(const ReplayCase& replay_case)
+      : replay_case_(replay_case),
+        is_ready_(static_cast<std::size_t>(replay_case.trace.num_nodes)),
         is_used_(is_ready_),
-        last_(one.ticks(one.trace.length)) {}
+        last_(replay_case.ticks(replay_case.trace.length)) {}
 
   ReplayOutcome run() {
     const std::vector<ReplayEvent> all = events();
     for (std::size_t i = 0; i < all.size() && all[i].time < last_; ++i) {
       const std::int64_t now = all[i].time;
       advance(now);
-      see_time(now);
+      advance_clock(now);
       if (all[i].kind == EventKind::ready)
-        came(all[i].node);
+        on_node_joined(all[i].node);
       else
         lost(all[i].node, now);
       const bool is_last_of_instant = i + 1 == all.size() || all[i + 1].time > now;
-      if (is_last_of_instant && num_used_ == 0) go_on(now, pause_before_start());
+      if (is_last_of_instant && num_used_ == 0) resume_training(now, pause_before_start());
     }
     advance(last_);
     if (last_end_ > first_start_)
-      outcome_.samples_per_second = one_.ticks_per_second * static_cast<double>(outcome_.steps) * one_.batch /
-                                    static_cast<double>(last_end_ - first_start_);
+      outcome_.samples_per_second = replay_case_.ticks_per_second * static_cast<double>(outcome_.steps) *
+                                    replay_case_.batch / static_cast<double>(last_end_ - first_start_);
     return outcome_;
   }
 
  private:
-  // When nodes can enter, and when they go; a node that goes before it can enter is neither.
+  // The times at which nodes can enter and leave. A node that leaves before it can enter does neither.
   std::vector<ReplayEvent> events() const {
     std::vector<ReplayEvent> result;
-    std::vector<std::size_t> entry(static_cast<std::size_t>(one_.trace.num_nodes));
-    for (const NodeEvent& event : one_.trace.events) {
-      const std::int64_t time = one_.ticks(event.seconds);
+    std::vector<std::size_t> entry(static_cast<std::size_t>(replay_case_.trace.num_nodes));
+    for (const NodeEvent& event : replay_case_.trace.events) {
+      const std::int64_t time = replay_case_.ticks(event.seconds);
       std::size_t& own = entry[static_cast<std::size_t>(event.node)];
       if (event.is_add) {
         own = result.size();
-        result.push_back({.time = time + one_.ticks(one_.ready_seconds + prepare_seconds(event)),
-                          .kind = EventKind::ready,
-                          .node = event.node});
+        result.push_back(
+            {.time = time + replay_case_.ticks(replay_case_.ready_seconds + prepare_seconds(event)),
+             .kind = EventKind::ready,
+             .node = event.node});
       } else if (result[own].time < time) {
         result.push_back({.time = time, .kind = EventKind::remove, .node = event.node});
       } else {
@@ -63,89 +65,96 @@ class LiveJob {
     return result;
   }
 
-  // Those of the first instant start the training, they do not join it.
+  // Nodes of the first instant start the training; they do not join it.
   double prepare_seconds(const NodeEvent& event) const {
-    return event.seconds > one_.trace.events.front().seconds ? one_.costs.prepare_seconds : 0;
+    return event.seconds > replay_case_.trace.events.front().seconds ? replay_case_.costs.prepare_seconds : 0;
   }
 
-  double speed(int nodes) const { return nodes >= one_.halts.fewest_nodes ? one_.throughput.at(nodes) : 0; }
+  double speed(int nodes) const {
+    return nodes >= replay_case_.reconfiguration.min_nodes ? replay_case_.throughput.at(nodes) : 0;
+  }
 
-  std::int64_t length(int nodes) const { return one_.step_ticks(nodes); }
+  std::int64_t length(int nodes) const { return replay_case_.step_ticks(nodes); }
 
-  // Samples a second that so many nodes are worth.
-  double worth(int nodes) const {
+  // Samples per second of this many nodes, including the expected cost of failures.
+  double effective_speed(int nodes) const {
     if (speed(nodes) <= 0) return 0;
-    const double loss = 0.5 * one_.batch / speed(nodes) + recovery_pause() + one_.costs.detection_seconds;
+    const double loss =
+        0.5 * replay_case_.batch / speed(nodes) + recovery_pause() + replay_case_.costs.detection_seconds;
     return speed(nodes) * std::max(0.1, 1 - rate_.per_node_second() * nodes * loss);
   }
 
   double recovery_pause() const {
-    return one_.costs.recovery_seconds + one_.costs.move_seconds(one_.costs.loss_bytes);
+    return replay_case_.costs.recovery_seconds +
+           replay_case_.costs.move_seconds(replay_case_.costs.loss_bytes);
   }
   double switch_pause() const {
-    return one_.costs.switch_seconds + one_.costs.move_seconds(one_.costs.join_bytes);
+    return replay_case_.costs.switch_seconds + replay_case_.costs.move_seconds(replay_case_.costs.join_bytes);
   }
 
-  int best_number() const {
+  int best_num_nodes() const {
     int best = 0;
-    const int most = std::min(num_ready_, std::max(one_.throughput.most(), one_.halts.fewest_nodes));
-    for (int nodes = one_.halts.fewest_nodes; nodes <= most; ++nodes)
-      if (worth(nodes) > worth(best)) best = nodes;
+    const int most = std::min(
+        num_ready_, std::max(replay_case_.throughput.most(), replay_case_.reconfiguration.min_nodes));
+    for (int nodes = replay_case_.reconfiguration.min_nodes; nodes <= most; ++nodes)
+      if (effective_speed(nodes) > effective_speed(best)) best = nodes;
     return best;
   }
 
-  // Those who are used stay, then those who were here first.
+  // Selects nodes: used ones first, then the others by number.
   void use(int number) {
     int left = number;
-    for (const bool had : {true, false})
+    for (const bool was_used : {true, false})
       for (std::size_t node = 0; node < is_ready_.size(); ++node)
-        if (is_ready_[node] && is_used_[node] == had && (had || left > 0)) {
+        if (is_ready_[node] && is_used_[node] == was_used && (was_used || left > 0)) {
           is_used_[node] = left > 0;
           left -= is_used_[node];
         }
     num_used_ = number - left;
   }
 
-  void go_on(std::int64_t at, double pause) {
-    use(best_number());
+  void resume_training(std::int64_t at, double pause) {
+    use(best_num_nodes());
     if (num_used_ == 0) return;
     ++outcome_.starts;
-    begin_ = at + one_.ticks(pause);
+    begin_ = at + replay_case_.ticks(pause);
     if (first_start_ < 0) first_start_ = last_end_ = begin_;
   }
 
-  // Steps that end until then; between two of them the plan may change.
+  // Completes the steps that end before `until`; the plan may change between two of them.
   void advance(std::int64_t until) {
     while (num_used_ > 0 && begin_ + length(num_used_) <= until) {
-      outcome_.useful_seconds += static_cast<double>(length(num_used_)) / one_.ticks_per_second;
+      outcome_.useful_seconds += static_cast<double>(length(num_used_)) / replay_case_.ticks_per_second;
       begin_ += length(num_used_), last_end_ = begin_;
       ++outcome_.steps;
-      if (!is_settled_) consider_change();
+      if (!is_plan_evaluated_) consider_change();
     }
   }
 
-  // Once after every loss and every coming: what was not worth it then is not later.
+  // Evaluated once after every loss and every join: a change that did not pay off then does not pay off
+  // later.
   void consider_change() {
-    is_settled_ = true;
-    const int number = best_number();
+    is_plan_evaluated_ = true;
+    const int number = best_num_nodes();
     if (number == num_used_) return;
     const double pause = switch_pause();
     const double until_next = 1 / (rate_.per_node_second() * number);
-    if ((worth(number) - worth(num_used_)) * until_next > speed(number) * pause) go_on(begin_, pause);
+    if ((effective_speed(number) - effective_speed(num_used_)) * until_next > speed(number) * pause)
+      resume_training(begin_, pause);
   }
 
-  // Training goes on and takes the node in behind its step; or it has waited for nodes.
-  void came(int node) {
+  // A running training admits the node after its current step; a halted training may have waited for it.
+  void on_node_joined(int node) {
     is_ready_[static_cast<std::size_t>(node)] = true;
     ++num_ready_;
-    is_settled_ = false;
+    is_plan_evaluated_ = false;
   }
 
   void lost(int node, std::int64_t now) {
     const auto at = static_cast<std::size_t>(node);
-    is_ready_[at] = false, is_settled_ = false;
+    is_ready_[at] = false, is_plan_evaluated_ = false;
     --num_ready_;
-    rate_.see_failures(1);
+    rate_.add_failures(1);
     if (!is_used_[at]) return;
     is_used_[at] = false;
     outcome_.steps_lost += num_used_ > 0 && begin_ < now;
@@ -154,33 +163,33 @@ class LiveJob {
   }
 
   double pause_before_start() {
-    if (first_start_ < 0) return one_.costs.start_seconds;
-    const double detection = has_lost_ ? one_.costs.detection_seconds : 0;
+    if (first_start_ < 0) return replay_case_.costs.start_seconds;
+    const double detection = has_lost_ ? replay_case_.costs.detection_seconds : 0;
     has_lost_ = false;
     return detection + recovery_pause();
   }
 
-  void see_time(std::int64_t now) {
-    rate_.see_nodes(num_ready_, static_cast<double>(now - seen_) / one_.ticks_per_second);
-    seen_ = now;
+  void advance_clock(std::int64_t now) {
+    rate_.add_node_time(num_ready_, static_cast<double>(now - last_time_) / replay_case_.ticks_per_second);
+    last_time_ = now;
   }
 
   static constexpr std::int64_t kNeverEnters = INT64_MAX;
 
-  const ReplayCase& one_;
+  const ReplayCase& replay_case_;
   std::vector<bool> is_ready_, is_used_;  // [node]
   std::int64_t last_ = 0;
   int num_ready_ = 0, num_used_ = 0;
-  std::int64_t begin_ = 0;  // of the step in flight, or of the one that comes
-  std::int64_t first_start_ = -1, last_end_ = -1, seen_ = 0;
-  bool has_lost_ = false;   // since training went on last
-  bool is_settled_ = true;  // nothing has changed since the plan was thought over
+  std::int64_t begin_ = 0;  // start of the step in flight or of the next step
+  std::int64_t first_start_ = -1, last_end_ = -1, last_time_ = 0;
+  bool has_lost_ = false;          // since training last resumed
+  bool is_plan_evaluated_ = true;  // no change since the plan was last evaluated
   FailureRate rate_;
   ReplayOutcome outcome_;
 };
 
 }  // namespace
 
-ReplayOutcome replay_ours(const ReplayCase& one) { return LiveJob(one).run(); }
+ReplayOutcome replay_ours(const ReplayCase& replay_case) { return LiveJob(replay_case).run(); }
 
 }  // namespace optimus

@@ -1,6 +1,6 @@
-// Bamboo: pipelines of a fixed number of stages; every node also computes the layers of its successor, so a lost node's stage is taken
-// over by the one before it. That slows training down until the next step's end, where stages are dealt out anew. Losing two
-// neighbours is fatal: training starts again.
+// Replays Bamboo: pipelines with a fixed number of stages. Every node also computes the layers of its
+// successor, so the preceding node takes over a lost node's stage. This slows training down until the end of
+// the next step, when stages are redistributed. Losing two neighbours is fatal: training restarts.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -22,42 +22,42 @@ class RedundantJob final : public PublishedJob {
     bool operator==(const Slot&) const = default;
   };
 
-  void got_ready(int node) override {
+  void on_node_ready(int node) override {
     if (state_ == State::halted) {
-      roster_ = ready_nodes();
-      open(one_.halts.fatal_seconds, State::in_muster);
-    } else if (is_in_muster()) {
-      roster_.push_back(node);
+      registered_nodes_ = ready_nodes();
+      open(replay_case_.reconfiguration.fatal_restart_seconds, State::in_rendezvous);
+    } else if (is_in_rendezvous()) {
+      registered_nodes_.push_back(node);
     } else {
       ++num_waiting_;
     }
   }
 
   void open(double seconds, State state) {
-    length_of_muster_ = seconds;
-    open_muster(one_.ticks(seconds), state);
+    length_of_rendezvous_ = seconds;
+    open_rendezvous(replay_case_.ticks(seconds), state);
   }
 
-  void removed(int node, bool /*was_ready*/) override {
-    const auto held = slots_.extract(node);
+  void on_node_removed(int node, bool /*was_ready*/) override {
+    const auto lost_slots = slots_.extract(node);
     if (state_ == State::halted) return;
-    if (is_in_muster()) {
-      // One who was to take part: the muster begins again.
-      if (std::erase(roster_, node) > 0) open(length_of_muster_, state_);
+    if (is_in_rendezvous()) {
+      // The node was a member: the rendezvous restarts.
+      if (std::erase(registered_nodes_, node) > 0) open(length_of_rendezvous_, state_);
       return;
     }
-    if (!held.empty() && !take_over(held.mapped())) {
-      roster_ = ready_nodes();
-      open(one_.halts.fatal_seconds, State::in_step_muster);
+    if (!lost_slots.empty() && !try_takeover(lost_slots.mapped())) {
+      registered_nodes_ = ready_nodes();
+      open(replay_case_.reconfiguration.fatal_restart_seconds, State::in_overlapped_rendezvous);
     } else {
       slow_down();
     }
   }
 
-  // Whether the node of the stage before could; who has two stages already cannot.
-  bool take_over(const std::vector<Slot>& lost) {
+  // Returns whether the node of the preceding stage could take over; a node with two stages cannot.
+  bool try_takeover(const std::vector<Slot>& lost) {
     if (lost.size() > 1) return false;
-    const int stages = one_.halts.stages;
+    const int stages = replay_case_.reconfiguration.stages;
     const Slot before{lost.front().pipeline, (lost.front().stage + stages - 1) % stages};
     const auto holder = std::find_if(slots_.begin(), slots_.end(), [&](const auto& entry) {
       return std::find(entry.second.begin(), entry.second.end(), before) != entry.second.end();
@@ -67,7 +67,7 @@ class RedundantJob final : public PublishedJob {
     return true;
   }
 
-  // What is left of the step, and later steps, take half as long again.
+  // The rest of the step, and later steps, take 1.5 times as long.
   void slow_down() {
     if (is_slow_) return;
     is_slow_ = true;
@@ -77,39 +77,39 @@ class RedundantJob final : public PublishedJob {
     begin_step(now_, left * 3 / 2);
   }
 
-  bool counts(const ReplayEvent& muster_end) const override {
-    if (muster_end.number == muster_) return true;
-    return is_published() && rebalances_.count(muster_end.number) == 0;
+  bool counts(const ReplayEvent& rendezvous_end) const override {
+    if (rendezvous_end.number == rendezvous_) return true;
+    return is_published() && rebalances_.count(rendezvous_end.number) == 0;
   }
 
-  void started(std::int64_t nodes) override {
-    const int stages = one_.halts.stages;
-    num_pipelines_ = static_cast<int>(std::ssize(roster_)) / stages;
+  void on_started(std::int64_t nodes) override {
+    const int stages = replay_case_.reconfiguration.stages;
+    num_pipelines_ = static_cast<int>(std::ssize(registered_nodes_)) / stages;
     slots_.clear();
     for (int i = 0; i < num_pipelines_ * stages; ++i)
-      slots_[roster_[static_cast<std::size_t>(i)]] = {{i / stages, i % stages}};
-    num_waiting_ = static_cast<int>(std::ssize(roster_)) - num_pipelines_ * stages;
+      slots_[registered_nodes_[static_cast<std::size_t>(i)]] = {{i / stages, i % stages}};
+    num_waiting_ = static_cast<int>(std::ssize(registered_nodes_)) - num_pipelines_ * stages;
     is_slow_ = false;
-    length_ = one_.step_ticks(static_cast<int>(nodes));
+    length_ = replay_case_.step_ticks(static_cast<int>(nodes));
     if (length_ > 0) begin_step(now_, length_);
   }
 
   bool wants_rebalance() const {
-    constexpr double kMostDoubled = 0.05;
+    constexpr double kMaxDoubledFraction = 0.05;
     const auto doubled = static_cast<int>(std::count_if(
         slots_.begin(), slots_.end(), [](const auto& entry) { return entry.second.size() > 1; }));
-    const int active = one_.halts.stages * num_pipelines_ - doubled;
-    if (doubled > 0 && (num_waiting_ >= doubled || 2.0 * doubled / active > kMostDoubled)) return true;
-    return (active + num_waiting_) / one_.halts.stages > num_pipelines_;
+    const int active = replay_case_.reconfiguration.stages * num_pipelines_ - doubled;
+    if (doubled > 0 && (num_waiting_ >= doubled || 2.0 * doubled / active > kMaxDoubledFraction)) return true;
+    return (active + num_waiting_) / replay_case_.reconfiguration.stages > num_pipelines_;
   }
 
-  void step_ended(std::int64_t /*began*/) override {
+  void on_step_ended(std::int64_t /*began*/) override {
     ++num_steps_;
     if (state_ == State::running && wants_rebalance()) {
-      roster_ = ready_nodes();
+      registered_nodes_ = ready_nodes();
       ++run_;
-      open(one_.halts.reconfigure_seconds, State::in_muster);
-      rebalances_.insert(muster_);
+      open(replay_case_.reconfiguration.reconfigure_seconds, State::in_rendezvous);
+      rebalances_.insert(rendezvous_);
       return;
     }
     begin_step(now_, is_slow_ ? length_ * 3 / 2 : length_);
@@ -117,17 +117,17 @@ class RedundantJob final : public PublishedJob {
 
   double steps_that_count() const override { return static_cast<double>(num_steps_); }
 
-  std::map<int, std::vector<Slot>> slots_;  // of each node that has some
-  std::set<std::int64_t> rebalances_;       // musters that were opened at a step's end, not by a loss
+  std::map<int, std::vector<Slot>> slots_;  // stages of each node that has any
+  std::set<std::int64_t> rebalances_;       // rendezvous opened at the end of a step instead of by a loss
   int num_pipelines_ = 0;
-  int num_waiting_ = 0;  // not lowered when one of them goes
+  int num_waiting_ = 0;  // not decremented when a waiting node leaves
   bool is_slow_ = false;
-  double length_of_muster_ = 0;
+  double length_of_rendezvous_ = 0;
   std::int64_t length_ = 0, num_steps_ = 0;
 };
 
 }  // namespace
 
-ReplayOutcome replay_bamboo(const ReplayCase& one) { return RedundantJob(one).run(); }
+ReplayOutcome replay_bamboo(const ReplayCase& replay_case) { return RedundantJob(replay_case).run(); }
 
 }  // namespace optimus

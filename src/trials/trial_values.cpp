@@ -5,51 +5,51 @@
 
 namespace optimus {
 
-TrialValues::TrialValues(const TrialCase& one) : one_(one) {
-  const std::size_t num = one.modes.size();
-  values_.assign(one.segments.size() + 1, std::vector<double>(num + 1, 0));
-  for (std::size_t s = one.segments.size(); s-- > 0;) {
+TrialValues::TrialValues(const TrialCase& trial_case) : trial_case_(trial_case) {
+  const std::size_t num = trial_case.modes.size();
+  values_.assign(trial_case.segments.size() + 1, std::vector<double>(num + 1, 0));
+  for (std::size_t s = trial_case.segments.size(); s-- > 0;) {
     values_[s][num] = best_from(s, -1);
     for (std::size_t m = 0; m < num; ++m) values_[s][m] = best_from(s, static_cast<int>(m));
   }
 }
 
 double TrialValues::at(std::size_t segment, int mode) const {
-  return values_[segment][mode < 0 ? one_.modes.size() : static_cast<std::size_t>(mode)];
+  return values_[segment][mode < 0 ? trial_case_.modes.size() : static_cast<std::size_t>(mode)];
 }
 
 double TrialValues::pause(int from, int to) const {
-  const TrialMode& mode = one_.modes[static_cast<std::size_t>(to)];
-  const int devices = from < 0 ? 0 : one_.modes[static_cast<std::size_t>(from)].devices;
+  const TrialMode& mode = trial_case_.modes[static_cast<std::size_t>(to)];
+  const int devices = from < 0 ? 0 : trial_case_.modes[static_cast<std::size_t>(from)].devices;
   return devices > mode.devices ? mode.shrink_seconds.value_or(mode.pause_seconds) : mode.pause_seconds;
 }
 
-// At most what the mode does in the segment before; what was undone there is not counted.
+// At most the steps of the mode in the preceding segment; steps already undone there are not considered.
 double TrialValues::undone(std::size_t segment, int mode) const {
   const auto m = static_cast<std::size_t>(mode);
-  if (segment == 0 || one_.segments[segment - 1].step_seconds[m] <= 0) return 0;
-  const TrialSegment& before = one_.segments[segment - 1];
-  return std::min(one_.modes[m].undone_steps, (before.end - before.begin) / before.step_seconds[m]);
+  if (segment == 0 || trial_case_.segments[segment - 1].step_seconds[m] <= 0) return 0;
+  const TrialSegment& before = trial_case_.segments[segment - 1];
+  return std::min(trial_case_.modes[m].undone_steps, (before.end - before.begin) / before.step_seconds[m]);
 }
 
-// Stays, or goes to the best of all others as soon as it would know.
+// Stays in the mode, or switches to the best other mode as soon as the change is detected.
 double TrialValues::best_from(std::size_t segment, int mode) const {
-  const TrialSegment& now = one_.segments[segment];
+  const TrialSegment& now = trial_case_.segments[segment];
   const double length = now.end - now.begin;
   const double own = mode < 0 ? 0 : now.step_seconds[static_cast<std::size_t>(mode)];
   const bool has_lost = is_loss_to(now, mode);
-  double halt = has_lost ? one_.costs.detection_seconds : 0;
+  double halt = has_lost ? trial_case_.costs.detection_seconds : 0;
   double done = has_lost ? -0.5 - undone(segment, mode) : 0;
-  if (has_lost && own > 0) halt += one_.costs.recovery_seconds;
+  if (has_lost && own > 0) halt += trial_case_.costs.recovery_seconds;
   double best = at(segment + 1, mode) + done + (own > 0 ? std::max(0.0, length - halt) / own : 0);
-  if (own > 0) {  // works until it knows, if it ever does
-    const double wait = one_.detection_steps * own;
+  if (own > 0) {  // continues until detection, if that comes before the end of the segment
+    const double wait = trial_case_.detection_steps * own;
     if (halt + wait >= length) return best;
     halt += wait, done += wait / own;
   } else {
-    halt += mode < 0 ? one_.costs.start_seconds : one_.costs.recovery_seconds;
+    halt += mode < 0 ? trial_case_.costs.start_seconds : trial_case_.costs.recovery_seconds;
   }
-  for (int to = 0; to < std::ssize(one_.modes); ++to) {
+  for (int to = 0; to < std::ssize(trial_case_.modes); ++to) {
     const double seconds = now.step_seconds[static_cast<std::size_t>(to)];
     if (to == mode || seconds <= 0) continue;
     const double change = mode < 0 ? 0 : pause(mode, to);
@@ -59,15 +59,15 @@ double TrialValues::best_from(std::size_t segment, int mode) const {
 }
 
 std::vector<double> TrialValues::of_options(const TrialPoint& point) const {
-  const TrialSegment& now = one_.segments[point.segment];
+  const TrialSegment& now = trial_case_.segments[point.segment];
   const double left = now.end - point.now;
   const int mode = point.modes.front();
   const double own = mode < 0 ? 0 : now.step_seconds[static_cast<std::size_t>(mode)];
   std::vector<double> values = {at(point.segment + 1, mode) + (own > 0 ? left / own : 0)};
   for (std::size_t i = 1; i < point.modes.size(); ++i) {
     const int to = point.modes[i];
-    const double halt = mode < 0   ? one_.costs.start_seconds
-                        : own <= 0 ? one_.costs.recovery_seconds + pause(mode, to)
+    const double halt = mode < 0   ? trial_case_.costs.start_seconds
+                        : own <= 0 ? trial_case_.costs.recovery_seconds + pause(mode, to)
                                    : pause(mode, to);
     values.push_back(at(point.segment + 1, to) +
                      std::max(0.0, left - halt) / now.step_seconds[static_cast<std::size_t>(to)]);

@@ -10,20 +10,20 @@ namespace {
 // not worth a switch either.
 TEST_F(AdaptationControllerTest, AddsRedundantCopyWhenDevicesAreLost) {
   seeks_better_plan_ = true;
-  undone_steps_ = [](const Plan& plan, double) { return plan.buddy > 0 ? 0.0 : 2000.0; };
+  undone_steps_ = [](const Plan& plan, double) { return plan.copy_distance > 0 ? 0.0 : 2000.0; };
   UniformPlan shape{.dp = 4, .microbatch = 16, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;
   constexpr double kBegan = 10'000, kMonth = 30 * 86'400;
-  const auto buddy_after = [&](int buddy, int losses, double seconds) {
+  const auto buddy_after = [&](int copy_distance, int losses, double seconds) {
     calibration_ = Calibration(), membership_ = {.began = kBegan}, now_ = kBegan + seconds;
     for (int i = 0; i < losses; ++i) membership_.losses.add(kBegan + 200 * i);
     begin(shape, 4, {4, 4});
     Plan first = plan_;
-    first.buddy = buddy;
+    first.copy_distance = copy_distance;
     plan_ = first;
     controller_->plan_adopted(plan_, std::nullopt, step_), simulate();
     for (int i = 0; i < 2; ++i) (void)steps(60);
-    return plan_.buddy;
+    return plan_.copy_distance;
   };
   EXPECT_GT(buddy_after(0, 3, 600), 0) << short_text(plan_);
   EXPECT_LT(measured_gain_.value_or(1), 0) << "steps are slightly slower, which is no reason to return";

@@ -10,7 +10,7 @@
 #include "cost/link_cost.h"
 #include "model/presets.h"
 #include "plan/validate.h"
-#include "trials/imagine.h"
+#include "trials/simulated_run.h"
 
 namespace optimus {
 
@@ -22,13 +22,13 @@ class AdaptationControllerTest : public testing::Test {
     for (int i = 0; i < nodes; ++i) hosts.push_back("node" + std::to_string(i));
     machines_ = profile_of(standard_cluster("a100x" + std::to_string(nodes)), hosts);
     plan_ = uniform_plan(model_, shape);
-    ASSERT_FALSE(problem_in(plan_, model_));
+    ASSERT_FALSE(find_problem(plan_, model_));
     AdaptationContext context{.model = model_,
                               .policy = {.kind = policy},
                               .machines = machines_,
                               .demand =
                                   [this, shape, dp](const Cluster& cluster, const Plan& now) {
-                                    Demand demand{model_, cluster, our_software(), fitted_constants()};
+                                    Demand demand{model_, cluster, optimus_software(), fitted_constants()};
                                     demand.batch = now.batch, demand.sequence_length = now.sequence_length;
                                     // The search space of these tests: pipelines and replicas.
                                     demand.constraints.tp = demand.constraints.cp = Range{1, 1};
@@ -49,7 +49,7 @@ class AdaptationControllerTest : public testing::Test {
   }
 
   void simulate() {
-    run_ = std::make_unique<ImaginedRun>(plan_, model_, machines_, Noise{}, ++seed_);
+    run_ = std::make_unique<SimulatedRun>(plan_, model_, machines_, Noise{}, ++seed_);
     run_->set(conditions_);
   }
   void set(const std::vector<Condition>& conditions) {
@@ -126,7 +126,7 @@ class AdaptationControllerTest : public testing::Test {
   Plan plan_;
   Calibration calibration_;
   std::unique_ptr<AdaptationController> controller_;
-  std::unique_ptr<ImaginedRun> run_;
+  std::unique_ptr<SimulatedRun> run_;
   std::vector<Condition> conditions_, hidden_;  // hidden: only probes show them
   double now_ = 0;
   std::int64_t step_ = 0;

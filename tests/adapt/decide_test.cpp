@@ -12,7 +12,7 @@
 #include "adapt/membership_history.h"
 #include "base/error.h"
 #include "cluster/standard.h"
-#include "trials/line_trial.h"
+#include "trials/timeline_trial.h"
 
 namespace optimus {
 namespace {

@@ -11,7 +11,7 @@
 #include "cluster/standard.h"
 #include "model/presets.h"
 #include "plan/validate.h"
-#include "trials/imagine.h"
+#include "trials/simulated_run.h"
 
 namespace optimus {
 namespace {
@@ -52,7 +52,7 @@ Case random_case(Dice& dice) {
     UniformPlan shape{.pp = pp, .dp = dp, .microbatch = 1, .batch = 64 * dp, .sequence_length = 1024};
     shape.strategy.tp = tp;
     one.plan = uniform_plan(one.model, shape);
-    if (!problem_in(one.plan, one.model)) return one;
+    if (!find_problem(one.plan, one.model)) return one;
   }
 }
 

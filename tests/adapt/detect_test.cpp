@@ -67,7 +67,7 @@ struct Score {
 };
 
 // Whether the condition slows a channel of the run by at least 1.3.
-bool slows_a_link(ImaginedRun& run, const Condition& condition) {
+bool slows_a_link(SimulatedRun& run, const Condition& condition) {
   run.set({condition});
   double slowdown = 1;
   for (const int rank : run.topology().ranks_of_node(condition.where))
@@ -84,7 +84,7 @@ bool is_structural(const Finding& finding) {
 }
 
 // Runs `most` steps under the condition and counts what is found. before: findings from before the condition.
-void score_detection(Detector& detector, ImaginedRun& run, const Condition& condition, int most,
+void score_detection(Detector& detector, SimulatedRun& run, const Condition& condition, int most,
                      const std::vector<Finding>& before, Score& score) {
   const Cause cause = condition.cause;
   bool is_found = false, has_right = false;
@@ -110,7 +110,7 @@ void inject(Dice& dice, Cause cause, const Noise& replayed, Score& score) {
   Noise noise = random_noise(dice);
   const bool is_recorded = !replayed.recorded.empty();
   if (is_recorded) noise = replayed;
-  ImaginedRun run(one.plan, one.model, one.profile, noise, random_bits(dice.key, dice.drawn++));
+  SimulatedRun run(one.plan, one.model, one.profile, noise, random_bits(dice.key, dice.drawn++));
   const std::optional<Condition> condition = random_condition(dice, one, run.topology(), cause);
   if (!condition || (cause == Cause::link && !slows_a_link(run, *condition))) return;
   Detector detector(run.topology());
@@ -176,7 +176,7 @@ int false_alarms(std::uint64_t seed, int steps, int runs, const Noise& replayed)
     const Case one = random_case(dice);
     Noise noise = random_noise(dice);
     if (!replayed.recorded.empty()) noise = replayed;
-    ImaginedRun run(one.plan, one.model, one.profile, noise, seed + static_cast<std::uint64_t>(r));
+    SimulatedRun run(one.plan, one.model, one.profile, noise, seed + static_cast<std::uint64_t>(r));
     Detector detector(run.topology());
     std::size_t before = 0;
     for (int step = 0; step < steps / runs; ++step) {
@@ -217,7 +217,7 @@ TEST(Detector, FindsLinkThatSlowsMoreRanksThanAreListed) {
   shape.strategy.tp = 4;
   one.plan = uniform_plan(one.model, shape);
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
-    ImaginedRun run(one.plan, one.model, one.profile, {}, seed);
+    SimulatedRun run(one.plan, one.model, one.profile, {}, seed);
     Detector detector(run.topology());
     for (int step = 0; step < 30; ++step) (void)detector.observe(run.next());
     run.set({{Cause::link, 3, 2}});
@@ -237,7 +237,7 @@ TEST(Topology, DataChannelSpansPipelines) {
   for (Stage& stage : other.pipelines.front().stages) stage.devices.front() += 3;
   plan.pipelines.push_back(other.pipelines.front());
   plan.batch += other.batch;
-  ASSERT_FALSE(problem_in(plan, model));
+  ASSERT_FALSE(find_problem(plan, model));
   const Cluster cluster(standard_cluster("v100x8"));
   const Topology topology(plan, cluster, DeviceMap::identity(cluster.num_devices()));
   EXPECT_EQ(topology.members(1, Channel::data), (std::vector{0, 1, 2, 3, 4}));
@@ -371,7 +371,7 @@ TEST(Detector, SpreadOfFactorFollowsNoise) {
   const HardwareProfile machines = standard_cluster("a100x4");
   const Plan plan = uniform_plan(model, {.dp = 4, .microbatch = 1, .batch = 64, .sequence_length = 1024});
   const auto spread_under = [&](double noise) {
-    ImaginedRun run(plan, model, machines, Noise{.spread = noise, .spike_chance = 0}, 3);
+    SimulatedRun run(plan, model, machines, Noise{.spread = noise, .spike_chance = 0}, 3);
     Detector detector(Topology(plan, Cluster(machines), DeviceMap::identity(4)));
     std::vector<Finding> found;
     for (int step = 0; step < 100; ++step) {
@@ -390,7 +390,7 @@ TEST(Detector, IgnoresShortDisturbances) {
   Dice dice{RandomKey(5)};
   for (int i = 0; i < 20; ++i) {
     const Case one = random_case(dice);
-    ImaginedRun run(one.plan, one.model, one.profile, without_spikes(), static_cast<std::uint64_t>(i));
+    SimulatedRun run(one.plan, one.model, one.profile, without_spikes(), static_cast<std::uint64_t>(i));
     Detector detector(run.topology());
     const Condition condition{Cause::device, dice.below(run.topology().num_ranks()), 3};
     for (int step = 0; step < 80; ++step) {
@@ -405,7 +405,7 @@ TEST(Detector, FindingEndsWithCondition) {
   Dice dice{RandomKey(6)};
   for (int i = 0; i < 20; ++i) {
     const Case one = random_case(dice);
-    ImaginedRun run(one.plan, one.model, one.profile, without_spikes(), static_cast<std::uint64_t>(i));
+    SimulatedRun run(one.plan, one.model, one.profile, without_spikes(), static_cast<std::uint64_t>(i));
     Detector detector(run.topology());
     const int rank = dice.below(run.topology().num_ranks());
     std::vector<Finding> found;

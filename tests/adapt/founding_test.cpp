@@ -9,7 +9,7 @@
 #include "model/presets.h"
 #include "plan/describe.h"
 #include "plan/validate.h"
-#include "trials/imagine.h"
+#include "trials/simulated_run.h"
 
 namespace optimus {
 namespace {
@@ -28,7 +28,7 @@ class FoundingExample : public testing::Test {
                               .machines = machines_,
                               .demand =
                                   [this](const Cluster& cluster, const Plan& now) {
-                                    Demand demand{model_, cluster, our_software(), fitted_constants()};
+                                    Demand demand{model_, cluster, optimus_software(), fitted_constants()};
                                     demand.batch = now.batch, demand.sequence_length = now.sequence_length;
                                     demand.constraints.tp = demand.constraints.dp = Range{2, 2};
                                     demand.constraints.cp = Range{1, 1}, demand.constraints.schedule = "1f1b";
@@ -42,7 +42,7 @@ class FoundingExample : public testing::Test {
 
   void simulate(const std::vector<Condition>& conditions) {
     conditions_ = conditions;
-    run_ = std::make_unique<ImaginedRun>(plan_, model_, machines_, Noise{}, ++seed_);
+    run_ = std::make_unique<SimulatedRun>(plan_, model_, machines_, Noise{}, ++seed_);
     run_->set(conditions_);
   }
 
@@ -57,7 +57,7 @@ class FoundingExample : public testing::Test {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       const auto proposal = controller_->take_proposal();
       if (!proposal) continue;
-      ASSERT_EQ(problem_in(proposal->plan, model_), std::nullopt);
+      ASSERT_EQ(find_problem(proposal->plan, model_), std::nullopt);
       why_ = proposal->why, plan_ = proposal->plan;
       controller_->plan_adopted(plan_, proposal, step_);
       simulate(conditions_);
@@ -69,7 +69,7 @@ class FoundingExample : public testing::Test {
   Plan first_, plan_;
   Calibration calibration_;
   std::unique_ptr<AdaptationController> controller_;
-  std::unique_ptr<ImaginedRun> run_;
+  std::unique_ptr<SimulatedRun> run_;
   std::vector<Condition> conditions_;
   std::string why_;
   double now_ = 0;

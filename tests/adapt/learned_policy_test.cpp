@@ -9,15 +9,15 @@
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
 #include "trials/environment.h"
-#include "trials/environment_draw.h"
 #include "trials/learning.h"
+#include "trials/random_stream.h"
 #include "trials/trial_values.h"
 
 namespace optimus {
 namespace {
 
 LearnedPolicy random_network(std::uint64_t seed) {
-  Draw draw(RandomKey(seed).with("network"));
+  RandomStream draw(RandomKey(seed).with("network"));
   LearnedPolicy network;
   for (float& number : network.numbers) number = static_cast<float>(0.3 * draw.normal());
   network.low.fill(-2), network.high.fill(2);
@@ -25,7 +25,7 @@ LearnedPolicy random_network(std::uint64_t seed) {
 }
 
 FeatureTable random_table(std::uint64_t seed, std::size_t rows) {
-  Draw draw(RandomKey(seed).with("table"));
+  RandomStream draw(RandomKey(seed).with("table"));
   FeatureTable table;
   for (float& value : table.situation) value = static_cast<float>(1.5 * draw.normal());
   table.rows.resize(rows);
@@ -80,15 +80,16 @@ TEST(LearnedPolicy, InferenceMatchesReference) {
 
 TEST(LearnedPolicy, GradientsMatchFiniteDifferences) {
   LearnedPolicy network = random_network(3);
-  Lesson lesson{.seen = random_table(5, 4), .regrets = {0, 1.5, 0.4, 3}, .taken = 2, .later = 0};
+  TrainingExample example{
+      .features = random_table(5, 4), .regrets = {0, 1.5, 0.4, 3}, .chosen_row = 2, .later_regret = 0};
   const double weight = 0.7;
   std::vector<double> gradient(LearnedPolicy::kNumbers, 0), unused(LearnedPolicy::kNumbers, 0);
-  add_gradient(network, lesson, weight, gradient);
+  add_gradient(network, example, weight, gradient);
   const auto value = [&] {
-    const std::vector<double> probabilities = probabilities_of(passes_of(network, lesson.seen));
-    double sum = weight * std::log(probabilities[lesson.taken]);
+    const std::vector<double> probabilities = probabilities_of(passes_of(network, example.features));
+    double sum = weight * std::log(probabilities[example.chosen_row]);
     for (std::size_t row = 0; row < probabilities.size(); ++row)
-      sum += probabilities[row] * lesson.regrets[row];
+      sum += probabilities[row] * example.regrets[row];
     return sum;
   };
   int compared = 0;
@@ -344,7 +345,7 @@ TEST(TrialValues, PayingHindsightIsBetweenRuleAndOracle) {
 
 TEST(Learning, ShortTrainingImprovesAndIsDeterministic) {
   LearningOptions options;
-  options.minutes = 0.3, options.reinforces = false, options.seed = 5, options.judging_trials = 6;
+  options.minutes = 0.3, options.reinforces = false, options.seed = 5, options.evaluation_trials = 6;
   std::vector<double> curve;
   const LearnedPolicy one =
       learn(options, [&](const LearningPoint& point) { curve.push_back(point.fraction); });

@@ -84,15 +84,15 @@ TEST(PredictionMemory, DoubtsAnotherSchedule) {
 // The measured rate of the head changes predicted step times and the distribution of layers.
 TEST(Calibration, HeavyHeadSlowsLastStage) {
   const Cluster cluster(standard_cluster("v100x4"));
-  const Ground ground(cluster);
+  const ClusterView cluster_view(cluster);
   const ModelSpec model = gpt2();
   const Constants even = with_rates(fitted_constants(), {1, 1, 1}),
                   heavy = with_rates(fitted_constants(), {1, 1, 5});
   const auto seconds = [&](const Plan& plan, const Constants& constants) {
-    Demand demand{model, cluster, our_software(), constants};
+    Demand demand{model, cluster, optimus_software(), constants};
     demand.batch = plan.batch, demand.sequence_length = plan.sequence_length;
     demand.precision = plan.precision;
-    return seconds_of(demand, ground, plan);
+    return seconds_of(demand, cluster_view, plan);
   };
   EXPECT_DOUBLE_EQ(seconds(grid(4, 1), even), seconds(grid(4, 1), fitted_constants()));
   const double stages = seconds(grid(4, 1), heavy) / seconds(grid(4, 1), even),
@@ -108,7 +108,7 @@ TEST(Calibration, RecutUsesMeasuredHead) {
   const Plan plan = uniform_plan(model, {.pp = 4, .microbatch = 1, .batch = 64, .sequence_length = 512});
   const auto layers_of_last = [&](double head) {
     const Constants constants = with_rates(fitted_constants(), {1, 1, head});
-    Demand demand{model, cluster, our_software(), constants};
+    Demand demand{model, cluster, optimus_software(), constants};
     demand.batch = plan.batch, demand.sequence_length = plan.sequence_length;
     demand.precision = plan.precision;
     for (const PlannedOption& option : responses(demand, plan, {}, {}, {}))

@@ -10,7 +10,7 @@
 #include "cluster/standard.h"
 #include "model/presets.h"
 #include "plan/validate.h"
-#include "trials/line_trial.h"
+#include "trials/timeline_trial.h"
 
 namespace optimus {
 namespace {
@@ -24,7 +24,7 @@ struct SmallRun {
     plan = uniform_plan(model, shape);
   }
   Demand demand() const {
-    Demand result{model, cluster, our_software(), fitted_constants()};
+    Demand result{model, cluster, optimus_software(), fitted_constants()};
     result.batch = 64, result.sequence_length = 512;
     return result;
   }
@@ -36,7 +36,7 @@ TEST(Respond, SharesSequencesBySpeed) {
   speeds[2] = 0.5;
   const std::optional<Plan> shared = shared_by_speed(run.plan, speeds);
   ASSERT_TRUE(shared);
-  EXPECT_EQ(problem_in(*shared, run.model), std::nullopt);
+  EXPECT_EQ(find_problem(*shared, run.model), std::nullopt);
   ASSERT_EQ(shared->pipelines.size(), 2u);
   const auto sequences = [&](std::size_t p) {
     return std::accumulate(shared->pipelines[p].microbatches.begin(), shared->pipelines[p].microbatches.end(),
@@ -53,7 +53,7 @@ TEST(Respond, SharesSingleMicrobatchBySpeed) {
   run.plan = uniform_plan(run.model, {.dp = 4, .microbatch = 8, .batch = 32, .sequence_length = 512});
   const std::optional<Plan> shared = shared_by_speed(run.plan, {1, 1, 0.5, 1});
   ASSERT_TRUE(shared);
-  EXPECT_EQ(problem_in(*shared, run.model), std::nullopt);
+  EXPECT_EQ(find_problem(*shared, run.model), std::nullopt);
   ASSERT_EQ(shared->pipelines.size(), 2u);
   EXPECT_EQ(shared->pipelines[0].microbatches, std::vector<int>{5});  // 32 x 0.5 / 3.5 = 4.6
   EXPECT_EQ(shared->pipelines[1].microbatches, std::vector<int>{27});
@@ -67,10 +67,10 @@ TEST(Respond, RecutsInterleavedStagesAsPlainOnes) {
                                       .batch = 64,
                                       .sequence_length = 512,
                                       .schedule = Schedule::interleaved});
-  ASSERT_EQ(problem_in(run.plan, run.model), std::nullopt);
+  ASSERT_EQ(find_problem(run.plan, run.model), std::nullopt);
   const std::optional<Plan> cut = cut_by_speed(run.plan, run.model, {1, 0.4}, {});
   ASSERT_TRUE(cut);
-  EXPECT_EQ(problem_in(*cut, run.model), std::nullopt);
+  EXPECT_EQ(find_problem(*cut, run.model), std::nullopt);
   EXPECT_EQ(cut->schedule, Schedule::one_f_one_b);
   EXPECT_GT(cut->pipelines[0].stages[0].chunks[0].end(), run.plan.num_blocks / 2 + 1);
 }
@@ -83,7 +83,7 @@ TEST(Respond, TogglesRedundantCopyOfShards) {
   const Plan once = uniform_plan(model, shape);
   const auto twice = with_other_redundancy(once, {0, 0, 1, 1});
   ASSERT_TRUE(twice.has_value());
-  EXPECT_EQ(twice->buddy, 2) << "the copy is on the other node";
+  EXPECT_EQ(twice->copy_distance, 2) << "the copy is on the other node";
   EXPECT_EQ(with_other_redundancy(*twice, {0, 0, 1, 1}), once);
 }
 
@@ -93,7 +93,7 @@ TEST(Respond, RecutsLayersBySpeed) {
   speeds[3] = 0.5;  // of stage 1
   const std::optional<Plan> cut = cut_by_speed(run.plan, run.model, speeds, {});
   ASSERT_TRUE(cut);
-  EXPECT_EQ(problem_in(*cut, run.model), std::nullopt);
+  EXPECT_EQ(find_problem(*cut, run.model), std::nullopt);
   const auto layers = [&](std::size_t s) {
     return cut->pipelines[0].stages[s].chunks[0].runs[0].count - (s == 0 || s == 3);
   };
@@ -109,7 +109,7 @@ TEST(Respond, FindsFasterPlansForSlowDevice) {
   double best = options.front().option.step_seconds;
   bool has_share = false, has_drop = false;
   for (const PlannedOption& one : options) {
-    EXPECT_EQ(problem_in(one.plan, run.model), std::nullopt);
+    EXPECT_EQ(find_problem(one.plan, run.model), std::nullopt);
     best = std::min(best, one.option.step_seconds);
     has_share |= one.option.response == Response::share, has_drop |= one.option.response == Response::drop;
   }

@@ -8,7 +8,7 @@
 #include "cluster/standard.h"
 #include "model/presets.h"
 #include "simulate/simulate.h"
-#include "trials/imagine.h"
+#include "trials/simulated_run.h"
 
 namespace optimus {
 namespace {
@@ -23,7 +23,7 @@ class RunEvidence : public testing::Test {
 
   // A run on machines whose devices all take `slower` times as long.
   RunMeasurements measured(double slower, int steps = 40) {
-    ImaginedRun run(plan_, model_, cluster_.profile(), Noise{}, 7);
+    SimulatedRun run(plan_, model_, cluster_.profile(), Noise{}, 7);
     std::vector<Condition> conditions;
     for (int i = 0; i < 8; ++i) conditions.push_back({Cause::device, i, slower});
     run.set(conditions);
@@ -67,7 +67,7 @@ TEST_F(RunEvidence, DistinguishesKindsOfWork) {
 TEST_F(RunEvidence, UsesStepTimesWithoutTimedInstructions) {
   RunMeasurements timed = measured(1.3);
   timed.observations.clear();
-  const double predicted = StepSimulator({plan_, model_, cluster_, DeviceMap::identity(8), our_software(),
+  const double predicted = StepSimulator({plan_, model_, cluster_, DeviceMap::identity(8), optimus_software(),
                                           format_of(plan_.precision)})
                                .seconds(fitted_constants());
   const int steps = static_cast<int>(kLeastRunSeconds / predicted) + kLeastSteps;

@@ -1,5 +1,6 @@
-// The failing twin of the file system: does what the real one does until its budget of successful calls is
-// used up, then every call fails as a full disk would. Removing still works, as it does on a full disk.
+// A file system for fault injection: it forwards to the real file system until its budget of successful calls
+// is used up; afterwards every call fails as on a full disk. Removing files still works, as it does on a full
+// disk.
 #pragma once
 
 #include "base/unsynced_file_system.h"
@@ -8,25 +9,25 @@ namespace optimus {
 
 class FailingFileSystem final : public FileSystem {
  public:
-  explicit FailingFileSystem(int calls_until_failure) : left_(calls_until_failure) {}
+  explicit FailingFileSystem(int calls_until_failure) : remaining_calls_(calls_until_failure) {}
 
   Outcome<std::unique_ptr<WritableFile>> create(const Path& path) override {
-    if (is_spent()) return failure("cannot create {}: No space left on device", path.string());
+    if (consume_call()) return failure("cannot create {}: No space left on device", path.string());
     auto file = real_.create(path);
     if (!file) return file;
     return std::make_unique<File>(std::move(*file), *this, path);
   }
   Outcome<void> rename(const Path& from, const Path& to) override {
-    if (is_spent()) return failure("cannot write {}: No space left on device", to.string());
+    if (consume_call()) return failure("cannot write {}: No space left on device", to.string());
     return real_.rename(from, to);
   }
   Outcome<void> remove(const Path& path) override { return real_.remove(path); }
   Outcome<void> create_folders(const Path& path) override { return real_.create_folders(path); }
   Outcome<void> sync_folder(const Path& path) override {
-    if (is_spent()) return failure("cannot write folder {}: No space left on device", path.string());
+    if (consume_call()) return failure("cannot write folder {}: No space left on device", path.string());
     return real_.sync_folder(path);
   }
-  bool has_failed() const { return left_ < 0; }
+  bool has_failed() const { return remaining_calls_ < 0; }
 
  private:
   class File final : public WritableFile {
@@ -34,11 +35,11 @@ class FailingFileSystem final : public FileSystem {
     File(std::unique_ptr<WritableFile> real, FailingFileSystem& owner, Path path)
         : real_(std::move(real)), owner_(&owner), path_(std::move(path)) {}
     Outcome<void> write(std::span<const std::byte> bytes) override {
-      if (owner_->is_spent()) return failure("cannot write {}: No space left on device", path_.string());
+      if (owner_->consume_call()) return failure("cannot write {}: No space left on device", path_.string());
       return real_->write(bytes);
     }
     Outcome<void> sync() override {
-      if (owner_->is_spent()) return failure("cannot write {}: No space left on device", path_.string());
+      if (owner_->consume_call()) return failure("cannot write {}: No space left on device", path_.string());
       return real_->sync();
     }
 
@@ -48,10 +49,10 @@ class FailingFileSystem final : public FileSystem {
     Path path_;
   };
 
-  bool is_spent() { return --left_ < 0; }
+  bool consume_call() { return --remaining_calls_ < 0; }
 
   UnsyncedFileSystem real_;
-  int left_;
+  int remaining_calls_;
 };
 
 }  // namespace optimus

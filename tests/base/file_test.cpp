@@ -1,4 +1,4 @@
-// Atomic writes: all or nothing, whichever call fails.
+// Atomic writes leave either the old or the new file, no matter which call fails.
 #include "base/file.h"
 
 #include <gtest/gtest.h>
@@ -22,8 +22,8 @@ TEST(File, WritesAndReadsBack) {
   EXPECT_EQ(mapped->bytes().size(), content.size());
 }
 
-TEST(File, AnyFailingCallLeavesTheOldFileWhole) {
-  // create, write, sync, rename, sync of the folder: let each be the one that fails.
+TEST(File, FailedWriteKeepsOldFile) {
+  // The calls are create, write, sync, rename and the sync of the folder. Each of them fails once.
   for (int calls = 0; calls < 5; ++calls) {
     const TemporaryFolder folder;
     folder.write("a", "old");

@@ -1,4 +1,4 @@
-// Every error says which file, which place, what stood there and what was expected.
+// Every error names the file, the place in it, the value found and the value expected.
 #include "base/json.h"
 
 #include <gtest/gtest.h>
@@ -15,16 +15,16 @@ TEST(Json, SyntaxErrorsNameLineAndColumn) {
             "x.json: line 1, column 8: not valid JSON at the end of the text");
 }
 
-TEST(Json, AKeyThatStandsTwiceInOneObjectIsRefused) {
+TEST(Json, RejectsDuplicateKeys) {
   EXPECT_EQ(message_of([] { parse_json("{\"a\": {\"b\": 1,\n  \"\\u0062\": 2}}", "x.json"); }),
-            "x.json: line 2, column 10: key 'b' stands twice in one object");
+            "x.json: line 2, column 10: key 'b' appears twice in one object");
   EXPECT_NO_THROW(parse_json(R"({"a": {"a": 1}, "b": [{"a": 1}, {"a": 2}]})", "x.json"));
 }
 
-TEST(Json, DeepNestingIsRefused) {
+TEST(Json, RejectsDeepNesting) {
   const std::string deep(100000, '[');
   EXPECT_EQ(message_of([&] { parse_json(deep, "x.json"); }), "x.json: line 1: nested deeper than 200 levels");
-  EXPECT_NO_THROW(parse_json("\"" + deep + "\"", "x.json"));  // brackets in a text do not count
+  EXPECT_NO_THROW(parse_json("\"" + deep + "\"", "x.json"));  // brackets inside a string do not count
 }
 
 TEST(Json, ViewsNameThePlace) {
@@ -39,11 +39,10 @@ TEST(Json, ViewsNameThePlace) {
   EXPECT_EQ(view.at("n").integer(), 1'000'000);
   EXPECT_FALSE(view.find("none"));
   EXPECT_EQ(view.integer_or("absent", 7), 7);
-  EXPECT_EQ(message_of([&] { view.at("model").text(); }),
-            "x.json: model must be a text in quotes, found an object");
+  EXPECT_EQ(message_of([&] { view.at("model").text(); }), "x.json: model must be a string, found an object");
 }
 
-TEST(Json, UnknownKeysNameTheNearest) {
+TEST(Json, UnknownKeySuggestsNearest) {
   const Json document = parse_json(R"({"layrs": 1})", "x.json");
   const std::vector<std::string> known = {"layers", "hidden"};
   EXPECT_EQ(message_of([&] { JsonView(document, "x.json").allow_only(known); }),

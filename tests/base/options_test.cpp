@@ -1,4 +1,4 @@
-// One declaration: flag, file key, origin, resolved settings.
+// One declaration provides the flag, the file key, the origin and the resolved settings.
 #include "base/options.h"
 
 #include <gtest/gtest.h>
@@ -26,15 +26,15 @@ void declare(OptionTable& table, Settings& s) {
   table.add("model", s.model, "M", "the model");
   table.add("min-tokens", s.min_tokens, "N", "shortest document");
   table.add("rate", s.rate, "R", "a rate");
-  table.add("dedup", s.dedup, "no doubles");
+  table.add("dedup", s.dedup, "drop duplicates");
   table.add("layers", s.layers, "N", "layers");
-  table.add("exclude", s.exclude, "FILE", "held out");
-  table.add("tokens", s.tokens, "N", "how many");
-  table.add("threads", s.threads, "N", "how many at once");
+  table.add("exclude", s.exclude, "FILE", "held-out files");
+  table.add("tokens", s.tokens, "N", "number of tokens");
+  table.add("threads", s.threads, "N", "number of threads");
   table.add_choice<Color>("color", s.color, {{"red", Color::red}, {"green", Color::green}}, "a colour");
 }
 
-TEST(Options, FileThenFlagEachWithItsOrigin) {
+TEST(Options, FlagOverridesFileAndOriginIsRecorded) {
   const TemporaryFolder folder;
   const Path file =
       folder.write("run.toml",
@@ -46,7 +46,7 @@ TEST(Options, FileThenFlagEachWithItsOrigin) {
   table.set(*table.find("model"), {"bert"}, Origin::flag);
   const std::vector<std::string> elsewhere = {"elsewhere"};
   read_config_file(table, file, elsewhere);
-  EXPECT_EQ(s.model, "bert");  // the flag wins, though the file was read later
+  EXPECT_EQ(s.model, "bert");  // the flag has precedence, although the file was read later
   EXPECT_EQ(s.min_tokens, 128);
   EXPECT_EQ(s.exclude, (std::vector<std::string>{"a", "b"}));
   EXPECT_TRUE(s.dedup);
@@ -58,7 +58,7 @@ TEST(Options, FileThenFlagEachWithItsOrigin) {
   EXPECT_NE(resolved.find(fmt::format("min-tokens = 128  # {}:2\n", file.string())), std::string::npos);
   EXPECT_EQ(resolved.find("layers"), std::string::npos);  // unset
 
-  // What was written reads back as the same settings.
+  // The saved settings read back as the same settings.
   const Path again = folder.write("settings.toml", resolved);
   Settings t;
   OptionTable second;
@@ -96,7 +96,7 @@ TEST(Options, FileErrorsNameFileLineAndNearestKey) {
   EXPECT_EQ(refuse("dedup = 3\n"), "bad.toml:1: --dedup: '3' is not true or false");
 }
 
-TEST(Options, TextsInFilesKeepTheirLetters) {
+TEST(Options, FileStringsKeepUnicode) {
   const TemporaryFolder folder;
   Settings s;
   OptionTable table;
@@ -105,7 +105,7 @@ TEST(Options, TextsInFilesKeepTheirLetters) {
   EXPECT_EQ(s.model, "wörter 漢字 100 % %41");
 }
 
-TEST(Options, EscapedSignsInFilesAreTheSignsThemselves) {
+TEST(Options, DecodesEscapedCharacters) {
   const TemporaryFolder folder;
   const auto model_in = [&](const std::string& content) {
     Settings s;
@@ -120,11 +120,11 @@ TEST(Options, EscapedSignsInFilesAreTheSignsThemselves) {
   EXPECT_EQ(model_in("model = \"\\\\u002541 é\"\n"), "\\u002541 é");
   std::string all;
   for (int sign = 0x21; sign < 0x7f; ++sign) all += fmt::format("\\u{:04x}", sign);
-  EXPECT_NE(message_of([&] { model_in("model = \"" + all + "\"\n"); }).find("write them as they are"),
+  EXPECT_NE(message_of([&] { model_in("model = \"" + all + "\"\n"); }).find("write them literally"),
             std::string::npos);
 }
 
-TEST(Options, AKeyThatStandsTwiceInAFileIsRefused) {
+TEST(Options, RejectsDuplicateKeys) {
   const TemporaryFolder folder;
   const std::vector<std::string> elsewhere = {"lr"};
   const auto refuse = [&](const std::string& content) {
@@ -136,10 +136,10 @@ TEST(Options, AKeyThatStandsTwiceInAFileIsRefused) {
     return message.substr(std::min(message.size(), message.find("run.toml")));
   };
   EXPECT_EQ(refuse("[b]\nmodel = \"x\"\n[a]\nmodel = \"y\"\n"),
-            "run.toml:4: key 'model' was given in line 2 already");
+            "run.toml:4: key 'model' is already set on line 2");
   EXPECT_EQ(refuse("min_tokens = 1\nmin-tokens = 2\n"),
-            "run.toml:2: key 'min-tokens' was given in line 1 already");
-  EXPECT_EQ(refuse("lr = 1\n[other]\nlr = 2\n"), "run.toml:3: key 'lr' was given in line 1 already");
+            "run.toml:2: key 'min-tokens' is already set on line 1");
+  EXPECT_EQ(refuse("lr = 1\n[other]\nlr = 2\n"), "run.toml:3: key 'lr' is already set on line 1");
 }
 
 TEST(Options, NumbersMustBeWholeAndFinite) {
@@ -155,17 +155,17 @@ TEST(Options, NumbersMustBeWholeAndFinite) {
   EXPECT_THROW(table.set(*table.find("threads"), {"3G"}, Origin::flag), UserError);
 }
 
-TEST(Options, TimesAreShownAsTheyCanBeGiven) {
+TEST(Options, DurationsRoundTrip) {
   for (const auto& [seconds, words] :
        {std::pair{0.25, "0.25s"}, {90.0, "90s"}, {600.0, "10m"}, {7200.0, "2h"}}) {
-    EXPECT_EQ(time_words(Seconds(seconds)), words);
+    EXPECT_EQ(short_duration_text(Seconds(seconds)), words);
     Seconds back{0};
     option_value::parse(back, words, "--patience");
     EXPECT_EQ(back.value, seconds);
   }
 }
 
-TEST(Options, WholeNumbersMayBeWrittenAsCounts) {
+TEST(Options, IntegersAcceptCountSuffixes) {
   Settings s;
   OptionTable table;
   declare(table, s);

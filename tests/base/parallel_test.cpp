@@ -1,4 +1,4 @@
-// Results in order, exceptions out, nothing left running.
+// transform_in_order keeps the order, propagates exceptions and ends its threads.
 #include "base/parallel.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ std::vector<int> squares(int count, int threads, int poison) {
   return results;
 }
 
-TEST(Parallel, KeepsTheOrder) {
+TEST(Parallel, KeepsOrder) {
   for (const int threads : {1, 2, 7}) {
     const std::vector<int> results = squares(500, threads, -1);
     ASSERT_EQ(results.size(), 500u);
@@ -30,7 +30,7 @@ TEST(Parallel, KeepsTheOrder) {
   EXPECT_TRUE(squares(0, 3, -1).empty());
 }
 
-TEST(Parallel, PassesExceptionsOn) {
+TEST(Parallel, PropagatesExceptions) {
   for (const int poison : {0, 3, 499}) EXPECT_THROW(squares(500, 4, poison), std::runtime_error);
 }
 

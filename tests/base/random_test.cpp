@@ -1,4 +1,4 @@
-// Counter-based numbers: the published test vectors, and independence of how the work is split.
+// Counter-based random numbers: the published test vectors, and independence of how the work is split.
 #include "base/random.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ TEST(Random, PhiloxKnownAnswer) {
             (std::array<std::uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
 }
 
-TEST(Random, AnySplitGivesTheSameNumbers) {
+TEST(Random, IndependentOfSplit) {
   EXPECT_TRUE(rc::check("boxes tile a tensor", [] {
     const Shape shape{*rc::gen::inRange(1, 9), *rc::gen::inRange(1, 9), *rc::gen::inRange(1, 9)};
     const RandomKey key = RandomKey(*rc::gen::arbitrary<std::uint64_t>()).with("init").with(3);
@@ -61,7 +61,7 @@ TEST(Random, MomentsOfUniformAndNormal) {
   EXPECT_NEAR(squares / n, 1, 5 * std::sqrt(2.0 / n));
 }
 
-TEST(Random, KeysAreTellApart) {
+TEST(Random, KeysAreDistinct) {
   std::set<std::uint64_t> keys;
   for (std::uint64_t seed = 0; seed < 10; ++seed)
     for (std::uint64_t layer = 0; layer < 10; ++layer)
@@ -69,7 +69,7 @@ TEST(Random, KeysAreTellApart) {
   EXPECT_EQ(keys.size(), 300u);
 }
 
-TEST(Random, BelowStaysBelow) {
+TEST(Random, RandomBelowRespectsBound) {
   EXPECT_TRUE(rc::check([](std::uint64_t seed, std::uint64_t index) {
     const std::uint64_t bound = *rc::gen::inRange<std::uint64_t>(1, 1000);
     RC_ASSERT(random_below(RandomKey(seed), index, bound) < bound);

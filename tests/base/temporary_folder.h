@@ -1,4 +1,4 @@
-// A folder of a test's own, removed with everything in it.
+// A temporary folder for one test, removed with its contents by the destructor.
 #pragma once
 
 #include <stdlib.h>
@@ -39,7 +39,7 @@ class TemporaryFolder {
   Path path_;
 };
 
-// The text of the UserError that `action` throws, or "" when it throws none.
+// The text of the UserError that `action` throws, or "" if it throws none.
 template <typename Action>
 std::string message_of(Action action) {
   try {

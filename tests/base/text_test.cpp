@@ -1,4 +1,4 @@
-// Nearest names, quoting, tables.
+// Suggestions for misspelled names, quoting and tables.
 #include "base/text.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@ namespace {
 
 TEST(Text, NearestNameForTypingErrors) {
   const std::vector<std::string> known = {"model", "data", "min-tokens", "dedup"};
-  EXPECT_EQ(nearest("modle", known), "model");  // a swap is one error
+  EXPECT_EQ(nearest("modle", known), "model");  // a swap counts as one error
   EXPECT_EQ(nearest("mintokens", known), "min-tokens");
   EXPECT_EQ(nearest("MODEL", known), "model");
   EXPECT_EQ(nearest("frobnicate", known), "");

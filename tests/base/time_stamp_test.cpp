@@ -6,7 +6,7 @@
 namespace optimus::test {
 namespace {
 
-TEST(TimeStamp, IsAsPeopleWriteIt) {
+TEST(TimeStamp, FormatsAndParses) {
   EXPECT_EQ(time_stamp(WallClock::time_point(std::chrono::microseconds(1'000'000'000'000'042))),
             "2001-09-09 01:46:40.000042 ");
   EXPECT_EQ(find_time_stamp("2001-09-09 01:46:40.000042 and so on"), 1'000'000'000'000'042);
@@ -15,7 +15,7 @@ TEST(TimeStamp, IsAsPeopleWriteIt) {
     EXPECT_FALSE(find_time_stamp(wrong)) << wrong;
 }
 
-TEST(TimeStamp, ComesBackAndSortsAsText) {
+TEST(TimeStamp, RoundTripsAndSortsAsText) {
   EXPECT_TRUE(rc::check([] {
     const auto micros = rc::gen::inRange<std::int64_t>(0, 4'000'000'000'000'000);
     const std::int64_t a = *micros, b = *micros;

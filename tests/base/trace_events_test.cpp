@@ -1,4 +1,4 @@
-// Trace events are JSON whatever their names hold.
+// Trace events are valid JSON regardless of the characters in their names.
 #include "base/trace_events.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace optimus {
 namespace {
 
-TEST(TraceEvents, AreJsonWithTimesInMicroseconds) {
+TEST(TraceEvents, ProducesJsonWithMicroseconds) {
   TraceEvents trace;
   trace.name_process(3, "rank 3 on \"host\"\n");
   trace.name_track(3, 1, "compute");

@@ -1,4 +1,4 @@
-// Sizes, counts and durations as people write them.
+// Parsing and printing of sizes, counts and durations.
 #include "base/units.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ TEST(Units, ReadsSizes) {
 
 TEST(Units, ReadsCountsAndDurations) {
   EXPECT_EQ(parse_count("15T", "x"), 15'000'000'000'000);
-  EXPECT_EQ(parse_count("9007199254740993", "x"), 9007199254740993);  // not through a double
+  EXPECT_EQ(parse_count("9007199254740993", "x"), 9007199254740993);  // not converted through a double
   EXPECT_DOUBLE_EQ(parse_seconds("10m", "x").value, 600);
   EXPECT_DOUBLE_EQ(parse_seconds("250ms", "x").value, 0.25);
   EXPECT_THROW(parse_count("many", "--tokens"), UserError);

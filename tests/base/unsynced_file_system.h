@@ -1,4 +1,5 @@
-// The real file system without fsync: for tests that write thousands of files, and to see what syncing costs.
+// The real file system without fsync, for tests that write thousands of files and for measuring the cost of
+// syncing.
 #pragma once
 
 #include "base/file.h"

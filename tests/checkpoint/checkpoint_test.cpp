@@ -1,4 +1,4 @@
-// Saving and reading: any ranks' pieces as any other ranks' boxes, damage of every kind, failures of the disk.
+// Saving and reading with different layouts, damaged files, disk failures.
 #include "checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -13,14 +13,14 @@
 #include "checkpoint/checkpoints.h"
 #include "layout/property.h"
 #include "layout/random_layout.h"
-#include "made_up_state.h"
 #include "plan/layouts.h"
 #include "plan/random_plan.h"
+#include "synthetic_state.h"
 
 namespace optimus {
 namespace {
 
-// The type in which the test stores a tensor: the same wherever it lies.
+// The type in which the test stores a tensor, independent of the layout.
 ElementType type_of(const TensorInfo& tensor) {
   constexpr std::array types{ElementType::f32, ElementType::f64, ElementType::bf16, ElementType::f16};
   return types[static_cast<std::size_t>(tensor.shape.num_elements()) % types.size()];
@@ -29,9 +29,9 @@ ElementType type_of(const TensorInfo& tensor) {
 Path save_as(const Layout& layout, const Path& run, std::int64_t step, Bytes largest) {
   UnsyncedFileSystem files;
   const Path folder = value_or_throw(begin_checkpoint(files, run, step));
-  const auto stored = boxes_to_store(layout);
+  const auto stored = boxes_to_save(layout);
   for (int rank = 0; rank < std::ssize(stored); ++rank) {
-    MadeUpPieces pieces;
+    SyntheticPieces pieces;
     for (const auto& [t, box] : stored[static_cast<std::size_t>(rank)]) {
       const TensorInfo& tensor = layout.tensors[static_cast<std::size_t>(t)];
       for (const StateField field : kStateFields)
@@ -45,7 +45,7 @@ Path save_as(const Layout& layout, const Path& run, std::int64_t step, Bytes lar
 
 template <typename Real>
 void expect_box(const Checkpoint& saved, StateField field, const TensorInfo& tensor, const Box& box) {
-  std::vector<double> exact = made_up_values(saved.step(), field, tensor.name, tensor.shape, box);
+  std::vector<double> exact = synthetic_values(saved.step(), field, tensor.name, tensor.shape, box);
   std::vector<std::byte> stored(exact.size() * static_cast<std::size_t>(width(type_of(tensor))));
   encode(type_of(tensor), std::span<const double>(exact), std::span(stored));
   std::vector<Real> expected(exact.size()), found(exact.size());
@@ -63,7 +63,7 @@ Box random_box(const Shape& shape) {
   return box;
 }
 
-// Everything that every rank of `to` holds, and some boxes of any kind.
+// Reads everything that every rank of `to` holds, and some random boxes.
 void expect_loads_as(const Checkpoint& saved, const Layout& to) {
   const RankIndex index(to);
   for (int rank = 0; rank < index.num_ranks(); ++rank)
@@ -75,7 +75,7 @@ void expect_loads_as(const Checkpoint& saved, const Layout& to) {
     }
 }
 
-TEST(CheckpointProperty, AnyLayoutLoadsWhatAnyLayoutSaved) {
+TEST(CheckpointProperty, LoadsAcrossLayouts) {
   const TemporaryFolder run;
   EXPECT_TRUE(holds("layouts", 100, [&] {
     const auto tensors = random_tensors();
@@ -88,7 +88,7 @@ TEST(CheckpointProperty, AnyLayoutLoadsWhatAnyLayoutSaved) {
   }));
 }
 
-TEST(CheckpointProperty, AnyPlanLoadsWhatAnyPlanSaved) {
+TEST(CheckpointProperty, LoadsAcrossPlans) {
   const TemporaryFolder run;
   EXPECT_TRUE(holds("plans", 20, [&] {
     const ModelSpec model = random_small_model();
@@ -100,7 +100,7 @@ TEST(CheckpointProperty, AnyPlanLoadsWhatAnyPlanSaved) {
   }));
 }
 
-TEST(BoxesToStore, EqualHoldersShareTheWork) {
+TEST(BoxesToStore, BalancesWritersAmongReplicas) {
   Layout layout;
   layout.grids = {{4, 1, 1, first_ranks(4)}};
   for (int t = 0; t < 40; ++t) {
@@ -108,18 +108,19 @@ TEST(BoxesToStore, EqualHoldersShareTheWork) {
     layout.placements.push_back({{0, -1, {}}});
   }
   std::vector<std::int64_t> load;
-  for (const auto& boxes : boxes_to_store(layout)) {
+  for (const auto& boxes : boxes_to_save(layout)) {
     load.push_back(0);
-    for (const HeldBox& held : boxes) load.back() += held.box.num_elements();
+    for (const TensorBox& held : boxes) load.back() += held.box.num_elements();
   }
   EXPECT_EQ(std::accumulate(load.begin(), load.end(), std::int64_t{0}), 120);
-  for (const std::int64_t one : load) EXPECT_NEAR(static_cast<double>(one), 30, 5);  // the largest piece
+  // the tolerance is the largest piece
+  for (const std::int64_t one : load) EXPECT_NEAR(static_cast<double>(one), 30, 5);
 }
 
-TEST(Checkpoint, HoldsEverythingThatWasSaved) {
+TEST(Checkpoint, ContainsAllSavedState) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
-  const SavedCheckpoint saved = value_or_throw(save_made_up(files, run.path(), 5));
+  const SavedCheckpoint saved = value_or_throw(save_synthetic(files, run.path(), 5));
   EXPECT_EQ(saved.folder, run.path() / "checkpoints" / "step-5");
   expect_whole(saved.folder, 5);
   const Checkpoint checkpoint = Checkpoint::open(saved.folder);
@@ -135,27 +136,27 @@ TEST(Checkpoint, HoldsEverythingThatWasSaved) {
                                           "rank-00000-4.safetensors", "state.json"}));
 }
 
-TEST(Checkpoint, ManyThreadsReadAtOnce) {
+TEST(Checkpoint, ConcurrentReads) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
-  const Checkpoint saved = Checkpoint::open(value_or_throw(save_made_up(files, run.path(), 5)).folder);
+  const Checkpoint saved = Checkpoint::open(value_or_throw(save_synthetic(files, run.path(), 5)).folder);
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) threads.emplace_back([&] { expect_values(saved, 5); });
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Checkpoint, RefusesWhatIsNotThere) {
+TEST(Checkpoint, RejectsMissingTensorsAndFiles) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
-  const Path folder = value_or_throw(save_made_up(files, run.path(), 5)).folder;
+  const Path folder = value_or_throw(save_synthetic(files, run.path(), 5)).folder;
   const Checkpoint saved = Checkpoint::open(folder);
   std::vector<float> out(8);
-  const auto refusal = [&](const std::string& tensor, const Box& box) {
+  const auto error_of = [&](const std::string& tensor, const Box& box) {
     return message_of([&] { saved.read(StateField::master, tensor, box, std::span(out)); });
   };
-  EXPECT_EQ(refusal("biass", {{0, 5}}), folder.string() + ": the checkpoint has no tensor 'biass'");
-  EXPECT_EQ(refusal("bias", {{0, 8}}),
-            folder.string() + ": tensor 'bias' has shape [5], box [0:8] is not inside");
+  EXPECT_EQ(error_of("biass", {{0, 5}}), folder.string() + ": the checkpoint has no tensor 'biass'");
+  EXPECT_EQ(error_of("bias", {{0, 8}}),
+            folder.string() + ": tensor 'bias' has shape [5], which does not contain box [0:8]");
   EXPECT_EQ(message_of([&] { saved.small_file("x"); }), folder.string() + ": the checkpoint has no file 'x'");
   EXPECT_EQ(message_of([&] { Checkpoint::open(run.path()); }),
             run.path().string() + " is not a checkpoint: it has no manifest.json");
@@ -165,7 +166,7 @@ TEST(Checkpoint, RefusesWhatIsNotThere) {
 
 std::string read_all(const Path& path) { return value_or_throw(read_file(path)); }
 
-// The message of opening, verifying and reading a damaged checkpoint; "" when nothing is found wrong.
+// The message from opening, verifying and reading a damaged checkpoint; "" if no damage is found.
 std::string problem_with(const Path& folder) {
   return message_of([&] {
     NullSink events;
@@ -173,10 +174,10 @@ std::string problem_with(const Path& folder) {
   });
 }
 
-TEST(Checkpoint, AFlippedBitIsFoundAndItsFileNamed) {
+TEST(Checkpoint, DetectsFlippedBits) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
-  const Path folder = value_or_throw(save_made_up(files, run.path(), 5)).folder;
+  const Path folder = value_or_throw(save_synthetic(files, run.path(), 5)).folder;
   EXPECT_EQ(problem_with(folder), "");
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string content = read_all(entry.path()), name = entry.path().filename();
@@ -185,7 +186,7 @@ TEST(Checkpoint, AFlippedBitIsFoundAndItsFileNamed) {
       damaged[at] = static_cast<char>(damaged[at] ^ 1 << at % 8);
       run.write("checkpoints/step-5/" + name, damaged);
       if (name == kManifestFile) {
-        const std::string problem = problem_with(folder);  // some bits of it matter to nobody: spaces
+        const std::string problem = problem_with(folder);  // some of its bits have no effect: white space
         EXPECT_TRUE(problem.empty() || problem.find(folder.string()) != std::string::npos) << problem;
         continue;
       }
@@ -203,40 +204,43 @@ TEST(Checkpoint, AFlippedBitIsFoundAndItsFileNamed) {
   expect_whole(folder, 5);
 }
 
-TEST(Checkpoint, MissingAndCutFilesAreNamed) {
+TEST(Checkpoint, ReportsMissingAndTruncatedFiles) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
-  const Path folder = value_or_throw(save_made_up(files, run.path(), 5)).folder;
+  const Path folder = value_or_throw(save_synthetic(files, run.path(), 5)).folder;
   const Path shard = folder / "rank-00000-2.safetensors";
   const std::string content = read_all(shard);
   std::filesystem::remove(shard);
-  EXPECT_EQ(problem_with(folder), shard.string() + " is missing, though the checkpoint's manifest lists it");
-  EXPECT_FALSE(newest_whole(run.path()));
+  EXPECT_EQ(problem_with(folder),
+            shard.string() + " is missing, although the checkpoint's manifest lists it");
+  EXPECT_FALSE(newest_complete(run.path()));
   run.write("checkpoints/step-5/rank-00000-2.safetensors", content.substr(0, content.size() - 1));
-  EXPECT_EQ(problem_with(folder), fmt::format("{} is damaged: {} bytes, the checkpoint's manifest says {}",
-                                              shard.string(), content.size() - 1, content.size()));
+  EXPECT_EQ(problem_with(folder),
+            fmt::format("{} is damaged: it has {} bytes, the checkpoint's manifest specifies {}",
+                        shard.string(), content.size() - 1, content.size()));
   run.write("checkpoints/step-5/rank-00000-2.safetensors", content);
   EXPECT_EQ(problem_with(folder), "");
 }
 
-// A shard that another manifest belongs to has a right sum in a manifest made for it, yet not the right tensors.
-TEST(Checkpoint, AShardThatDoesNotHoldItsPiecesIsNamed) {
+// The manifest is rewritten for a shard of another checkpoint: the checksum is right, but the tensors are
+// not.
+TEST(Checkpoint, ReportsShardWithoutItsPieces) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
-  const Path folder = value_or_throw(save_made_up(files, run.path(), 5)).folder;
+  const Path folder = value_or_throw(save_synthetic(files, run.path(), 5)).folder;
   Manifest manifest = read_manifest(folder);
   std::swap(manifest.files[0], manifest.files[1]);
   run.write("checkpoints/step-5/manifest.json", manifest_text(manifest));
   const std::string problem = problem_with(folder);
   EXPECT_NE(problem.find(".safetensors: tensor 'master/"), std::string::npos) << problem;
-  EXPECT_NE(problem.find("is missing, though the checkpoint's manifest says so"), std::string::npos)
+  EXPECT_NE(problem.find("is missing, although the checkpoint's manifest lists it"), std::string::npos)
       << problem;
 }
 
-TEST(Checkpoint, RefusesToCommitWhatIsNotComplete) {
+TEST(Checkpoint, RejectsIncompleteCommit) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
-  const MadeUpPieces pieces = MadeUpPieces::whole(4, few_tensors());
+  const SyntheticPieces pieces = SyntheticPieces::whole(4, few_tensors());
   const auto commit = [&](std::span<const StatePiece> first, std::span<const StatePiece> second,
                           int num_writers) {
     const Path folder = value_or_throw(begin_checkpoint(files, run.path(), 4));
@@ -255,44 +259,45 @@ TEST(Checkpoint, RefusesToCommitWhatIsNotComplete) {
   expect_whole(run.path() / "checkpoints" / "step-4", 4);
 }
 
-// Each call of the file system fails in turn, as on a full disk.
-TEST(CheckpointFailures, AFullDiskLeavesTheLastOneWhole) {
+// Each call of the file system fails once, as on a full disk.
+TEST(CheckpointFailures, FullDiskKeepsLastCheckpoint) {
   UnsyncedFileSystem files;
-  for (const std::int64_t step : {2, 1}) {  // a new step; one that replaces the last
+  for (const std::int64_t step : {2, 1}) {  // a new step; a step that replaces an existing checkpoint
     const TemporaryFolder run;
-    value_or_throw(save_made_up(files, run.path(), 1));
+    value_or_throw(save_synthetic(files, run.path(), 1));
     bool has_failed = true;
     for (int calls = 0; has_failed; ++calls) {
       ASSERT_LT(calls, 200);
       const bool is_new = !std::filesystem::exists(run.path() / "checkpoints" / fmt::format("step-{}", step));
       FailingFileSystem failing(calls);
-      const auto saved = save_made_up(failing, run.path(), step);
+      const auto saved = save_synthetic(failing, run.path(), step);
       has_failed = failing.has_failed();
       if (!saved) {
         EXPECT_NE(saved.error().why.find("No space left on device"), std::string::npos);
       }
-      // One that replaces another may leave it under a temporary name, in which case it can be had again.
+      // A failed replacement may leave the old checkpoint under a temporary name; clear_leftovers restores
+      // it.
       if (!is_new) value_or_throw(clear_leftovers(files, run.path()));
-      ASSERT_TRUE(newest_whole(run.path())) << calls;
-      const CheckpointEntry newest = *newest_whole(run.path());
+      ASSERT_TRUE(newest_complete(run.path())) << calls;
+      const CheckpointEntry newest = *newest_complete(run.path());
       expect_whole(newest.folder, newest.step);
       for (const CheckpointEntry& entry : list_checkpoints(run.path()))
         EXPECT_TRUE(entry.is_whole) << entry.folder << " after " << calls;
     }
-    EXPECT_EQ(newest_whole(run.path())->step, step);
+    EXPECT_EQ(newest_complete(run.path())->step, step);
   }
 }
 
-TEST(CheckpointFailures, AVanishedFolderIsNamed) {
+TEST(CheckpointFailures, ReportsDeletedFolder) {
   UnsyncedFileSystem files;
   const TemporaryFolder outer;
   const Path run = outer / "run";
-  EXPECT_EQ(save_made_up(files, run, 1).error().why,
-            "cannot save into " + run.string() + ": the folder is not there");
+  EXPECT_EQ(save_synthetic(files, run, 1).error().why,
+            "cannot save into " + run.string() + ": the folder does not exist");
   std::filesystem::create_directory(run);
   const Path folder = value_or_throw(begin_checkpoint(files, run, 1));
   std::filesystem::remove_all(run);
-  const MadeUpPieces pieces = MadeUpPieces::whole(1, few_tensors());
+  const SyntheticPieces pieces = SyntheticPieces::whole(1, few_tensors());
   const auto written = write_shards(files, folder, Rank{0}, pieces.pieces());
   ASSERT_FALSE(written);
   EXPECT_EQ(written.error().why.find("cannot create " + folder.string()), 0u) << written.error().why;
@@ -302,8 +307,8 @@ TEST(CheckpointFailures, AVanishedFolderIsNamed) {
   abandon_checkpoint(files, folder);
 }
 
-// Root may write everywhere: a child becomes nobody first, and says what it was told.
-TEST(CheckpointFailures, AReadOnlyFolderIsNamed) {
+// root may write everywhere, so a child process drops its privileges and reports the error message.
+TEST(CheckpointFailures, ReportsReadOnlyFolder) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
   std::filesystem::create_directory(run / "checkpoints");
@@ -314,20 +319,20 @@ TEST(CheckpointFailures, AReadOnlyFolderIsNamed) {
   const pid_t child = ::fork();
   if (child == 0) {
     if (::geteuid() == 0 && (::setgid(65534) != 0 || ::setuid(65534) != 0)) ::_exit(1);
-    const auto saved = save_made_up(files, run.path(), 1);
-    const std::string told = saved ? "" : saved.error().why;
-    ::_exit(::write(pipe[1], told.data(), told.size()) == std::ssize(told) ? 0 : 1);
+    const auto saved = save_synthetic(files, run.path(), 1);
+    const std::string reported = saved ? "" : saved.error().why;
+    ::_exit(::write(pipe[1], reported.data(), reported.size()) == std::ssize(reported) ? 0 : 1);
   }
   ::close(pipe[1]);
-  std::string told(4096, '\0');
-  const ssize_t size = ::read(pipe[0], told.data(), told.size());
+  std::string reported(4096, '\0');
+  const ssize_t size = ::read(pipe[0], reported.data(), reported.size());
   ::close(pipe[0]);
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_EQ(status, 0);
-  told.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
-  EXPECT_EQ(told.find("cannot create folder " + run.path().string()), 0u) << told;
-  EXPECT_NE(told.find("Permission denied"), std::string::npos) << told;
+  reported.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  EXPECT_EQ(reported.find("cannot create folder " + run.path().string()), 0u) << reported;
+  EXPECT_NE(reported.find("Permission denied"), std::string::npos) << reported;
 }
 
 }  // namespace

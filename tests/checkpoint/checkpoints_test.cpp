@@ -1,4 +1,4 @@
-// Which checkpoints a run has, which go, and what kill -9 at any instant of a save leaves.
+// Listing and removing the checkpoints of a run, and the state after kill -9 at any moment of a save.
 #include "checkpoint/checkpoints.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "base/temporary_folder.h"
 #include "base/unsynced_file_system.h"
-#include "made_up_state.h"
+#include "synthetic_state.h"
 
 namespace optimus {
 namespace {
@@ -24,12 +24,12 @@ std::vector<std::int64_t> steps(const Path& run) {
   return result;
 }
 
-TEST(Checkpoints, ListsThemByStep) {
+TEST(Checkpoints, ListsByStep) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
   EXPECT_TRUE(list_checkpoints(run.path()).empty());
-  EXPECT_FALSE(newest_whole(run.path()));
-  for (const std::int64_t step : {10, 9, 100}) value_or_throw(save_made_up(files, run.path(), step));
+  EXPECT_FALSE(newest_complete(run.path()));
+  for (const std::int64_t step : {10, 9, 100}) value_or_throw(save_synthetic(files, run.path(), step));
   run.write("checkpoints/step-200/rank-00000.safetensors", "half");
   run.write("checkpoints/step-007/manifest.json", "not ours");
   run.write("checkpoints/note.txt", "not ours");
@@ -39,25 +39,25 @@ TEST(Checkpoints, ListsThemByStep) {
   Bytes sum = read_manifest(list[2].folder).bytes();
   sum += Bytes(static_cast<std::int64_t>(std::filesystem::file_size(list[2].folder / "manifest.json")));
   EXPECT_EQ(list[2].bytes, sum);
-  EXPECT_EQ(newest_whole(run.path())->step, 100);
+  EXPECT_EQ(newest_complete(run.path())->step, 100);
 }
 
-TEST(Checkpoints, FindsWhatAUserNamed) {
+TEST(Checkpoints, FindsRunOrCheckpoint) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
   EXPECT_EQ(message_of([&] { find_checkpoint(run.path()); }),
             run.path().string() +
                 ": neither a run (it has no folder checkpoints) nor a checkpoint (it has no manifest.json)");
   EXPECT_EQ(message_of([&] { find_checkpoint(run / "x"); }),
-            (run / "x").string() + ": no such folder; a run or a checkpoint is expected");
+            (run / "x").string() + ": no such folder; expected a run or a checkpoint");
   run.write("settings.toml", "");
   EXPECT_EQ(message_of([&] { find_checkpoint(run.path()); }),
-            run.path().string() + ": the run has no whole checkpoint");
+            run.path().string() + ": the run has no complete checkpoint");
   EXPECT_TRUE(checkpoints_at(run.path()).empty());
-  const Path folder = value_or_throw(save_made_up(files, run.path(), 3)).folder;
+  const Path folder = value_or_throw(save_synthetic(files, run.path(), 3)).folder;
   EXPECT_EQ(find_checkpoint(run.path()), folder);
   EXPECT_EQ(find_checkpoint(folder), folder);
-  std::filesystem::rename(folder, run / "best");  // copied elsewhere it stays what it is
+  std::filesystem::rename(folder, run / "best");  // a checkpoint stays valid after copying or renaming
   EXPECT_EQ(find_checkpoint(run / "best"), run / "best");
   const auto list = checkpoints_at(run / "best");
   ASSERT_EQ(list.size(), 1u);
@@ -65,19 +65,19 @@ TEST(Checkpoints, FindsWhatAUserNamed) {
   EXPECT_EQ(list[0].step, 3);
 }
 
-TEST(Checkpoints, AFolderOfAnotherStepIsNotWhole) {
+TEST(Checkpoints, FolderWithWrongStepIsIncomplete) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
-  const Path folder = value_or_throw(save_made_up(files, run.path(), 3)).folder;
+  const Path folder = value_or_throw(save_synthetic(files, run.path(), 3)).folder;
   std::filesystem::rename(folder, run.path() / "checkpoints" / "step-4");
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{-1}));
 }
 
-TEST(Checkpoints, RetentionKeepsTheLastAndSomeOfTheRest) {
+TEST(Checkpoints, RetentionKeepsLastAndPeriodic) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
   for (const std::int64_t step : {10, 20, 25, 30, 40, 45})
-    value_or_throw(save_made_up(files, run.path(), step));
+    value_or_throw(save_synthetic(files, run.path(), step));
   value_or_throw(apply_retention(files, run.path(), {}));
   EXPECT_EQ(steps(run.path()).size(), 6u);
   value_or_throw(apply_retention(files, run.path(), {.keep_last = 2, .keep_every = 20}));
@@ -88,57 +88,58 @@ TEST(Checkpoints, RetentionKeepsTheLastAndSomeOfTheRest) {
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{45}));
 }
 
-TEST(Checkpoints, RetentionCountsOnlyWholeOnes) {
+TEST(Checkpoints, RetentionCountsOnlyComplete) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
-  for (const std::int64_t step : {10, 20, 30}) value_or_throw(save_made_up(files, run.path(), step));
+  for (const std::int64_t step : {10, 20, 30}) value_or_throw(save_synthetic(files, run.path(), step));
   std::filesystem::remove(run.path() / "checkpoints" / "step-30" / "plan.json");
   value_or_throw(apply_retention(files, run.path(), {.keep_last = 1}));
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{20, -1}));
 }
 
-// Step 30 is whole by its looks but damaged, so the run went on from step 10 and has saved step 20 now.
-TEST(Checkpoints, RetentionDoesNotPreferLaterSteps) {
+// Step 30 appears complete but is damaged, so the run resumed from step 10 and has now saved step 20.
+TEST(Checkpoints, RetentionIgnoresLaterSteps) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
-  for (const std::int64_t step : {10, 30, 20}) value_or_throw(save_made_up(files, run.path(), step));
+  for (const std::int64_t step : {10, 30, 20}) value_or_throw(save_synthetic(files, run.path(), step));
   value_or_throw(apply_retention(files, run.path(), {.keep_last = 1, .newest = 20}));
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{20, 30}));
 }
 
-TEST(Checkpoints, LeftoversGoAndDamagedOnesStay) {
+TEST(Checkpoints, ClearsLeftoversKeepsDamaged) {
   UnsyncedFileSystem files;
   const TemporaryFolder run;
-  for (const std::int64_t step : {10, 20, 30, 40}) value_or_throw(save_made_up(files, run.path(), step));
+  for (const std::int64_t step : {10, 20, 30, 40}) value_or_throw(save_synthetic(files, run.path(), step));
   const Path folder = run.path() / "checkpoints";
-  std::filesystem::remove(folder / "step-20" / "manifest.json");  // a removal that was killed
-  std::filesystem::remove(folder / "step-30" / "plan.json");      // damaged: not ours to throw away
+  std::filesystem::remove(folder / "step-20" / "manifest.json");  // a killed removal
+  std::filesystem::remove(folder / "step-30" / "plan.json");      // damaged: must not be removed
   std::filesystem::rename(folder / "step-40",
-                          folder / "step-40.tmp-0");  // killed just before it got its name
+                          folder / "step-40.tmp-0");  // killed just before the final rename
   run.write("checkpoints/step-50.tmp-0123456789abcdef/rank-00000.safetensors", "half");
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{10, -1, -1, -1, -1}));
   value_or_throw(clear_leftovers(files, run.path()));
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{10, -1, 40}));
   EXPECT_TRUE(std::filesystem::exists(folder / "step-30" / "manifest.json"));
-  value_or_throw(save_made_up(files, run.path(), 30));
+  value_or_throw(save_synthetic(files, run.path(), 30));
   EXPECT_EQ(steps(run.path()), (std::vector<std::int64_t>{10, 30, 40}));
 }
 
-// Saves without end, telling the parent each step that is saved. With `is_same`, always the same step, replacing it.
-[[noreturn]] void save_in_a_loop(const Path& run, std::int64_t step, bool is_same, int tell) {
+// Saves in an endless loop and reports each saved step to the parent. With `is_same`, always replaces the
+// same step.
+[[noreturn]] void save_in_a_loop(const Path& run, std::int64_t step, bool is_same, int report_fd) {
   RealFileSystem files;
   const std::vector<CheckpointTensor> tensors{{"large", {300, 200}}, {"small", {7}}};
   for (;; step += is_same ? 0 : 1) {
-    const MadeUpPieces pieces = MadeUpPieces::whole(step, tensors);
+    const SyntheticPieces pieces = SyntheticPieces::whole(step, tensors);
     const auto saved =
         save_checkpoint(files, run, step, pieces.pieces(), small_files(step), {.largest = Bytes(600'000)});
     if (!saved || !apply_retention(files, run, {.keep_last = 2})) ::_exit(1);
-    if (::write(tell, &step, sizeof step) != sizeof step) ::_exit(1);
+    if (::write(report_fd, &step, sizeof step) != sizeof step) ::_exit(1);
   }
 }
 
-// Kills a child that saves at a random instant between its first saved step and a little after its second; gives the last
-// step that it told of.
+// Kills a child that saves, at a random moment between its first saved step and shortly after its second one.
+// Returns the last step that the child reported.
 std::int64_t kill_while_saving(const Path& run, std::int64_t from, bool is_same, double instant) {
   int pipe[2];
   EXPECT_EQ(::pipe(pipe), 0);
@@ -146,19 +147,19 @@ std::int64_t kill_while_saving(const Path& run, std::int64_t from, bool is_same,
   const pid_t child = ::fork();
   if (child == 0) save_in_a_loop(run, from, is_same, pipe[1]);
   ::close(pipe[1]);
-  std::int64_t told = 0, last = 0;
+  std::int64_t reported = 0, last = 0;
   EXPECT_EQ(::read(pipe[0], &last, sizeof last), static_cast<ssize_t>(sizeof last));
   std::this_thread::sleep_for((std::chrono::steady_clock::now() - began) * 1.2 * instant);
   EXPECT_EQ(::kill(child, SIGKILL), 0);
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFSIGNALED(status));
-  while (::read(pipe[0], &told, sizeof told) == sizeof told) last = told;
+  while (::read(pipe[0], &reported, sizeof reported) == sizeof reported) last = reported;
   ::close(pipe[0]);
   return last;
 }
 
-TEST(CheckpointKills, AnyInstantOfASaveLeavesTheLastWholeOne) {
+TEST(CheckpointKills, KillDuringSaveKeepsLastCheckpoint) {
   RealFileSystem files;
   const char* const is_long = std::getenv("OPTIMUS_LONG");
   const int kills = is_long != nullptr && std::string(is_long) == "1" ? 200 : 8;
@@ -169,18 +170,20 @@ TEST(CheckpointKills, AnyInstantOfASaveLeavesTheLastWholeOne) {
     int leftovers = 0;
     for (int i = 0; i < kills; ++i) {
       const double instant = std::uniform_real_distribution(0.0, 1.0)(random);
-      const std::int64_t told = kill_while_saving(run.path(), next, is_same, instant);
+      const std::int64_t reported = kill_while_saving(run.path(), next, is_same, instant);
       for (const CheckpointEntry& entry : list_checkpoints(run.path())) leftovers += !entry.is_whole;
-      // Where a checkpoint replaces one of its own step, the name may be free for an instant; both are there.
+      // During a replacement of the same step, the final name may be free for a moment; both checkpoints
+      // exist.
       if (is_same) value_or_throw(clear_leftovers(files, run.path()));
-      const auto newest = newest_whole(run.path());
+      const auto newest = newest_complete(run.path());
       ASSERT_TRUE(newest) << i;
-      EXPECT_GE(newest->step, told);
+      EXPECT_GE(newest->step, reported);
       expect_whole(newest->folder, newest->step);
       ASSERT_FALSE(HasFailure()) << "kill " << i << " at " << instant << " of a save";
       if (!is_same) next = newest->step + 1;
     }
-    EXPECT_GT(leftovers, 0);  // else no save was hit, and nothing was tested: 1 kill in 6 comes after a save
+    // otherwise no save was interrupted and nothing was tested: 1 kill in 6 happens after a save
+    EXPECT_GT(leftovers, 0);
     value_or_throw(clear_leftovers(files, run.path()));
     for (const CheckpointEntry& entry : list_checkpoints(run.path()))
       EXPECT_TRUE(entry.is_whole) << entry.folder;

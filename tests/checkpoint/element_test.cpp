@@ -1,4 +1,5 @@
-// Stored numbers against the definition of their formats. Against torch: tests/parity/safetensors_parity.py.
+// Stored numbers compared with the definitions of their formats. tests/parity/safetensors_parity.py compares
+// them with torch.
 #include "checkpoint/element.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,7 @@ std::uint16_t stored_of(ElementType type, Real value) {
   return stored;
 }
 
-// The value by the definition: sign, exponent with a bias, fraction.
+// The value according to the definition: sign, biased exponent, fraction.
 double defined(std::uint16_t stored, int exponent_bits) {
   const int fraction_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = stored >> fraction_bits & ((1 << exponent_bits) - 1);
@@ -37,7 +38,7 @@ double defined(std::uint16_t stored, int exponent_bits) {
 
 class SixteenBits : public testing::TestWithParam<ElementType> {};
 
-TEST_P(SixteenBits, EveryPatternDecodesAsDefinedAndComesBack) {
+TEST_P(SixteenBits, EveryBitPatternRoundTrips) {
   const int exponent_bits = GetParam() == ElementType::f16 ? 5 : 8;
   for (int pattern = 0; pattern < 0x10000; ++pattern) {
     const auto stored = static_cast<std::uint16_t>(pattern);
@@ -54,8 +55,8 @@ TEST_P(SixteenBits, EveryPatternDecodesAsDefinedAndComesBack) {
   }
 }
 
-// Between two neighbours the nearer one; in the middle the one with an even last bit. From double there are
-// values that a detour over float would round to the middle first.
+// A value between two neighbors rounds to the nearer one; in the middle, to the one with an even last bit.
+// Some doubles would be rounded to the middle first if they were converted through float.
 TEST_P(SixteenBits, RoundsToNearestEven) {
   const int infinity = GetParam() == ElementType::f16 ? 0x7c00 : 0x7f80;
   for (int pattern = 0; pattern + 1 < infinity; ++pattern) {
@@ -69,7 +70,7 @@ TEST_P(SixteenBits, RoundsToNearestEven) {
   }
 }
 
-TEST_P(SixteenBits, TooLargeBecomesInfinity) {
+TEST_P(SixteenBits, OverflowBecomesInfinity) {
   const std::uint16_t infinity = GetParam() == ElementType::f16 ? 0x7c00 : 0x7f80;
   EXPECT_EQ(stored_of(GetParam(), 1e300), infinity);
   EXPECT_EQ(stored_of(GetParam(), std::numeric_limits<double>::infinity()), infinity);
@@ -81,7 +82,7 @@ TEST_P(SixteenBits, TooLargeBecomesInfinity) {
 INSTANTIATE_TEST_SUITE_P(Types, SixteenBits, testing::Values(ElementType::f16, ElementType::bf16),
                          [](const auto& tested) { return std::string(text(tested.param)); });
 
-TEST(Element, WideTypesAreCopiedFromAnyAddress) {
+TEST(Element, WideTypesNeedNoAlignment) {
   const std::vector<double> values{1.5, -0.0, 1e-310, 3e200};
   std::vector<std::byte> bytes(1 + 8 * values.size());
   encode(ElementType::f64, std::span<const double>(values), std::span(bytes).subspan(1));

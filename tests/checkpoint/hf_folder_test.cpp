@@ -1,4 +1,5 @@
-// What stands in a Hugging Face folder beside its weights. That transformers opens it: tests/parity/hf_parity.py.
+// The files of a Hugging Face folder other than its weights. tests/parity/hf_parity.py checks that
+// transformers opens it.
 #include "checkpoint/hf_folder.h"
 
 #include <gtest/gtest.h>
@@ -33,14 +34,14 @@ ModelSpec spec_of(Family family) {
     }
 }
 
-TEST(HfFolder, BytesBecomeATokenizerThatGivesEveryByteItsId) {
+TEST(HfFolder, ByteTokenizerExportsIdsOfBytes) {
   const std::vector<SmallFile> files = hf_tokenizer_files("bytes");
   EXPECT_EQ(names_of(files), (std::vector<std::string>{"tokenizer.json", "tokenizer_config.json"}));
   const auto read = parse_tokenizer(files[0].content, "tokenizer.json");
   EXPECT_EQ(read->vocab_size(), 257);
   EXPECT_EQ(read->end_of_document(), 256);
   EXPECT_TRUE(read->is_special(256));
-  std::string text;  // every code point up to U+07FF, and some of three and four bytes
+  std::string text;  // every code point up to U+07FF, and some with three and four bytes
   for (CodePoint point = 0; point < 0x800; ++point) append_utf8(point, text);
   for (CodePoint point = 0x800; point < 0x10F000; point += 0x3FD)
     if (point < 0xD800 || point > 0xDFFF) append_utf8(point, text);
@@ -48,10 +49,10 @@ TEST(HfFolder, BytesBecomeATokenizerThatGivesEveryByteItsId) {
   EXPECT_EQ(read->decode(encoded(*read, text), true), text);
   const TemporaryFolder folder;
   const auto known = load_tokenizer(folder.write("tokenizer.json", files[0].content));
-  EXPECT_EQ(encoded(*known, "<|endoftext|>").size(), 13u);  // as plain bytes, which it is
+  EXPECT_EQ(encoded(*known, "<|endoftext|>").size(), 13u);  // encoded as plain bytes
 }
 
-TEST(HfFolder, TokenizerFilesAreCopiedWithTheirNeighbours) {
+TEST(HfFolder, CopiesTokenizerCompanionFiles) {
   const TemporaryFolder folder;
   const std::string table = hello_json().dump();
   folder.write("tokenizer.json", table);
@@ -72,7 +73,7 @@ TEST(HfFolder, TokenizerFilesAreCopiedWithTheirNeighbours) {
             std::string::npos);
 }
 
-TEST(HfFolder, EveryFamilysDescriptionReadsBackAndSaysItsType) {
+TEST(HfFolder, DescriptionRoundTripsForEveryFamily) {
   for (const FamilyTraits& family : all_families()) {
     if (family.is_mixture) continue;
     const ModelSpec spec = spec_of(family.family);
@@ -89,7 +90,7 @@ TEST(HfFolder, EveryFamilysDescriptionReadsBackAndSaysItsType) {
   }
 }
 
-TEST(HfFolder, WhatTheOriginSaysIsKept) {
+TEST(HfFolder, PreservesSettingsOfOrigin) {
   const TemporaryFolder origin;
   const ModelSpec spec = spec_of(Family::llama);
   origin.write("config.json", R"({"bos_token_id": 1, "eos_token_id": [2, 7]})");
@@ -108,7 +109,7 @@ TEST(HfFolder, WhatTheOriginSaysIsKept) {
   EXPECT_TRUE(hf_end_tokens(origin / "none").empty());
 }
 
-TEST(HfFolder, AFullDiskNeverLeavesAConfig) {
+TEST(HfFolder, FullDiskLeavesNoConfig) {
   const std::vector<SmallFile> all = hf_description({spec_of(Family::gpt2), ElementType::f32, "bytes", {}});
   int calls = 0;
   for (bool has_failed = true; has_failed; ++calls) {

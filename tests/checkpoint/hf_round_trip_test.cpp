@@ -1,4 +1,4 @@
-// Weights that come in and go out again are the same bits, whatever their type and family.
+// Imported and exported weights have identical bits for every type and family.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,7 +12,8 @@
 namespace optimus {
 namespace {
 
-// Any bits but those of not-a-numbers, whose payload a conversion may change: infinities, subnormal numbers and both zeros occur.
+// Random bits except NaNs, whose payload a conversion may change: infinities, subnormal numbers and both
+// zeros occur.
 std::vector<std::byte> any_numbers(ElementType type, std::int64_t count, RandomKey key) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(count * width(type)));
   std::vector<double> value(1);
@@ -27,7 +28,7 @@ std::vector<std::byte> any_numbers(ElementType type, std::int64_t count, RandomK
   return bytes;
 }
 
-// As another library would save it: one file, tensors in any order.
+// Writes weights as another library would: one file, tensors in any order.
 std::map<std::string, std::vector<std::byte>> write_random(const Path& path, const ModelSpec& spec,
                                                            ElementType type, std::uint64_t seed) {
   std::vector<TensorHeader> headers;

@@ -1,5 +1,5 @@
-// Small checkpoints of every family, written and read back; the names and oddities of published files.
-// Against transformers' own files: tests/parity/safetensors_parity.py.
+// Small checkpoints of every family, written and read back; names and peculiarities of published files.
+// tests/parity/safetensors_parity.py uses files written by transformers.
 #include "checkpoint/hf_tensors.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ class Collected final : public EventSink {
   void report(const Event& event) override { warnings.push_back(std::get<Warning>(event).text); }
 };
 
-TEST(HfTensors, EveryFamilyReadsBackWholeAndInBoxes) {
+TEST(HfTensors, RoundTripsEveryFamily) {
   for (std::uint64_t seed = 0; seed < 42; ++seed) {
     const TemporaryFolder folder;
     const ModelSpec spec = random_spec(seed);
@@ -60,7 +60,7 @@ TEST(HfTensors, EveryFamilyReadsBackWholeAndInBoxes) {
       std::vector<double> got(expected.size());
       read_logical(weights, tensor, got);
       ASSERT_EQ(got, expected) << tensor.name << " of seed " << seed;
-      Box box(tensor.shape);  // without its borders
+      Box box(tensor.shape);  // the interior of the tensor
       for (int d = 0; d < box.num_dims; ++d)
         if (box[d].size() > 2) box[d] = {1, box[d].end - 1};
       std::vector<float> part(static_cast<std::size_t>(box.num_elements()));
@@ -77,7 +77,7 @@ TEST(HfTensors, EveryFamilyReadsBackWholeAndInBoxes) {
   }
 }
 
-TEST(HfTensors, QueriesKeysAndValuesOfGpt2AreOneTransposedTensor) {
+TEST(HfTensors, Gpt2QkvIsOneTransposedTensor) {
   const ModelSpec spec = spec_of(Family::gpt2, true);
   const TemporaryFolder folder;
   write_model(folder.path(), spec);
@@ -93,7 +93,7 @@ TEST(HfTensors, QueriesKeysAndValuesOfGpt2AreOneTransposedTensor) {
             values_of(key)[static_cast<std::size_t>(spec.hidden)]);
 }
 
-// Copies a model's weights into one file under other names; an empty name leaves the tensor out.
+// Copies the weights of a model into one file under other names; tensors with an empty name are omitted.
 using Rename = std::function<std::string(const std::string&)>;
 struct Extra {
   TensorHeader header;
@@ -121,8 +121,8 @@ void write_renamed(const Path& folder, const ModelSpec& spec, const Rename& rena
   value_or_throw(writer.commit());
 }
 
-// What checking says: the error, or the warnings, one a line.
-std::string verdict(const Path& folder, const ModelSpec& spec) {
+// The result of the check: the error, or the warnings, one per line.
+std::string check_result(const Path& folder, const ModelSpec& spec) {
   Collected events;
   const std::string error =
       message_of([&] { check_hf_weights(SafetensorsFolder::open(folder), spec, events); });
@@ -155,12 +155,12 @@ TEST(HfTensors, NamesWithoutPrefixAndKnownBuffers) {
         {{"layers.0.self_attn.rotary_emb.inv_freq", ElementType::f32, {1}}, "1234"}};
     write_renamed(
         folder.path(), spec, [&](const std::string& name) { return replaced(name, prefix, ""); }, buffers);
-    EXPECT_EQ(verdict(folder.path(), spec), "");
+    EXPECT_EQ(check_result(folder.path(), spec), "");
     expect_same_values(folder.path(), spec);
   }
 }
 
-TEST(HfTensors, NamesThatTensorFlowLeftBehind) {
+TEST(HfTensors, AcceptsTensorFlowNames) {
   const TemporaryFolder folder;
   const ModelSpec spec = spec_of(Family::bert, true);
   write_renamed(folder.path(), spec, [](const std::string& name) {
@@ -168,57 +168,57 @@ TEST(HfTensors, NamesThatTensorFlowLeftBehind) {
     return replaced(replaced(gamma, "LayerNorm.bias", "LayerNorm.beta"), "cls.predictions.bias",
                     "cls.predictions.decoder.bias");
   });
-  EXPECT_EQ(verdict(folder.path(), spec), "");
+  EXPECT_EQ(check_result(folder.path(), spec), "");
   expect_same_values(folder.path(), spec);
 }
 
-TEST(HfTensors, ATiedHeadMayBeAbsentAloneOrEqualButNotDifferent) {
+TEST(HfTensors, TiedHeadMustEqualEmbedding) {
   const ModelSpec spec = spec_of(Family::llama, true);
   const TemporaryFolder alone, equal, different;
   const auto as_it_is = [](const std::string& name) { return name; };
   write_renamed(alone.path(), spec, [](const std::string& name) {
     return replaced(name, "model.embed_tokens.weight", "lm_head.weight");
   });
-  EXPECT_EQ(verdict(alone.path(), spec), "");
+  EXPECT_EQ(check_result(alone.path(), spec), "");
   expect_same_values(alone.path(), spec);
 
   const std::vector<double> words = values_of(logical_tensors(spec, 0)[0]);
   Extra head{{"lm_head.weight", ElementType::f64, {spec.vocab, spec.hidden}},
              std::string(reinterpret_cast<const char*>(words.data()), words.size() * 8)};
   write_renamed(equal.path(), spec, as_it_is, {head});
-  EXPECT_EQ(verdict(equal.path(), spec), "");
+  EXPECT_EQ(check_result(equal.path(), spec), "");
   head.bytes.back() ^= 1;
   write_renamed(different.path(), spec, as_it_is, {head});
-  EXPECT_EQ(
-      verdict(different.path(), spec),
-      (different / "model.safetensors").string() +
-          ": tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', though the config ties them; "
-          "tie_word_embeddings must be false");
+  EXPECT_EQ(check_result(different.path(), spec),
+            (different / "model.safetensors").string() +
+                ": tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', although the config "
+                "ties them; "
+                "set tie_word_embeddings to false");
 }
 
-TEST(HfTensors, RefusesByNameWhatIsMissingOrMisshapen) {
+TEST(HfTensors, ReportsMissingAndMisshapenTensors) {
   ModelSpec spec = spec_of(Family::llama, false);
   const TemporaryFolder folder, odd, integer;
   const std::string missing = "model.layers.0.mlp.up_proj.weight";
   write_renamed(folder.path(), spec, [&](const std::string& name) { return name == missing ? "" : name; });
-  EXPECT_EQ(verdict(folder.path(), spec), folder.path().string() + ": tensor '" + missing + "' is missing");
+  EXPECT_EQ(check_result(folder.path(), spec),
+            folder.path().string() + ": tensor '" + missing + "' is missing");
 
   write_model(odd.path(), spec);
   const std::int64_t ffn = spec.ffn++;
-  EXPECT_EQ(
-      verdict(odd.path(), spec),
-      fmt::format(
-          "{}: tensor 'model.layers.0.mlp.gate_proj.weight' has shape [{}, {}], the model needs [{}, {}]",
-          (odd / "model.safetensors").string(), ffn, spec.hidden, ffn + 1, spec.hidden));
+  EXPECT_EQ(check_result(odd.path(), spec),
+            fmt::format("{}: tensor 'model.layers.0.mlp.gate_proj.weight' has shape [{}, {}], but the model "
+                        "requires [{}, {}]",
+                        (odd / "model.safetensors").string(), ffn, spec.hidden, ffn + 1, spec.hidden));
   --spec.ffn;
 
   const std::string bytes(static_cast<std::size_t>(spec.hidden), 'x');
   write_renamed(integer.path(), spec,
                 [](const std::string& name) { return name == "model.norm.weight" ? "" : name; },
                 {{{"model.norm.weight", ElementType::i8, {spec.hidden}}, bytes}});
-  EXPECT_EQ(verdict(integer.path(), spec),
+  EXPECT_EQ(check_result(integer.path(), spec),
             (integer / "model.safetensors").string() +
-                ": tensor 'model.norm.weight' is of type I8, expected F64, F32, BF16 or F16");
+                ": tensor 'model.norm.weight' has type I8, expected F64, F32, BF16 or F16");
 }
 
 TEST(HfTensors, UnknownTensorsAreReported) {
@@ -226,12 +226,12 @@ TEST(HfTensors, UnknownTensorsAreReported) {
   const ModelSpec spec = spec_of(Family::qwen2, false);
   write_renamed(folder.path(), spec, [](const std::string& name) { return name; },
                 {{{"score.weight", ElementType::u8, {1}}, "x"}});
-  EXPECT_EQ(verdict(folder.path(), spec),
+  EXPECT_EQ(check_result(folder.path(), spec),
             (folder / "model.safetensors").string() +
-                ": tensor 'score.weight' is no part of the model and is not used");
+                ": tensor 'score.weight' is not part of the model and is ignored");
 }
 
-TEST(HfTensors, ADiskThatIsFullAtAnyCallLeavesNothingThatLooksWhole) {
+TEST(HfTensors, FullDiskLeavesNoCompleteFiles) {
   const ModelSpec spec = spec_of(Family::gpt2, true);
   const ReadTensor<double> read(fill_values);
   int calls = 0;
@@ -245,7 +245,7 @@ TEST(HfTensors, ADiskThatIsFullAtAnyCallLeavesNothingThatLooksWhole) {
     const bool is_whole = std::filesystem::exists(folder / std::string(kWeightsIndex)) ||
                           std::filesystem::exists(folder / std::string(kWeightsFile));
     if (is_whole) {
-      EXPECT_EQ(verdict(folder.path(), spec), "");
+      EXPECT_EQ(check_result(folder.path(), spec), "");
     }
   }
   EXPECT_GT(calls, 8);

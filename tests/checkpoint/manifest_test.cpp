@@ -1,4 +1,4 @@
-// The manifest: its file, what makes it valid, and tilings against counting every element.
+// The manifest: its file format, its validation, and the tiling check compared with counting every element.
 #include "checkpoint/manifest.h"
 
 #include <gtest/gtest.h>
@@ -27,12 +27,12 @@ Manifest two_halves() {
   return manifest;
 }
 
-std::string refusal(Manifest manifest) {
+std::string error_of(Manifest manifest) {
   return message_of([&] { make_valid(manifest, "m"); });
 }
 
-// The text with one thing replaced, parsed.
-std::string refusal(const std::string& from, const std::string& to) {
+// Parses the text after one replacement.
+std::string error_of(const std::string& from, const std::string& to) {
   std::string content = manifest_text(two_halves());
   const auto at = content.find(from);
   EXPECT_NE(at, std::string::npos) << from;
@@ -40,18 +40,18 @@ std::string refusal(const std::string& from, const std::string& to) {
   return message_of([&] { parse_manifest(content, "m"); });
 }
 
-TEST(Manifest, ReadsBackWhatItWrites) {
+TEST(Manifest, RoundTrips) {
   const Manifest manifest = two_halves();
   EXPECT_EQ(parse_manifest(manifest_text(manifest), "m"), manifest);
   EXPECT_EQ(manifest.bytes(), Bytes(300));
   EXPECT_EQ(manifest.pieces_of(StateField::first, 0).size(), 2u);
   EXPECT_TRUE(manifest.has(StateField::second));
   EXPECT_EQ(stored_name(StateField::first, "w", {{0, 4}, {2, 6}}), "first/w[0:4, 2:6]");
-  // Rows are shared by the fields that are stored alike.
+  // Fields that are stored in the same way share rows.
   EXPECT_NE(manifest_text(manifest).find(R"({"fields": ["master", "first"], "boxes": [)"), std::string::npos);
 }
 
-TEST(Manifest, TheFileIsAsDocumented) {
+TEST(Manifest, MatchesDocumentedFormat) {
   Manifest manifest;
   manifest.step = 2;
   manifest.files = {{"rank-00000.safetensors", Bytes(64), {0xab}}};
@@ -65,62 +65,64 @@ TEST(Manifest, TheFileIsAsDocumented) {
             "\"pieces\": [\n {\"fields\": [\"master\"], \"boxes\": [\n  [0, 0, 0, 2, 0, 3]]}]}\n");
 }
 
-TEST(Manifest, RefusesOtherVersionsAndForms) {
-  EXPECT_EQ(refusal("\"version\": 1", "\"version\": 2"),
-            "m: checkpoint format version 2; this program reads version 1, a newer one is needed");
-  EXPECT_EQ(refusal("\"version\": 1", "\"version\": 0"),
-            "m: checkpoint format version 0; this program reads version 1");
-  EXPECT_EQ(refusal("optimus-checkpoint", "other"), "m: format 'other' is not optimus-checkpoint");
-  EXPECT_NE(refusal("\"step\"", "\"stp\""), "");
-  EXPECT_NE(refusal("\"step\": 7", "\"step\": -7"), "");
-  EXPECT_NE(refusal("\"bytes\": 100", "\"bytes\": 1e99"), "");
-  EXPECT_NE(refusal("0000000000000001", "000000000000001"), "");
-  EXPECT_NE(refusal("0000000000000001", "000000000000000g"), "");
-  EXPECT_NE(refusal("[\"master\", \"first\"]", "[\"master\", \"master\"]"), "");
-  EXPECT_NE(refusal("[\"master\", \"first\"]", "[\"master\", \"third\"]"), "");
-  EXPECT_NE(refusal("[4, 6]", "[4, 6, 1, 1, 1]"), "");
-  EXPECT_NE(refusal("[4, 6]", "[]"), "");
+TEST(Manifest, RejectsOtherVersionsAndFormats) {
+  EXPECT_EQ(error_of("\"version\": 1", "\"version\": 2"),
+            "m: checkpoint format version 2 is not supported; this program reads version 1; a newer program "
+            "is required");
+  EXPECT_EQ(error_of("\"version\": 1", "\"version\": 0"),
+            "m: checkpoint format version 0 is not supported; this program reads version 1");
+  EXPECT_EQ(error_of("optimus-checkpoint", "other"), "m: the format is 'other', expected optimus-checkpoint");
+  EXPECT_NE(error_of("\"step\"", "\"stp\""), "");
+  EXPECT_NE(error_of("\"step\": 7", "\"step\": -7"), "");
+  EXPECT_NE(error_of("\"bytes\": 100", "\"bytes\": 1e99"), "");
+  EXPECT_NE(error_of("0000000000000001", "000000000000001"), "");
+  EXPECT_NE(error_of("0000000000000001", "000000000000000g"), "");
+  EXPECT_NE(error_of("[\"master\", \"first\"]", "[\"master\", \"master\"]"), "");
+  EXPECT_NE(error_of("[\"master\", \"first\"]", "[\"master\", \"third\"]"), "");
+  EXPECT_NE(error_of("[4, 6]", "[4, 6, 1, 1, 1]"), "");
+  EXPECT_NE(error_of("[4, 6]", "[]"), "");
   EXPECT_EQ(message_of([] { parse_manifest("", "m"); }),
             "m: line 1, column 1: not valid JSON at the end of the text");
 }
 
-TEST(Manifest, RefusesRowsThatLie) {
+TEST(Manifest, RejectsInvalidRows) {
   const std::string row = "[0, 1, 0, 4, 2, 6]";
-  EXPECT_EQ(refusal(row, "[0, 1, 0, 4, 2, 7]"),
+  EXPECT_EQ(error_of(row, "[0, 1, 0, 4, 2, 7]"),
             "m: tensor 'w': box [0:4, 2:7] is empty or not inside shape [4, 6]");
-  EXPECT_EQ(refusal(row, "[0, 1, 0, 4, 6, 6]"),
+  EXPECT_EQ(error_of(row, "[0, 1, 0, 4, 6, 6]"),
             "m: tensor 'w': box [0:4, 6:6] is empty or not inside shape [4, 6]");
-  EXPECT_EQ(refusal(row, "[9, 1, 0, 4, 2, 6]"), "m: a piece is of tensor 9, there are 2");
-  EXPECT_EQ(refusal(row, "[0, 9, 0, 4, 2, 6]"), "m: tensor 'w': a piece is in file 9, there are 3");
-  EXPECT_EQ(refusal(row, "[0, 2, 0, 4, 2, 6]"),
-            "m: tensor 'w': a piece is in file 'plan.json', which is no .safetensors file");
-  EXPECT_EQ(refusal(row, "[0, 1, 0, 4]"), "m: tensor 'w': box [0:4] is empty or not inside shape [4, 6]");
+  EXPECT_EQ(error_of(row, "[9, 1, 0, 4, 2, 6]"), "m: a piece refers to tensor 9, but there are 2 tensors");
+  EXPECT_EQ(error_of(row, "[0, 9, 0, 4, 2, 6]"),
+            "m: tensor 'w': a piece refers to file 9, but there are 3 files");
+  EXPECT_EQ(error_of(row, "[0, 2, 0, 4, 2, 6]"),
+            "m: tensor 'w': a piece is in file 'plan.json', which is not a .safetensors file");
+  EXPECT_EQ(error_of(row, "[0, 1, 0, 4]"), "m: tensor 'w': box [0:4] is empty or not inside shape [4, 6]");
   for (const char* const bad : {"[0, 1, 0, 4, 2]", "[0, 1, 0, -4, 2, 6]", "[0, 1, 0, 4, 2, 1e1]", "[]", "7",
                                 "[0, 1, 0, 4, 2, 18446744073709551615]", "[4294967296, 1, 0, 4, 2, 6]"})
-    EXPECT_NE(refusal(row, bad), "") << bad;
+    EXPECT_NE(error_of(row, bad), "") << bad;
 }
 
-TEST(Manifest, RefusesWhatIsNotCoveredOnce) {
-  EXPECT_EQ(refusal("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 3, 6]"),
+TEST(Manifest, RejectsGapsAndOverlaps) {
+  EXPECT_EQ(error_of("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 3, 6]"),
             "m: master of tensor 'w': element [0, 2] is in no piece");
-  EXPECT_EQ(refusal("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 1, 6]"),
-            "m: master of tensor 'w': element [0, 1] is in 2 pieces, one is expected");
+  EXPECT_EQ(error_of("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 1, 6]"),
+            "m: master of tensor 'w': element [0, 1] is in 2 pieces, expected one");
   Manifest manifest = two_halves();
   std::erase_if(manifest.pieces,
                 [](const CheckpointPiece& p) { return p.field == StateField::first && p.tensor == 1; });
-  EXPECT_EQ(refusal(manifest), "m: first of tensor 'odd \"name\"\\x0a': element [0] is in no piece");
+  EXPECT_EQ(error_of(manifest), "m: first of tensor 'odd \"name\"\\x0a': element [0] is in no piece");
   manifest = two_halves();
   std::erase_if(manifest.pieces, [](const CheckpointPiece& p) { return p.field != StateField::master; });
-  EXPECT_EQ(refusal(manifest), "");  // weights alone are a checkpoint
+  EXPECT_EQ(error_of(manifest), "");  // master weights alone are a valid checkpoint
   std::erase_if(manifest.pieces, [](const CheckpointPiece&) { return true; });
-  EXPECT_EQ(refusal(manifest), "m: no piece holds masters");
+  EXPECT_EQ(error_of(manifest), "m: no piece contains master weights");
 }
 
-TEST(Manifest, RefusesNamesAndSizesThatLie) {
+TEST(Manifest, RejectsInvalidNamesAndSizes) {
   const auto with = [](auto change) {
     Manifest manifest = two_halves();
     change(manifest);
-    return refusal(manifest);
+    return error_of(manifest);
   };
   for (const char* const name : {"../x", "", ".", "..", "a/b", "manifest.json", "a\nb"})
     EXPECT_NE(with([&](Manifest& m) { m.files[2].name = name; }), "") << name;
@@ -132,7 +134,7 @@ TEST(Manifest, RefusesNamesAndSizesThatLie) {
   EXPECT_NE(with([](Manifest& m) { m.tensors[0].shape = {4, 0}; }), "");
 }
 
-TEST(Manifest, MergesTheListsOfRanks) {
+TEST(Manifest, MergesShardLists) {
   const Manifest whole = two_halves();
   std::vector<Manifest> lists(2);
   for (int rank = 0; rank < 2; ++rank) {
@@ -152,12 +154,12 @@ TEST(Manifest, MergesTheListsOfRanks) {
   EXPECT_EQ(merged.pieces.size(), whole.pieces.size());
   lists[1].tensors[1].shape = {4, 7};
   EXPECT_EQ(message_of([&] { merge(lists, "m"); }),
-            "m: tensor 'w' has shape [4, 6] for one rank, [4, 7] for another");
+            "m: tensor 'w' has shape [4, 6] on one rank, but [4, 7] on another");
   lists[1].step = 8;
-  EXPECT_EQ(message_of([&] { merge(lists, "m"); }), "m: one rank has stored step 7, another step 8");
+  EXPECT_EQ(message_of([&] { merge(lists, "m"); }), "m: one rank has stored step 7, but another rank step 8");
 }
 
-// Cuts a box in two again and again.
+// Recursively cuts a box in two.
 void cut(const Box& box, int depth, std::vector<Box>& out) {
   const int d = draw(0, box.num_dims - 1);
   if (depth == 0 || box[d].size() < 2) return void(out.push_back(box));
@@ -167,7 +169,7 @@ void cut(const Box& box, int depth, std::vector<Box>& out) {
   cut(left, depth - 1, out), cut(right, depth - 1, out);
 }
 
-// The first element that is not in exactly one box, by counting.
+// Reference implementation: finds the first element that is not in exactly one box by counting.
 std::optional<TilingMistake> counted(const Shape& shape, const std::vector<Box>& boxes) {
   for (std::int64_t i = 0; i < shape.num_elements(); ++i) {
     TilingMistake element;
@@ -188,7 +190,7 @@ std::optional<TilingMistake> counted(const Shape& shape, const std::vector<Box>&
   return std::nullopt;
 }
 
-TEST(TilingProperty, FindsTheFirstMistakeThatCountingFinds) {
+TEST(TilingProperty, MatchesElementCounting) {
   EXPECT_TRUE(holds("tiling", 300, [] {
     Shape shape;
     shape.num_dims = draw(1, 4);
@@ -196,7 +198,7 @@ TEST(TilingProperty, FindsTheFirstMistakeThatCountingFinds) {
     std::vector<Box> boxes;
     cut(Box(shape), draw(0, 5), boxes);
     if (one_in(3)) boxes.erase(boxes.begin() + draw(0, static_cast<int>(boxes.size()) - 1));
-    if (one_in(3)) {  // a box anywhere
+    if (one_in(3)) {  // an additional random box
       Box box(shape);
       for (int d = 0; d < shape.num_dims; ++d) {
         box[d].begin = draw(0, static_cast<int>(shape[d]) - 1);

@@ -1,5 +1,5 @@
-// Files are written here byte by byte, so that the reader is not tested by the writer alone. Against the
-// format's own library: tests/parity/safetensors_parity.py.
+// The files are written byte by byte, so that tests of the reader do not depend on the writer.
+// tests/parity/safetensors_parity.py compares with the reference implementation of the format.
 #include "checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ SafetensorsContent parse(const std::string& file) {
   return parse_safetensors(std::as_bytes(std::span(file)), "f.safetensors");
 }
 
-std::string header_refusal(const std::string& header, const std::string& data = "") {
+std::string header_error(const std::string& header, const std::string& data = "") {
   const std::string file = file_text(header, data);
   return message_of([&] { parse(file); });
 }
@@ -30,7 +30,7 @@ std::string header_refusal(const std::string& header, const std::string& data = 
 constexpr const char* kTwo = R"({"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]},
   "a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"__metadata__":{"format":"pt"}}   )";
 
-TEST(Safetensors, ReadsInTheOrderOfTheData) {
+TEST(Safetensors, ReadsInDataOrder) {
   const std::string file = file_text(kTwo, std::string("\0\0\x80\x3f", 4) + "wxyz");
   const SafetensorsContent content = parse(file);
   ASSERT_EQ(content.tensors.size(), 2U);
@@ -53,75 +53,73 @@ TEST(Safetensors, NoTensorsAndEmptyTensors) {
   EXPECT_EQ(content.tensors[0].name, "f");
 }
 
-TEST(Safetensors, RefusesBadLengths) {
+TEST(Safetensors, RejectsBadLengths) {
   EXPECT_EQ(message_of([] { parse("abc"); }),
-            "f.safetensors: not a safetensors file: 3 bytes, at least 8 are needed");
+            "f.safetensors: not a safetensors file: it has 3 bytes, at least 8 are required");
   EXPECT_EQ(message_of([] { parse(file_text("{}", "", 3)); }),
-            "f.safetensors: cut off: a header of 3 bytes in a file of 10");
+            "f.safetensors: truncated: a header of 3 bytes in a file of 10 bytes");
   EXPECT_EQ(message_of([] { parse(file_text("{}", "", UINT64_MAX)); }),
-            "f.safetensors: not a safetensors file: a header of 18446744073709551615 bytes, at most "
+            "f.safetensors: not a safetensors file: the header has 18446744073709551615 bytes, at most "
             "100000000 are allowed");
-  EXPECT_EQ(header_refusal(" {}"), "f.safetensors: not a safetensors file: its header must start with '{'");
+  EXPECT_EQ(header_error(" {}"), "f.safetensors: not a safetensors file: its header must start with '{'");
 }
 
-TEST(Safetensors, RefusesHeadersOfAnotherForm) {
-  EXPECT_EQ(header_refusal("{\"a\":"), "f.safetensors: header is not valid JSON at its byte 6");
-  EXPECT_EQ(header_refusal("{} x"), "f.safetensors: header is not valid JSON at its byte 4");
+TEST(Safetensors, RejectsMalformedHeaders) {
+  EXPECT_EQ(header_error("{\"a\":"), "f.safetensors: the header is not valid JSON at byte 6");
+  EXPECT_EQ(header_error("{} x"), "f.safetensors: the header is not valid JSON at byte 4");
   EXPECT_EQ(
-      header_refusal(R"({"a":3})"),
+      header_error(R"({"a":3})"),
       "f.safetensors: header: 'a' must be an object with dtype, shape and data_offsets, found a number");
-  EXPECT_EQ(header_refusal(R"({"a":{"dtype":"F32","shape":[1]}})"),
+  EXPECT_EQ(header_error(R"({"a":{"dtype":"F32","shape":[1]}})"),
             "f.safetensors: tensor 'a': data_offsets is missing");
-  EXPECT_EQ(header_refusal(R"({"a":{"dtype":"F8_E4M3"}})"),
+  EXPECT_EQ(header_error(R"({"a":{"dtype":"F8_E4M3"}})"),
             "f.safetensors: tensor 'a': dtype 'F8_E4M3' is not one of F64, F32, BF16, F16, I64, I32, I16, "
             "I8, U8, BOOL");
   EXPECT_EQ(
-      header_refusal(R"({"a":{"shape":[-1]}})"),
+      header_error(R"({"a":{"shape":[-1]}})"),
       "f.safetensors: tensor 'a': 'shape' must be whole numbers of at least 0, found a negative number");
-  EXPECT_EQ(header_refusal(R"({"a":{"shape":7}})"),
+  EXPECT_EQ(header_error(R"({"a":{"shape":7}})"),
             "f.safetensors: tensor 'a': 'shape' must be a list of whole numbers, found a number");
-  EXPECT_EQ(header_refusal(R"({"a":{"strides":[1]}})"),
-            "f.safetensors: tensor 'a': 'strides' must be absent: it is no key of the format, found a list");
-  EXPECT_EQ(header_refusal(R"({"a":{"dtype":"U8","shape":[],"data_offsets":[0]}})"),
+  EXPECT_EQ(header_error(R"({"a":{"strides":[1]}})"),
+            "f.safetensors: tensor 'a': 'strides' must be absent, because the format does not define this "
+            "key, found a list");
+  EXPECT_EQ(header_error(R"({"a":{"dtype":"U8","shape":[],"data_offsets":[0]}})"),
             "f.safetensors: tensor 'a': data_offsets must be [begin, end], found 1 numbers");
-  EXPECT_EQ(header_refusal(R"({"__metadata__":{"x":1}})"),
-            "f.safetensors: __metadata__: 'x' must be a text, found a number");
-  EXPECT_EQ(header_refusal(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{}})"),
+  EXPECT_EQ(header_error(R"({"__metadata__":{"x":1}})"),
+            "f.safetensors: __metadata__: 'x' must be a string, found a number");
+  EXPECT_EQ(header_error(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{}})"),
             "f.safetensors: 'a' is listed twice");
   std::string many = "0";
   for (int i = 0; i < 64; ++i) many += ",0";
   EXPECT_EQ(
-      header_refusal(R"({"a":{"shape":[)" + many + "]}}"),
+      header_error(R"({"a":{"shape":[)" + many + "]}}"),
       "f.safetensors: tensor 'a': 'shape' must be whole numbers of at least 0, found more than 64 numbers");
-  EXPECT_NE(header_refusal("{\"a\":" + std::string(100'000, '[')), "");
+  EXPECT_NE(header_error("{\"a\":" + std::string(100'000, '[')), "");
 }
 
-TEST(Safetensors, RefusesSizesThatLie) {
+TEST(Safetensors, RejectsInconsistentSizes) {
   const auto one = [](const std::string& shape, const std::string& offsets) {
     return R"({"a":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
   };
-  EXPECT_EQ(header_refusal(one("[1]", "[0,4]"), "abc"),
+  EXPECT_EQ(header_error(one("[1]", "[0,4]"), "abc"),
             "f.safetensors: tensor 'a': data_offsets [0, 4] are not inside the 3 bytes of data");
-  EXPECT_EQ(header_refusal(one("[1]", "[4,0]"), "abcd"),
+  EXPECT_EQ(header_error(one("[1]", "[4,0]"), "abcd"),
             "f.safetensors: tensor 'a': data_offsets [4, 0] are not inside the 4 bytes of data");
-  EXPECT_EQ(header_refusal(one("[2]", "[0,4]"), "abcd"),
-            "f.safetensors: tensor 'a': 4 bytes of data, but F32 of shape [2] are 8");
-  EXPECT_EQ(header_refusal(one("[4611686018427387905,4]", "[0,4]"), "abcd"),
-            "f.safetensors: tensor 'a': 4 bytes of data, but F32 of shape [4611686018427387905, 4] are more "
-            "than any "
-            "file holds");
-  EXPECT_EQ(header_refusal(one("[1]", "[0,4]"), "abcde"),
-            "f.safetensors: 1 bytes after the last tensor belong to none");
-  EXPECT_EQ(
-      header_refusal(one("[1]", "[1,5]"), "abcde"),
-      "f.safetensors: tensor 'a' begins at byte 1 of the data, expected 0: tensors must neither overlap nor "
-      "leave holes");
-  EXPECT_EQ(
-      header_refusal(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
-                     R"("b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]}})",
-                     "abcde"),
-      "f.safetensors: tensor 'b' begins at byte 2 of the data, expected 3: tensors must neither overlap nor "
-      "leave holes");
+  EXPECT_EQ(header_error(one("[2]", "[0,4]"), "abcd"),
+            "f.safetensors: tensor 'a': the data has 4 bytes, but F32 with shape [2] requires 8");
+  EXPECT_EQ(header_error(one("[4611686018427387905,4]", "[0,4]"), "abcd"),
+            "f.safetensors: tensor 'a': the data has 4 bytes, but F32 with shape [4611686018427387905, 4] "
+            "requires more than a file can contain");
+  EXPECT_EQ(header_error(one("[1]", "[0,4]"), "abcde"),
+            "f.safetensors: 1 bytes after the last tensor do not belong to any tensor");
+  EXPECT_EQ(header_error(one("[1]", "[1,5]"), "abcde"),
+            "f.safetensors: tensor 'a' begins at byte 1 of the data, expected 0: tensors must not overlap or "
+            "leave gaps");
+  EXPECT_EQ(header_error(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
+                         R"("b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]}})",
+                         "abcde"),
+            "f.safetensors: tensor 'b' begins at byte 2 of the data, expected 3: tensors must not overlap or "
+            "leave gaps");
 }
 
 std::string bytes_of(const TensorHeader& tensor, std::uint64_t seed) {
@@ -131,7 +129,7 @@ std::string bytes_of(const TensorHeader& tensor, std::uint64_t seed) {
   return bytes;
 }
 
-TEST(Safetensors, WhatIsWrittenReadsBack) {
+TEST(Safetensors, RoundTripsWrittenFiles) {
   const TemporaryFolder folder;
   RealFileSystem files;
   EXPECT_TRUE(rc::check([&] {
@@ -179,7 +177,7 @@ TEST(Safetensors, DataStartsAtAMultipleOfEight) {
   }
 }
 
-TEST(Safetensors, ADiskThatIsFullAtAnyCallLeavesNothing) {
+TEST(Safetensors, FullDiskLeavesNoFile) {
   const std::vector<TensorHeader> tensors{{"a", ElementType::u8, {3'000'000}}};
   const std::string bytes(3'000'000, 'x');
   int failures = 0;
@@ -220,39 +218,41 @@ TEST(SafetensorsFolder, ReadsShardsThroughTheIndex) {
   EXPECT_EQ(static_cast<char>(weights.find("b").tensor->bytes[0]), 'b');
   EXPECT_EQ(weights.find("b").file->path().filename(), "m-2.safetensors");
   EXPECT_FALSE(weights.find("c"));
-  // A whole file comes before the index, as in transformers.
+  // A single file has precedence over the index, as in transformers.
   folder.write("model.safetensors", small_file("c"));
   EXPECT_TRUE(SafetensorsFolder::open(folder.path()).find("c"));
   EXPECT_TRUE(SafetensorsFolder::open(folder / "m-1.safetensors").find("a"));
 }
 
-TEST(SafetensorsFolder, RefusesWhatDoesNotFitTogether) {
+TEST(SafetensorsFolder, RejectsInconsistentIndex) {
   const TemporaryFolder folder;
   const std::string here = folder.path().string();
   const auto refused = [&] { return message_of([&] { SafetensorsFolder::open(folder.path()); }); };
-  EXPECT_EQ(refused(), here + ": neither model.safetensors nor model.safetensors.index.json is there");
+  EXPECT_EQ(refused(), here + ": found neither model.safetensors nor model.safetensors.index.json");
   folder.write("pytorch_model.bin", "x");
   EXPECT_EQ(refused(), here +
-                           ": neither model.safetensors nor model.safetensors.index.json is there; "
-                           "pytorch_model.bin must be saved again as safetensors first");
+                           ": found neither model.safetensors nor model.safetensors.index.json; "
+                           "convert pytorch_model.bin to safetensors first");
   const std::string index = here + "/model.safetensors.index.json";
   const auto write_index = [&](const std::string& map) {
     folder.write("model.safetensors.index.json", R"({"weight_map":)" + map + "}");
   };
   write_index("{}");
-  EXPECT_EQ(refused(), index + ": weight_map names no tensor");
+  EXPECT_EQ(refused(), index + ": weight_map contains no tensor");
   write_index(R"({"a":"../m.safetensors"})");
-  EXPECT_EQ(refused(), index +
-                           ": weight_map.a must be the name of a .safetensors file beside the index, found "
-                           "'../m.safetensors'");
+  EXPECT_EQ(refused(),
+            index +
+                ": weight_map.a must be the name of a .safetensors file in the folder of the index, found "
+                "'../m.safetensors'");
   write_index(R"({"a":"m-1.safetensors"})");
   EXPECT_EQ(refused(), "cannot open " + here + "/m-1.safetensors: No such file or directory");
   folder.write("m-1.safetensors", small_file("b"));
-  EXPECT_EQ(refused(), here + "/m-1.safetensors: tensor 'a' is not in it, though the index says so");
+  EXPECT_EQ(refused(),
+            here + "/m-1.safetensors: tensor 'a' is missing, although the index assigns it to this file");
   folder.write("m-1.safetensors", small_file("a"));
   folder.write("m-2.safetensors", small_file("a"));
   write_index(R"({"a":"m-1.safetensors","b":"m-2.safetensors"})");
-  EXPECT_EQ(refused(), here + "/m-2.safetensors: tensor 'a' is in m-1.safetensors too");
+  EXPECT_EQ(refused(), here + "/m-2.safetensors: tensor 'a' is also in m-1.safetensors");
 }
 
 }  // namespace

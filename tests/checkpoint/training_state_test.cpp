@@ -1,4 +1,4 @@
-// state.json: reads back exactly, refuses everything else.
+// state.json: exact round trips, and errors for invalid files.
 #include "checkpoint/training_state.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-std::string state_refusal(const std::string& from, const std::string& to) {
+std::string state_error(const std::string& from, const std::string& to) {
   std::string content = training_state_text({.step = 5, .num_updates = 4});
   const auto at = content.find(from);
   EXPECT_NE(at, std::string::npos) << from;
@@ -46,24 +46,24 @@ TEST(TrainingStateProperty, ReadsBackExactly) {
   }));
 }
 
-TEST(TrainingState, RefusesWhatCannotBe) {
-  EXPECT_EQ(state_refusal("\"version\": 1", "\"version\": 3"),
-            "state.json: training state version 3; this program reads version 1");
-  EXPECT_EQ(state_refusal("optimus-training-state", "x"),
-            "state.json: format 'x' is not optimus-training-state");
-  EXPECT_EQ(state_refusal("\"step\": 5", "\"step\": -1"),
+TEST(TrainingState, RejectsInvalidValues) {
+  EXPECT_EQ(state_error("\"version\": 1", "\"version\": 3"),
+            "state.json: training state version 3 is not supported; this program reads version 1");
+  EXPECT_EQ(state_error("optimus-training-state", "x"),
+            "state.json: the format is 'x', expected optimus-training-state");
+  EXPECT_EQ(state_error("\"step\": 5", "\"step\": -1"),
             "state.json: step must be a whole number of at least 0, found '-1'");
-  EXPECT_EQ(state_refusal("\"step\": 5", "\"stepp\": 5"),
+  EXPECT_EQ(state_error("\"step\": 5", "\"stepp\": 5"),
             "state.json: unknown key 'stepp'; did you mean 'step'?");
-  EXPECT_EQ(state_refusal("256.0", "0"), "state.json: loss_scale.value must be a positive number, found '0'");
-  EXPECT_NE(state_refusal("256.0", "null"), "");
-  EXPECT_NE(state_refusal("256.0", "1e999"), "");
-  EXPECT_NE(state_refusal("fp32", "fp31"), "");
-  EXPECT_NE(state_refusal("{", "["), "");
+  EXPECT_EQ(state_error("256.0", "0"), "state.json: loss_scale.value must be a positive number, found '0'");
+  EXPECT_NE(state_error("256.0", "null"), "");
+  EXPECT_NE(state_error("256.0", "1e999"), "");
+  EXPECT_NE(state_error("fp32", "fp31"), "");
+  EXPECT_NE(state_error("{", "["), "");
 }
 
-TEST(TrainingState, RefusesRampsThatCannotBe) {
-  const auto refusal = [](const std::string& ramp) {
+TEST(TrainingState, RejectsInvalidRamps) {
+  const auto error_of = [](const std::string& ramp) {
     std::string content = training_state_text({});
     content.replace(content.rfind('}'), 1, ", \"ramp\": " + ramp + "}");
     return message_of([&] { parse_training_state(content, "state.json"); });
@@ -72,18 +72,18 @@ TEST(TrainingState, RefusesRampsThatCannotBe) {
     return R"({"gradient": )" + gradient + R"(, "noise": 1, "moment": 0.5, "steps": 3, "begins": )" + begins +
            "}";
   };
-  EXPECT_EQ(refusal(ramp("-1.5", "[24, 60]")), "");
-  EXPECT_EQ(refusal(ramp("1", "[24, 24]")),
+  EXPECT_EQ(error_of(ramp("-1.5", "[24, 60]")), "");
+  EXPECT_EQ(error_of(ramp("1", "[24, 24]")),
             "state.json: ramp.begins[1] must be a whole number of at least 25, found '24'");
-  EXPECT_NE(refusal(ramp("1", "[0]")), "");
-  EXPECT_NE(refusal(ramp("1", "7")), "");
-  EXPECT_NE(refusal(ramp("\"x\"", "[]")), "");
-  EXPECT_NE(refusal(ramp("1e999", "[]")), "");
-  EXPECT_NE(refusal(R"({"gradient": 1})"), "");
+  EXPECT_NE(error_of(ramp("1", "[0]")), "");
+  EXPECT_NE(error_of(ramp("1", "7")), "");
+  EXPECT_NE(error_of(ramp("\"x\"", "[]")), "");
+  EXPECT_NE(error_of(ramp("1e999", "[]")), "");
+  EXPECT_NE(error_of(R"({"gradient": 1})"), "");
 }
 
-TEST(TrainingState, RefusesMaximaThatCannotBe) {
-  const auto refusal = [](const std::string& history) {
+TEST(TrainingState, RejectsInvalidMaxima) {
+  const auto error_of = [](const std::string& history) {
     std::string content = training_state_text({});
     content.replace(content.rfind('}'), 1, ", \"fp8\": " + history + "}");
     return message_of([&] { parse_training_state(content, "state.json"); });
@@ -91,15 +91,15 @@ TEST(TrainingState, RefusesMaximaThatCannotBe) {
   const auto row = [](const std::string& name, const std::string& values) {
     return R"({"layers": 2, "steps": 2, "maxima": {")" + name + R"(": )" + values + "}}";
   };
-  EXPECT_EQ(refusal(row("layers.1.mlp.up.weight", "[1, 0.5]")), "");
-  EXPECT_EQ(refusal(row("layers.2.mlp.up.weight", "[1, 0.5]")),
+  EXPECT_EQ(error_of(row("layers.1.mlp.up.weight", "[1, 0.5]")), "");
+  EXPECT_EQ(error_of(row("layers.2.mlp.up.weight", "[1, 0.5]")),
             "state.json: fp8: 'layers.2.mlp.up.weight' is no operand of a product of 2 layers");
-  EXPECT_NE(refusal(row("layers.1.mlp.up.bias", "[1, 0.5]")), "");
-  EXPECT_NE(refusal(row("layers.99999999999.mlp.up.weight", "[1, 0.5]")), "");
-  EXPECT_NE(refusal(row("layers.1.mlp.up.weight", "[1]")), "");
-  EXPECT_NE(refusal(row("layers.1.mlp.up.weight", "[1, -1]")), "");
-  EXPECT_NE(refusal(row("layers.1.mlp.up.weight", "[1, 1e300]")), "");
-  EXPECT_NE(refusal(R"({"layers": 100000, "steps": 1024, "maxima": {}})"), "")
+  EXPECT_NE(error_of(row("layers.1.mlp.up.bias", "[1, 0.5]")), "");
+  EXPECT_NE(error_of(row("layers.99999999999.mlp.up.weight", "[1, 0.5]")), "");
+  EXPECT_NE(error_of(row("layers.1.mlp.up.weight", "[1]")), "");
+  EXPECT_NE(error_of(row("layers.1.mlp.up.weight", "[1, -1]")), "");
+  EXPECT_NE(error_of(row("layers.1.mlp.up.weight", "[1, 1e300]")), "");
+  EXPECT_NE(error_of(R"({"layers": 100000, "steps": 1024, "maxima": {}})"), "")
       << "a file of a line takes 5 GB";
 }
 

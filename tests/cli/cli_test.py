@@ -19,7 +19,7 @@ from command_line import OPTIMUS, CommandLineTest, as_json, run
 
 
 def schema_problems(schema, value, root, where="plan"):
-    """The part of JSON Schema that docs/plan.schema.json uses."""
+    """The part of JSON Schema that docs/use/plan.schema.json uses."""
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].split("/")[-1]]
     kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
@@ -305,7 +305,7 @@ class CommandLine(CommandLineTest):
 
     def test_the_schema_says_what_the_program_reads(self):
         root = pathlib.Path(__file__).resolve().parents[2]
-        schema = json.loads((root / "docs" / "plan.schema.json").read_text())
+        schema = json.loads((root / "docs" / "use" / "plan.schema.json").read_text())
         for path in (root / "examples" / "plans").iterdir():
             plan = json.loads(path.read_text())
             self.assertEqual(list(schema_problems(schema, plan, schema)), [], path)
@@ -362,7 +362,7 @@ class CommandLine(CommandLineTest):
         self.refused("checkpoint", "list", code=2)
         self.write("empty/settings.toml", "")
         self.assertEqual(as_json("checkpoint", "list", self.folder / "empty"), {"checkpoints": []})
-        self.refused("checkpoint", "show", self.folder / "empty", says=["no whole checkpoint"])
+        self.refused("checkpoint", "show", self.folder / "empty", says=["no complete checkpoint"])
         self.refused("checkpoint", "show", self.checkpoint(3, version=2), says=["manifest.json", "version 2", "version 1"])
 
     def simple_plan(self, **strategy):
@@ -430,7 +430,7 @@ class CommandLine(CommandLineTest):
             self.assertEqual(set(check), {"name", "ok", "found", "fix"})
             self.assertTrue(check["ok"] or check["fix"], check)
         launcher = as_json("doctor", code=None, env={**os.environ, "RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "7"})
-        self.assertIn("torchrun, rank 1 of 4, meeting at a:7", [c["found"] for c in launcher["checks"]])
+        self.assertIn("torchrun, rank 1 of 4, rendezvous at a:7", [c["found"] for c in launcher["checks"]])
 
     def test_doctor_of_a_machine_with_a_card(self):
         tools = self.folder / "tools"

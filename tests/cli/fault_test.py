@@ -27,9 +27,9 @@ PLANS = {
     "buddies": (3, "--dp 3 --zero 3 --mtbf 1m", [{0, 1}, {1, 2}, {2, 0}]),
     "stages": (4, "--pp 2 --dp 2 --zero 0 --microbatch 2", [{0, 1}, {2, 3}]),
 }
-PATIENCE = 2  # seconds, of a worker for others that do not answer
+TIMEOUT = 2  # seconds, of a worker for others that do not answer
 GRACE = 10  # seconds that the command gives the others to say what they saw
-STOPPED = PATIENCE + 5  # seconds until the command itself gives a stopped worker up
+STOPPED = TIMEOUT + 5  # seconds until the command itself gives a stopped worker up
 TRIALS = 200 if os.environ.get("OPTIMUS_LONG") else 4
 
 
@@ -59,7 +59,7 @@ class Faults(CommandLineTest):
 
     def words(self, name, plan, *more):
         devices, layout, _ = PLANS[plan]
-        return ["train", *SHAPE, "--data", self.text, "--run", self.folder / name, "--devices", devices, *layout.split(), "--patience", f"{PATIENCE}s", "--static", *more]
+        return ["train", *SHAPE, "--data", self.text, "--run", self.folder / name, "--devices", devices, *layout.split(), "--timeout", f"{TIMEOUT}s", "--static", *more]
 
     def rows(self, name):
         try:
@@ -174,11 +174,11 @@ class Faults(CommandLineTest):
             self.assertTrue(any(f"rank {victim} (process " in line for victim in victims), line)
             self.assertIn("signal 9", line)
         else:
-            self.assertIn("does not answer", line)
+            self.assertIn("does not respond", line)
         if not self.rows(name) and "lost with the ranks" not in line:
             return  # nobody had begun to train: there was nothing to save
         saved = re.search(r"saved step (\d+): optimus train --resume (\S+)", line)
-        last = re.search(r"the last whole checkpoint is of step (\d+)", line)
+        last = re.search(r"the last complete checkpoint is from step (\d+)", line)
         if is_covered:
             # Nothing that was told is lost: a save may have been complete just then.
             step = int((saved or last)[1]) if saved or last else 0
@@ -204,7 +204,7 @@ class Faults(CommandLineTest):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         devices, layout, _ = PLANS[plan]
-        words = [OPTIMUS, "train", *SHAPE, "--data", self.text, "--run", self.folder / name, *layout.split(), "--patience", f"{PATIENCE}s", "--static"]
+        words = [OPTIMUS, "train", *SHAPE, "--data", self.text, "--run", self.folder / name, *layout.split(), "--timeout", f"{TIMEOUT}s", "--static"]
         ranks = []
         for rank in range(devices):
             variables = {"JOB_COMPLETION_INDEX": rank, "WORLD_SIZE": devices, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -224,7 +224,7 @@ class Faults(CommandLineTest):
         lines = self.expect_end(ranks[0], [rank.pid for rank in ranks[:2]], 20)
         self.assertEqual(len(lines), 1, lines)
         self.assertIn(f"rank 2 (process {ranks[2].pid} on ", lines[0])
-        step = int(re.search(r"the other 2 saved step (\d+): ", lines[0])[1])
+        step = int(re.search(r"the other 2 ranks saved step (\d+): ", lines[0])[1])
         self.assertGreaterEqual(step, before)
         for rank in ranks[1:]:
             rank.communicate(timeout=20)

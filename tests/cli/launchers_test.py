@@ -208,8 +208,8 @@ class Launchers(LaunchedTest):
 
     def test_a_rank_that_does_not_come(self):
         """Stopped before it has said a word: nobody can know whether its launcher has started it, but there is an end to that."""
-        for stopped, says in ((1, "1 of 2 ranks are there; not yet: 1, after 3.0 s"), (0, "rank 1")):
-            ranks, _ = self.start_ranks("late", 10, "--dp", 2, "--start-patience", "3s")
+        for stopped, says in ((1, "1 of 2 ranks have joined; missing: 1, after 3.0 s"), (0, "rank 1")):
+            ranks, _ = self.start_ranks("late", 10, "--dp", 2, "--start-timeout", "3s")
             ranks[stopped].send_signal(signal.SIGSTOP)
             _, errors = self.end(ranks[1 - stopped], 1, 30)
             self.assertIn(says, errors)
@@ -239,7 +239,7 @@ class Launchers(LaunchedTest):
         second = self.start(["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', shared, OPTIMUS, *words], RANK=1, **common)
         self.end(second, 1)  # this one first: what it says is why the other waits, should it
         _, errors = self.end(first, 1)
-        self.assertIn("is not the folder that rank 0 has", errors)
+        self.assertIn("is not the folder that rank 0 uses", errors)
 
     def test_attacked(self):
         """A stranger without token, garbage, half-open connections and a crowd do nothing to the run, which listens to the network."""
@@ -311,7 +311,7 @@ class Etcd(LaunchedTest):
                 self.end(rank)
             self.expect_equal(name, 6)
         self.assertEqual(self.keys(), [])
-        for place, says in (("etcd://127.0.0.1:1", "etcd at 127.0.0.1:1 is not reached"), ("redis://x:1", "etcd://")):
+        for place, says in (("etcd://127.0.0.1:1", "etcd at 127.0.0.1:1 cannot be reached"), ("redis://x:1", "etcd://")):
             done = run(*self.words("no", 2, "--devices", 2, "--store", place), code=1, env=plain_environment())
             self.assertIn(says, done.stderr.splitlines()[-1])
             shutil.rmtree(self.folder / "no")

@@ -63,7 +63,7 @@ class Models(CommandLineTest):
 
     def test_training_refuses_before_it_starts(self):
         run(*self.train_words("a"))
-        self.assertIn("holds a run already", run(*self.train_words("a"), code=1).stderr)
+        self.assertIn("already contains a run", run(*self.train_words("a"), code=1).stderr)
         for words, says in (
             (["--batch", "0"], "--batch"),
             (["--precision", "fp7"], "fp7"),
@@ -152,7 +152,7 @@ class Models(CommandLineTest):
         self.assertEqual(as_json("eval", "--model", self.folder / "ours", "--data", text, "--seq", 32), scores[0])
         more = ["--data", text, "--seq", 32, "--batch", 6, "--steps", 2, "--sample", 0, "--dropout", 0]
         done = run("train", "--model", base, *more, "--run", self.folder / "more")
-        self.assertIn(f"weights of checkpoint {step}, F32", done.stderr)
+        self.assertIn(f"weights from checkpoint {step}, F32", done.stderr)
         self.assertLess(self.losses("more")[0], 3.5)
         shard = next(step.glob("rank-*.safetensors"))
         damaged = bytearray(shard.read_bytes())
@@ -221,7 +221,7 @@ class Models(CommandLineTest):
         export = self.exported()
         words = ["--data", self.folder / "text.txt", "--seq", 32, "--batch", 6, "--steps", 3, "--sample", 0, "--dropout", 0]
         done = run("train", "--model", export, *words, "--run", self.folder / "more")
-        self.assertIn(f"weights of folder {export}, F32", done.stderr)
+        self.assertIn(f"weights from folder {export}, F32", done.stderr)
         self.assertLess(self.losses("more")[0], 3.5)
         settings = (self.folder / "more" / "settings.toml").read_text()
         self.assertRegex(settings, r"from-scratch = false +# default")

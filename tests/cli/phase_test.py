@@ -69,7 +69,7 @@ class PhaseTest(CommandLineTest):
         changes = [(8, "batch 4 → 8"), (12, "sequences of 8 → 16 tokens"), (16, "batch 8 → 16")]
         self.assertEqual(self.phases(alone), changes)
         for step, what in changes:
-            self.assertIn(f"behind step {step}: {what}", told, "before the run")
+            self.assertIn(f"after step {step}: {what}", told, "before the run")
             self.assertIn(f"step {step}: phase: {what}; plan", told, "when it comes")
         # A plan that is given keeps its stages; its micro-batches become as many as are needed.
         self.exported("pp", "--batch", "4", "--pp", "2", "--microbatch", "1")
@@ -129,9 +129,9 @@ class PhaseTest(CommandLineTest):
         self.assertLess(lost[0], begins[-1], "it was to be in the middle of the ramp")
 
     def test_mistakes_are_told(self):
-        for words, says in ((("--batch-ramp", "4"), "4 is not FROM:STEPS"), (("--batch-ramp", "16:9"), "not less than the 16"), (("--seq-ramp", "64:9"), "not less than the 16"),
-                            (("--batch-ramp", "1:3"), "it grows 4 times, which 3 steps have no room for"), (("--batch-ramp", "4,8@9"), "it ends with 8, not with the 16"),
-                            (("--batch-ramp", "4:noise"), "leave one of them away"), (("--batch-ramp", "4:noise", "--seq-ramp", "", "--switch-at", "9:x.json"), "leave one of them away")):
+        for words, says in ((("--batch-ramp", "4"), "4 is not of the form FROM:STEPS"), (("--batch-ramp", "16:9"), "must be less than the final value 16"), (("--seq-ramp", "64:9"), "must be less than the final value 16"),
+                            (("--batch-ramp", "1:3"), "grows 4 times, which is more than its 3 steps"), (("--batch-ramp", "4,8@9"), "ends with 8 instead of the 16"),
+                            (("--batch-ramp", "4:noise"), "remove one of the two flags"), (("--batch-ramp", "4:noise", "--seq-ramp", "", "--switch-at", "9:x.json"), "remove one of them")):
             self.refused("train", *SMALL, *RAMP, "--data", self.text, "--run", self.folder / "no", *words, says=(says,), code=2)
         # Two pipelines have no share each of a batch of one.
         one = self.exported("dp", "--batch", "4", "--dp", "2", "--pp", "1")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What README.md shows of commands that answer the same everywhere (profile of a model, explain, simulate, plan) is what they print today. Commands without shown output, and those of
-runs and data, are not tried.
+"""Compares the outputs shown in README.md and docs/use/tour.md with what the commands print today. Only commands whose output does
+not depend on the machine are run: profile of a model, explain, simulate and plan. Commands without shown output are skipped.
 
-usage: OPTIMUS=build/test/optimus python3 tests/cli/readme_test.py [--write]      --write: puts today's output into README.md"""
+usage: OPTIMUS=build/test/optimus python3 tests/cli/readme_test.py [--write]      --write: updates both pages in place"""
 import os
 import pathlib
 import re
@@ -12,14 +12,15 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-README = ROOT / "README.md"
+PAGES = [ROOT / "README.md", ROOT / "docs/use/tour.md"]
+MIN_COMMANDS = 4  # in all pages together; fewer means that the pages are no longer found or parsed
 OPTIMUS = os.environ["OPTIMUS"]
 PROMPT = "$ ./optimus "
 SAME_EVERYWHERE = re.compile(r"(explain|simulate|plan|profile --model) ")
 
 
 def shown_commands(text):
-    """(words, first line of the output, line behind it) of each command with output, in lines of the text."""
+    """(words, first line of the output, line after it) of each command with output; lines are counted from 0."""
     lines, found, inside = text.splitlines(), [], False
     for number, line in enumerate(lines):
         if line.startswith("```"):
@@ -42,28 +43,32 @@ NUMBER = re.compile(r"\d[\d,]*\.?\d*")
 
 
 def is_same(one, other):
-    """The same words and spaces between them; numbers within 1 %, because processors round differently."""
+    """True if both lines have the same words and spacing, and numbers within 1 %: CPUs round differently."""
     numbers = [[float(number.replace(",", "")) for number in NUMBER.findall(line)] for line in (one, other)]
     shapes = [re.sub(r"\s+", " ", NUMBER.sub("#", line)) for line in (one, other)]
     return shapes[0] == shapes[1] and all(abs(a - b) <= 0.01 * max(a, b) for a, b in zip(*numbers))
 
 
 class ReadmeTest(unittest.TestCase):
-    def test_shown_output_is_todays(self):
-        text = README.read_text()
-        found = shown_commands(text)
-        self.assertGreaterEqual(len(found), 4)
-        for words, begin, end in found:
-            shown, now = text.splitlines()[begin:end], output_of(words)
-            if len(shown) != len(now) or not all(map(is_same, shown, now)):
-                self.assertEqual(shown, now, "optimus " + " ".join(words) + ": readme_test.py --write puts it right")
+    def test_shown_output_is_current(self):
+        num_commands = 0
+        for page in PAGES:
+            text = page.read_text()
+            for words, begin, end in shown_commands(text):
+                num_commands += 1
+                shown, now = text.splitlines()[begin:end], output_of(words)
+                if len(shown) != len(now) or not all(map(is_same, shown, now)):
+                    self.assertEqual(shown, now, f"{page.name}: optimus {' '.join(words)}: run readme_test.py --write to update the page")
+        self.assertGreaterEqual(num_commands, MIN_COMMANDS)
 
 
 def write():
-    lines = README.read_text().splitlines()
-    for words, begin, end in reversed(shown_commands(README.read_text())):
-        lines[begin:end] = output_of(words)
-    README.write_text("\n".join(lines) + "\n")
+    for page in PAGES:
+        text = page.read_text()
+        lines = text.splitlines()
+        for words, begin, end in reversed(shown_commands(text)):
+            lines[begin:end] = output_of(words)
+        page.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class ReportTest(CommandLineTest):
         self.assertEqual((second["predicted_gain"], second["realised_gain"], second["alternatives"]), (None, None, []))
         lines = run("decisions", self.run_folder).stdout.splitlines()
         self.assertEqual(len(lines), 2)
-        self.assertRegex(lines[0], r"^step 20: slow link 1: 9\.10x since step 10 → .+ → pp2.*, predicted \+48 %, realised \+50 %, paused 36\.0 ms")
+        self.assertRegex(lines[0], r"^step 20: slow link 1: 9\.10x since step 10 → .+ → pp2.*, predicted \+48 %, measured \+50 %, paused 36\.0 ms")
         self.assertIn("recover: lost rank 1", lines[1])
 
     def test_a_line_that_is_being_written_is_left_out(self):
@@ -125,7 +125,7 @@ class ReportTest(CommandLineTest):
         for words in ("slow link 1: 9.10x since step 10", "+48 %", "+50 %", "36.0 ms", "2.00 KiB", "2.05 K", "4.10 K", "1 to 20", "21 to 40", "dp2 zero1 +31 %", "pp2"):
             self.assertIn(words, shown)
         self.assertEqual(page.elements.count("svg"), 2)
-        self.assertNotIn("A step in time", shown)
+        self.assertNotIn("Timeline of one step", shown)
         # Loss falls along a line: the first step at the top left corner of the plot, the last at the bottom right.
         path = re.search(r'class="line" d="M([\d.]+) ([\d.]+)[^"]*L([\d.]+) ([\d.]+)"', text).groups()
         self.assertEqual(tuple(map(float, path)), (64.0, 30.0, 948.0, 222.0))
@@ -148,7 +148,7 @@ class ReportTest(CommandLineTest):
         self.write("run/profile/rank-0.json", json.dumps({"rank": 0, "host": HOSTILE, "device": HOSTILE, "pipeline": 0, "stage": 0, "memory_bytes": sizes, "resident_bytes": 1,
                                                           "steps": [{"step": 4, "start": 0, "end": 0.5}], "instructions": [instruction]}))
         plain = Page(self.page())
-        self.assertIn("A step in time", " ".join(plain.words))
+        self.assertIn("Timeline of one step", " ".join(plain.words))
         self.assertFalse({"script", "img"} & set(plain.elements))
         self.assertTrue(any("<script>alert(1)</script>" in word for word in plain.words))
         shown = run("decisions", self.run_folder).stdout

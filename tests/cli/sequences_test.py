@@ -41,7 +41,7 @@ class Sequences(SurvivalTest):
         elif kind in LOSSES and len(workers) > 3:
             worker = chance.choice(workers)
             if kind == "drain":
-                run("drain", self.folder / name, "--device", worker["rank"], "--patience", "20s", code=None)
+                run("drain", self.folder / name, "--device", worker["rank"], "--timeout", "20s", code=None)
             elif process_state(worker["pid"]) not in ("gone", "Z"):
                 os.kill(worker["pid"], {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "notice": signal.SIGTERM}[kind])
                 if kind == "stop":

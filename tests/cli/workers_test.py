@@ -84,7 +84,7 @@ class Workers(CommandLineTest):
         self.assertEqual(json.loads(done.stdout)["steps"], 12)
         self.assertEqual(self.curve("two"), self.curve("alone"))
         self.assertEqual(self.workers("two"), [])
-        self.refused(*self.words("two", 12, "--devices", 2, "--plan", plan), says=["holds a run already"])
+        self.refused(*self.words("two", 12, "--devices", 2, "--plan", plan), says=["already contains a run"])
 
     def test_a_worker_for_each_core(self):
         """Also where one process is enough the list is there, while it runs."""
@@ -145,7 +145,7 @@ class Workers(CommandLineTest):
             for rank in profile["ranks"]:
                 memory = rank["memory_bytes"]
                 self.assertAlmostEqual(memory["measured"]["total"] / memory["predicted"]["total"], 1, delta=0.1)
-        self.refused(*self.words("bad", 8, "--profile", self.folder / "no" / "file.json"), says=["--profile", "is not there"])
+        self.refused(*self.words("bad", 8, "--profile", self.folder / "no" / "file.json"), says=["--profile", "does not exist"])
 
     def test_any_plan_goes_on_with_what_another_saved(self):
         run(*self.words("whole", 12, "--precision", "fp64", "--devices", 1))
@@ -200,7 +200,7 @@ class Workers(CommandLineTest):
         pids = [worker["pid"] for worker in self.workers("run")]
         os.kill(pids[1], signal.SIGKILL)
         _, lines = self.expect_end(process, 1, pids, "run")
-        self.assertRegex(lines[0], r"lost with the ranks: .*; the last whole checkpoint is of step \d+, in memory")
+        self.assertRegex(lines[0], r"lost with the ranks: .*; the last complete checkpoint is from step \d+, in memory")
         step = int(lines[0].split("checkpoint is of step ")[1].split(",")[0])
         self.assertGreaterEqual(step, 6)
         self.assertEqual(len(list(memory.iterdir())), 1)
@@ -224,7 +224,7 @@ class Workers(CommandLineTest):
         self.assertIn("removed", run("checkpoint", "clear", self.folder / "run").stdout)
         self.assertEqual(list(memory.iterdir()), [])
         self.assertIn("nothing in memory", run("checkpoint", "clear", self.folder / "run").stdout)
-        self.refused("checkpoint", "clear", self.folder / "nothing", says=["no run lies there"])
+        self.refused("checkpoint", "clear", self.folder / "nothing", says=["not a run folder"])
 
     def test_the_founding_scenario(self):
         """24 layers on 16 workers, pp 4 x tp 2 x dp 2, beside one device."""
@@ -241,23 +241,23 @@ class Workers(CommandLineTest):
         os.kill(pids[1], signal.SIGKILL)
         _, lines = self.expect_end(process, 1, pids, "run")
         self.assertEqual(len(lines), 1, lines)
-        for word in (f"rank 1 (process {pids[1]} on ", "signal 9", "rank 0 saw: all_reduce of whether to go on in world {0 1}, epoch 0", "; rank 0 saved step "):
+        for word in (f"rank 1 (process {pids[1]} on ", "signal 9", "rank 0 reported: all_reduce of the step agreement in world {0 1}, epoch 0", "; rank 0 saved step "):
             self.assertIn(word, lines[0])
         merged = json.loads(run("logs", self.folder / "run", "--json").stdout)["lines"]
         self.assertEqual([line["time"] for line in merged], sorted(line["time"] for line in merged))
         self.assertEqual(merged[-1], {"time": merged[-1]["time"], "rank": None, "text": "failed: " + lines[0].removeprefix("optimus: ")})
         self.assertEqual({line["rank"] for line in merged}, {None, 0, 1})
-        self.assertTrue(any("all_reduce of whether to go on" in line["text"] and "done in" in line["text"] for line in merged))
+        self.assertTrue(any("all_reduce of the step agreement" in line["text"] and "done in" in line["text"] for line in merged))
         self.assertIn("step 1/", run("logs", self.folder / "run", "--rank", 0, "--around", 0).stdout)  # what it told people, too
         self.refused("logs", self.folder / "run", "--rank", 7, says=["there is no rank 7"])
         self.refused("logs", self.folder / "nothing", says=["no logs"])
 
     def test_stopped(self):
-        process, pids = self.begin("run", 100000, "--patience", "1s")
+        process, pids = self.begin("run", 100000, "--timeout", "1s")
         os.kill(pids[1], signal.SIGSTOP)
         _, lines = self.expect_end(process, 1, pids, "run")
         self.assertEqual(len(lines), 1, lines)
-        for word in (f"rank 1 (process {pids[1]} on ", "does not answer", "rank 1 missing"):
+        for word in (f"rank 1 (process {pids[1]} on ", "does not respond", "rank 1 missing"):
             self.assertIn(word, lines[0])
 
     def test_interrupted_and_resumed(self):
@@ -276,7 +276,7 @@ class Workers(CommandLineTest):
         settings.write_text("".join(line for line in settings.read_text().splitlines(True) if not line.startswith("pp ")))
         before = (self.folder / "run" / "plan.json").read_text()
         said = run("train", "--resume", self.folder / "run", "--steps", 8).stderr
-        self.assertNotIn("the planner chose", said)
+        self.assertNotIn("(best of", said)
         self.assertEqual((self.folder / "run" / "plan.json").read_text(), before)
         run("train", "--resume", self.folder / "run", "--steps", 10, "--devices", 2)
         self.assertNotEqual((self.folder / "run" / "plan.json").read_text(), before)

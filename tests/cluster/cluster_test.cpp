@@ -1,4 +1,4 @@
-// Where a device is and what joins two of them, against a list made device by device.
+// The location of devices and the links between them, compared with a list built device by device.
 #include "cluster/cluster.h"
 
 #include <gtest/gtest.h>
@@ -13,13 +13,13 @@
 namespace optimus {
 namespace {
 
-struct Seat {
+struct DeviceLocation {
   int group, node, domain;
 };
 
-// The slow, obvious way.
-std::vector<Seat> seats(const HardwareProfile& profile) {
-  std::vector<Seat> result;
+// A slow but simple reference implementation.
+std::vector<DeviceLocation> locations(const HardwareProfile& profile) {
+  std::vector<DeviceLocation> result;
   int node = -1, domain = -1;
   for (std::size_t g = 0; g < profile.groups.size(); ++g)
     for (int i = 0; i < profile.groups[g].num_devices; ++i) {
@@ -30,11 +30,11 @@ std::vector<Seat> seats(const HardwareProfile& profile) {
   return result;
 }
 
-TEST(Cluster, SeatsEveryDeviceAsTheProfileSays) {
+TEST(Cluster, LocatesEveryDevice) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     const HardwareProfile profile = random_profile(seed);
     const Cluster cluster(profile);
-    const auto expected = seats(profile);
+    const auto expected = locations(profile);
     ASSERT_EQ(cluster.num_devices(), static_cast<int>(expected.size()));
     EXPECT_EQ(cluster.num_nodes(), expected.back().node + 1);
     EXPECT_EQ(cluster.num_domains(), expected.back().domain + 1);
@@ -49,15 +49,16 @@ TEST(Cluster, SeatsEveryDeviceAsTheProfileSays) {
   }
 }
 
-TEST(Cluster, LinksAreSymmetricAndNearerIsNeverSharedWorse) {
+TEST(Cluster, LinksAreSymmetricAndMonotone) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     const HardwareProfile profile = random_profile(seed);
     const Cluster cluster(profile);
-    const auto seat = seats(profile);
+    const auto location = locations(profile);
     for (int i = 0; i < cluster.num_devices(); ++i)
       for (int j = 0; j < cluster.num_devices(); j += 3) {
         const Link link = cluster.link({i}, {j}), back = cluster.link({j}, {i});
-        const Seat &a = seat[static_cast<std::size_t>(i)], &b = seat[static_cast<std::size_t>(j)];
+        const DeviceLocation &a = location[static_cast<std::size_t>(i)],
+                             &b = location[static_cast<std::size_t>(j)];
         const LinkClass expected = i == j                                             ? LinkClass::same_device
                                    : a.domain == b.domain                             ? LinkClass::domain
                                    : a.node == b.node                                 ? LinkClass::node
@@ -74,7 +75,7 @@ TEST(Cluster, LinksAreSymmetricAndNearerIsNeverSharedWorse) {
   }
 }
 
-TEST(Cluster, NetworkSharesAreOfNicsAndOversubscription) {
+TEST(Cluster, NetworkSharesFollowNicsAndOversubscription) {
   HardwareProfile profile = open_cluster("a100x16").profile();
   profile.groups[0].network.nics_per_node = 4;
   profile.groups[0].network.oversubscription = 2;
@@ -82,8 +83,8 @@ TEST(Cluster, NetworkSharesAreOfNicsAndOversubscription) {
   EXPECT_EQ(link.kind, LinkClass::network);
   EXPECT_DOUBLE_EQ(link.bytes_per_second, 25e9);
   EXPECT_DOUBLE_EQ(link.shared_bytes_per_second, 25e9 * 4 / 8 / 2);
-  EXPECT_DOUBLE_EQ(received_per_second(Cluster(profile), 8).value_or(0), 25e9 * 4 / 2);
-  EXPECT_EQ(received_per_second(open_cluster("a100x8"), 8), std::nullopt);
+  EXPECT_DOUBLE_EQ(receive_bytes_per_second(Cluster(profile), 8).value_or(0), 25e9 * 4 / 2);
+  EXPECT_EQ(receive_bytes_per_second(open_cluster("a100x8"), 8), std::nullopt);
 }
 
 TEST(Cluster, IslandsShareTheirLink) {
@@ -96,7 +97,7 @@ TEST(Cluster, IslandsShareTheirLink) {
   EXPECT_DOUBLE_EQ(link.bytes_per_second, 1.25e9);
   EXPECT_DOUBLE_EQ(link.shared_bytes_per_second, 1.25e9 / 8);
   EXPECT_DOUBLE_EQ(link.latency.value, 0.02);
-  EXPECT_DOUBLE_EQ(received_per_second(Cluster(profile), 1).value_or(0),
+  EXPECT_DOUBLE_EQ(receive_bytes_per_second(Cluster(profile), 1).value_or(0),
                    Cluster(profile).link({0}, {8}).shared_bytes_per_second);
 }
 
@@ -143,16 +144,17 @@ double seconds_for(int devices) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Opening, mapping and one link for each device: for sixteen times the devices not 256 times the time, which is what looking at
-// pairs would take. The best of five, since other programs run beside the test.
-TEST(Cluster, WorkGrowsWithDevicesNotWithPairs) {
+// Measures opening, mapping and one link per device. With 16 times the devices the time must not grow 256
+// times, as it would if pairs were examined. Takes the best of five runs, because other programs may run at
+// the same time.
+TEST(Cluster, ScalesLinearlyInDevices) {
   double few = 1e9, many = 1e9;
   for (int i = 0; i < 5; ++i)
     few = std::min(few, seconds_for(6400)), many = std::min(many, seconds_for(102400));
   EXPECT_LT(many, 100 * few);
 }
 
-TEST(Cluster, ReadsWell) {
+TEST(Cluster, FormatsSummary) {
   EXPECT_EQ(text(open_cluster("h100x512+v100x32")),
             "h100x512+v100x32: 544 devices, 68 nodes, 1 island\n"
             "type     devices   nodes  domain     memory                peak  memory speed  fast link  "

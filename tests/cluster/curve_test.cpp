@@ -1,4 +1,4 @@
-// Straight in the logarithms, monotone, flat outside.
+// Curves are linear on logarithmic axes, monotone, and constant outside their points.
 #include "cluster/curve.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-TEST(Curve, GoesThroughItsPointsAndStraightBetweenThem) {
+TEST(Curve, InterpolatesLogarithmically) {
   const Curve curve{{{10, 0.01}, {1000, 1}}};
   EXPECT_DOUBLE_EQ(curve.at(10), 0.01);
   EXPECT_DOUBLE_EQ(curve.at(1000), 1);
@@ -25,7 +25,7 @@ TEST(Curve, GoesThroughItsPointsAndStraightBetweenThem) {
 
 TEST(Curve, NeverDescends) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    const Curve curve = random_profile(seed).types[0].product_efficiency;
+    const Curve curve = random_profile(seed).types[0].gemm_efficiency;
     double before = 0;
     for (double size = 0.5; size < 1e9; size *= 1.37) {
       const double value = curve.at(size);
@@ -36,7 +36,7 @@ TEST(Curve, NeverDescends) {
   }
 }
 
-TEST(Curve, RefusesWhatIsNoCurve) {
+TEST(Curve, RejectsInvalidCurves) {
   const Curve bad[] = {{{{0, 0.5}}},         {{{-1, 0.5}}},        {{{1, 0}}},           {{{1, 1.1}}},
                        {{{1, .5}, {1, .6}}}, {{{2, .5}, {1, .6}}}, {{{1, .5}, {2, .4}}}, {{{NAN, .5}}},
                        {{{1, NAN}}},         {{{INFINITY, .5}}}};

@@ -1,4 +1,4 @@
-// Hardware files: what is written reads back, what is wrong is named.
+// Hardware files: round trips, and messages for invalid files.
 #include "cluster/hardware_json.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ HardwareProfile read(const std::string& text) {
   return hardware_from_json(parse_json(text, "lab.json"), "lab.json");
 }
 
-std::string refusal_of(const std::string& text) {
+std::string error_of(const std::string& text) {
   try {
     read(text);
   } catch (const UserError& error) {
@@ -27,7 +27,7 @@ std::string refusal_of(const std::string& text) {
   return "";
 }
 
-TEST(HardwareJson, WhatIsWrittenReadsBackTheSame) {
+TEST(HardwareJson, RoundTrips) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     const HardwareProfile profile = random_profile(seed);
     EXPECT_EQ(read(to_json(profile).dump()), profile) << seed;
@@ -38,7 +38,7 @@ TEST(HardwareJson, WhatIsWrittenReadsBackTheSame) {
   }
 }
 
-TEST(HardwareJson, ShippedTypesNeedOnlyACount) {
+TEST(HardwareJson, BuiltInTypesNeedOnlyCount) {
   HardwareProfile expected = standard_cluster("h100x16");
   expected.name = "";
   EXPECT_EQ(read(R"({"groups": [{"type": "h100", "devices": 16}]})"), expected);
@@ -58,25 +58,25 @@ TEST(HardwareJson, ShippedTypesNeedOnlyACount) {
   EXPECT_EQ(changed.speed_factors[0].device, 0);
 }
 
-TEST(HardwareJson, NamesWhatIsWrong) {
-  EXPECT_EQ(refusal_of(R"({"groups": [{"type": "h100", "devices": 16, "device_per_node": 2}]})"),
+TEST(HardwareJson, ErrorsNameKeyAndValue) {
+  EXPECT_EQ(error_of(R"({"groups": [{"type": "h100", "devices": 16, "device_per_node": 2}]})"),
             "lab.json: groups[0]: unknown key 'device_per_node'; did you mean 'devices_per_node'?");
-  EXPECT_EQ(refusal_of(R"({"groups": [{"type": "z100", "devices": 16}]})"),
-            "lab.json: groups[0].type is 'z100', which is neither in device_types nor shipped; did you mean "
-            "'h100'?");
-  EXPECT_EQ(refusal_of(R"({"groups": [{"type": "h100", "devices": 0}]})"),
+  EXPECT_EQ(error_of(R"({"groups": [{"type": "z100", "devices": 16}]})"),
+            "lab.json: groups[0].type is 'z100', which is neither in device_types nor a built-in type; did "
+            "you mean 'h100'?");
+  EXPECT_EQ(error_of(R"({"groups": [{"type": "h100", "devices": 0}]})"),
             "lab.json: groups[0].devices must be a whole number from 1 to 1000000, found '0'");
-  EXPECT_EQ(refusal_of(R"({"groups": []})"), "lab.json: the number of groups is 0, must be from 1 to 10000");
+  EXPECT_EQ(error_of(R"({"groups": []})"), "lab.json: the number of groups is 0, must be from 1 to 10000");
   EXPECT_EQ(
-      refusal_of(R"({"groups": [{"type": "h100", "devices": 8, "devices_per_domain": 3}]})"),
+      error_of(R"({"groups": [{"type": "h100", "devices": 8, "devices_per_domain": 3}]})"),
       "lab.json: groups[0]: devices_per_domain is 3, must divide or be a multiple of devices_per_node 8");
-  EXPECT_EQ(refusal_of(R"({"groups": [{"type": "h100", "devices": 8, "island": 1}]})"),
+  EXPECT_EQ(error_of(R"({"groups": [{"type": "h100", "devices": 8, "island": 1}]})"),
             "lab.json: islands must be numbered from 0 without gaps, found 1 islands up to number 1");
-  EXPECT_EQ(refusal_of(R"({"groups": [{"type": "h100", "devices": 8}], "missing_devices": [8]})"),
+  EXPECT_EQ(error_of(R"({"groups": [{"type": "h100", "devices": 8}], "missing_devices": [8]})"),
             "lab.json: a device in missing_devices is 8, must be from 0 to 7");
 }
 
-TEST(HardwareJson, RefusesHostileFiles) {
+TEST(HardwareJson, RejectsMaliciousFiles) {
   const char* bad[] = {
       "[]",
       "{}",
@@ -97,26 +97,26 @@ TEST(HardwareJson, RefusesHostileFiles) {
       R"({"device_types": [{"name": "x"}], "groups": [{"type": "x", "devices": 8}]})",
       R"({"groups": [{"type": "h100", "devices": 600000}, {"type": "h100", "devices": 600000}]})",
   };
-  for (const char* text : bad) EXPECT_NE(refusal_of(text), "") << text;
+  for (const char* text : bad) EXPECT_NE(error_of(text), "") << text;
   std::string many = R"({"groups": [{"type": "h100", "devices": 8}], "missing_devices": [0)";
   for (int i = 0; i < 1'000'001; ++i) many += ",0";
-  EXPECT_NE(refusal_of(many + "]}"), "");
+  EXPECT_NE(error_of(many + "]}"), "");
 }
 
-TEST(HardwareJson, OwnTypesNeedTheirLinks) {
+TEST(HardwareJson, CustomTypesRequireLinks) {
   const std::string type =
       R"({"device_types": [{"name": "mine", "memory": "16GiB", "peak_flops": {"fp32": 1e13},
     "memory_bytes_per_second": 1e11}], "groups": [{"type": "mine", "devices": 4, "devices_per_node": 2)";
-  EXPECT_EQ(refusal_of(type + "}]}"), "lab.json: groups[0].domain_link is missing");
+  EXPECT_EQ(error_of(type + "}]}"), "lab.json: groups[0].domain_link is missing");
   const std::string link = R"({"bytes_per_second": 1e9, "latency_seconds": 1e-5})";
   EXPECT_EQ(
-      refusal_of(type + R"(, "domain_link": )" + link + R"(, "node_link": )" + link + R"(, "host_link": )" +
-                 link +
-                 R"(, "network": {"nics_per_node": 1, "bytes_per_second": 1e9, "latency_seconds": 1e-5}}]})"),
+      error_of(type + R"(, "domain_link": )" + link + R"(, "node_link": )" + link + R"(, "host_link": )" +
+               link +
+               R"(, "network": {"nics_per_node": 1, "bytes_per_second": 1e9, "latency_seconds": 1e-5}}]})"),
       "");
 }
 
-TEST(OpenCluster, ReadsFilesAndNamesThemAfterThemselves) {
+TEST(OpenCluster, NamesClusterAfterFile) {
   const Path file = Path(testing::TempDir()) / "my-lab.json";
   std::ofstream(file) << R"({"groups": [{"type": "a6000", "devices": 4}]})";
   EXPECT_EQ(open_cluster(file.string()).name(), "my-lab");

@@ -1,4 +1,4 @@
-// Which launcher is understood from which variables, and tokens.
+// Detection of launchers from environment variables, and tokens.
 #include "cluster/launcher.h"
 
 #include <gtest/gtest.h>
@@ -22,10 +22,10 @@ Environment environment_of(Variables variables) {
   };
 }
 
-LaunchInfo understood(const Variables& variables) { return detect_launcher(environment_of(variables)); }
+LaunchInfo detected(const Variables& variables) { return detect_launcher(environment_of(variables)); }
 
-TEST(Launcher, Nobody) {
-  const LaunchInfo info = understood({});
+TEST(Launcher, NoLauncher) {
+  const LaunchInfo info = detected({});
   EXPECT_EQ(info.launcher, "single process");
   EXPECT_EQ(info.world_size, 1);
 }
@@ -39,7 +39,7 @@ TEST(Launcher, Torchrun) {
                          {"MASTER_PORT", "29500"},
                          {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                          {"TORCHELASTIC_RUN_ID", "x"}};
-  const LaunchInfo info = understood(variables);
+  const LaunchInfo info = detected(variables);
   EXPECT_EQ(info.launcher, "torchrun");
   EXPECT_EQ(info.rank, 3);
   EXPECT_EQ(info.world_size, 8);
@@ -48,49 +48,48 @@ TEST(Launcher, Torchrun) {
   EXPECT_TRUE(info.has_torch_store);
   EXPECT_EQ(info.master(), "node1:29500");
   variables["LOCAL_WORLD_SIZE"] = "8";
-  EXPECT_TRUE(understood(variables).is_one_host);
-  const std::string job = understood(variables).job;
+  EXPECT_TRUE(detected(variables).is_one_host);
+  const std::string job = detected(variables).job;
   variables["TORCHELASTIC_RESTART_COUNT"] = "1";
-  EXPECT_NE(understood(variables).job, job);
+  EXPECT_NE(detected(variables).job, job);
 }
 
-// Variables that somebody sets by hand.
+// Variables set by hand.
 TEST(Launcher, TorchrunStyle) {
-  EXPECT_TRUE(understood({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}}).is_one_host);
-  const LaunchInfo info = understood({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}});
+  EXPECT_TRUE(detected({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}}).is_one_host);
+  const LaunchInfo info = detected({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}});
   EXPECT_FALSE(info.is_one_host);
   EXPECT_FALSE(info.has_torch_store);
   EXPECT_GE(info.master_port, 15000);
   EXPECT_LT(info.master_port, 30000);
-  EXPECT_EQ(understood({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).missing,
-            std::vector<std::string>{"MASTER_ADDR"});
+  EXPECT_EQ(detected({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).missing, std::vector<std::string>{"MASTER_ADDR"});
 }
 
 TEST(Launcher, Mpi) {
   Variables variables = {
       {"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"PMIX_NAMESPACE", "77"},      {"PMI_RANK", "9"}};
-  const LaunchInfo info = understood(variables);
+  const LaunchInfo info = detected(variables);
   EXPECT_EQ(info.launcher, "Open MPI");
   EXPECT_TRUE(info.is_one_host);
   EXPECT_TRUE(info.missing.empty());
   variables["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
-  EXPECT_EQ(understood(variables).missing, std::vector<std::string>{"MASTER_ADDR"});
+  EXPECT_EQ(detected(variables).missing, std::vector<std::string>{"MASTER_ADDR"});
   variables["MASTER_ADDR"] = "node1";
-  EXPECT_EQ(understood(variables).master_port, port_of_job(info.job));
-  const LaunchInfo mpich = understood({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}});
+  EXPECT_EQ(detected(variables).master_port, port_of_job(info.job));
+  const LaunchInfo mpich = detected({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}});
   EXPECT_EQ(mpich.launcher, "MPICH");
   EXPECT_TRUE(mpich.is_one_host);
 }
 
 TEST(Launcher, Slurm) {
-  // A shell inside an allocation, and the script of a batch job: srun has not started them.
-  EXPECT_EQ(understood({{"SLURM_JOB_ID", "5"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}}).world_size, 1);
+  // A shell inside an allocation, and the script of a batch job, are not started by srun.
+  EXPECT_EQ(detected({{"SLURM_JOB_ID", "5"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}}).world_size, 1);
   Variables variables = {{"SLURM_JOB_ID", "5"},         {"SLURM_STEP_ID", "0"},
                          {"SLURM_NTASKS", "8"},         {"SLURM_STEP_NUM_TASKS", "4"},
                          {"SLURM_PROCID", "2"},         {"SLURM_LOCALID", "0"},
                          {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_NODELIST", "node[3-4]"}};
-  const LaunchInfo info = understood(variables);
+  const LaunchInfo info = detected(variables);
   EXPECT_EQ(info.launcher, "Slurm");
   EXPECT_EQ(info.rank, 2);
   EXPECT_EQ(info.world_size, 4);
@@ -98,9 +97,9 @@ TEST(Launcher, Slurm) {
   EXPECT_EQ(info.master_host, "node3");
   EXPECT_EQ(info.master_port, port_of_job(info.job));
   variables["MASTER_PORT"] = "1234";
-  EXPECT_EQ(understood(variables).master(), "node3:1234");
+  EXPECT_EQ(detected(variables).master(), "node3:1234");
   variables["SLURM_STEP_NUM_NODES"] = "1";
-  EXPECT_TRUE(understood(variables).is_one_host);
+  EXPECT_TRUE(detected(variables).is_one_host);
   EXPECT_EQ(first_slurm_host("a"), "a");
   EXPECT_EQ(first_slurm_host("gpu[07,9-12],b"), "gpu07");
   EXPECT_EQ(first_slurm_host("a,b[1-2]"), "a");
@@ -109,22 +108,22 @@ TEST(Launcher, Slurm) {
 
 TEST(Launcher, Kubernetes) {
   const LaunchInfo info =
-      understood({{"JOB_COMPLETION_INDEX", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "job-0.train"}});
+      detected({{"JOB_COMPLETION_INDEX", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "job-0.train"}});
   EXPECT_EQ(info.launcher, "Kubernetes");
   EXPECT_EQ(info.rank, 3);
   EXPECT_FALSE(info.is_one_host);
-  EXPECT_EQ(understood({{"JOB_COMPLETION_INDEX", "3"}}).world_size, 1);
+  EXPECT_EQ(detected({{"JOB_COMPLETION_INDEX", "3"}}).world_size, 1);
 }
 
-TEST(Launcher, Ours) {
-  const LaunchInfo info = understood({{"OPTIMUS_RANK", "1"},
-                                      {"OPTIMUS_WORLD_SIZE", "4"},
-                                      {"OPTIMUS_LOCAL_RANK", "1"},
-                                      {"OPTIMUS_LOCAL_SIZE", "2"},
-                                      {"MASTER_ADDR", "a"},
-                                      {"MASTER_PORT", "7"},
-                                      {"SLURM_PROCID", "0"},
-                                      {"SLURM_STEP_NUM_TASKS", "2"}});
+TEST(Launcher, OptimusLaunch) {
+  const LaunchInfo info = detected({{"OPTIMUS_RANK", "1"},
+                                    {"OPTIMUS_WORLD_SIZE", "4"},
+                                    {"OPTIMUS_LOCAL_RANK", "1"},
+                                    {"OPTIMUS_LOCAL_SIZE", "2"},
+                                    {"MASTER_ADDR", "a"},
+                                    {"MASTER_PORT", "7"},
+                                    {"SLURM_PROCID", "0"},
+                                    {"SLURM_STEP_NUM_TASKS", "2"}});
   EXPECT_EQ(info.launcher, "optimus launch");
   EXPECT_EQ(info.master(), "a:7");
   EXPECT_FALSE(info.is_one_host);
@@ -137,13 +136,13 @@ TEST(Launcher, Contradictions) {
                               {{"RANK", "0"}, {"WORLD_SIZE", "0"}},
                               {{"RANK", "x"}, {"WORLD_SIZE", "4"}},
                               {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}})
-    EXPECT_THROW(understood(variables), UserError);
+    EXPECT_THROW(detected(variables), UserError);
 }
 
 TEST(Token, FromVariableAndFile) {
   const TemporaryFolder folder;
   EXPECT_FALSE(find_token(environment_of({}), {}));
-  const std::string token = make_token(), other = make_token();
+  const std::string token = generate_token(), other = generate_token();
   EXPECT_EQ(token.size(), 32U);
   EXPECT_NE(token, other);
   EXPECT_EQ(find_token(environment_of({{"OPTIMUS_TOKEN", token}}), {})->text, token);

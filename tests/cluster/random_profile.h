@@ -1,4 +1,4 @@
-// Valid hardware of every kind; a pure function of the seed.
+// Valid hardware profiles of all kinds; a pure function of the seed.
 #pragma once
 
 #include <random>
@@ -31,7 +31,7 @@ inline HardwareProfile random_profile(std::uint64_t seed) {
     type.peak = {amount(1e12), amount(1e12), 0, amount(1e13), amount(1e13), below(2) * 1e15, 0};
     type.memory_bytes_per_second = amount(1e11), type.watts = below(1000);
     if (below(2)) type.price_per_hour = amount(1);
-    type.product_efficiency = curve();
+    type.gemm_efficiency = curve();
     for (const NumberFormat format : {NumberFormat::fp32, NumberFormat::bf16}) {
       if (below(2)) continue;
       KernelTimes& times = type.kernels.emplace_back();

@@ -1,4 +1,4 @@
-// Names of hardware.
+// Names of built-in hardware.
 #include "cluster/standard.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-std::string name_refusal(const std::string& name) {
+std::string name_error(const std::string& name) {
   try {
     open_cluster(name);
   } catch (const UserError& error) {
@@ -21,8 +21,7 @@ std::string name_refusal(const std::string& name) {
 
 TEST(Standard, EveryTypeMakesAValidCluster) {
   for (const std::string& name : device_type_names())
-    for (const char* count : {"x1", "x8", "x12", "x100000"})
-      EXPECT_EQ(name_refusal(name + count), "") << name;
+    for (const char* count : {"x1", "x8", "x12", "x100000"}) EXPECT_EQ(name_error(name + count), "") << name;
 }
 
 TEST(Standard, NodesAndDomains) {
@@ -43,7 +42,7 @@ TEST(Standard, NodesAndDomains) {
   EXPECT_EQ(open_cluster("gb200x3").link({0}, {2}).kind, LinkClass::domain);
 }
 
-TEST(Standard, SameTypeTwiceIsOneTypeAndAliasesAreTheirTypes) {
+TEST(Standard, MergesEqualTypesAndAliases) {
   const Cluster cluster = open_cluster("a100x16+v100x32+a100-80x8");
   EXPECT_EQ(cluster.profile().types.size(), 2U);
   EXPECT_EQ(cluster.profile().groups.size(), 3U);
@@ -51,32 +50,31 @@ TEST(Standard, SameTypeTwiceIsOneTypeAndAliasesAreTheirTypes) {
   EXPECT_EQ(find_device_type("v100")->memory.value, 32LL << 30);
 }
 
-TEST(Standard, RefusesWithTheNearest) {
+TEST(Standard, SuggestsNearestType) {
+  EXPECT_EQ(name_error("h1000x8").find("cluster 'h1000x8': 'h1000' is not a known device type; did you "
+                                       "mean 'h100'?; known types are v100-16, "),
+            0U)
+      << name_error("h1000x8");
   EXPECT_EQ(
-      name_refusal("h1000x8").find(
-          "cluster 'h1000x8': 'h1000' is not a known device type; did you mean 'h100'?; known are v100-16, "),
-      0U)
-      << name_refusal("h1000x8");
-  EXPECT_EQ(
-      name_refusal("rtx4090"),
+      name_error("rtx4090"),
       "cluster 'rtx4090': 'rtx4090' has no number of devices; the form is TYPExCOUNT, such as h100x512");
-  EXPECT_EQ(name_refusal("h100x0"), "cluster 'h100x0': '0' devices, must be from 1 to 1000000");
-  EXPECT_EQ(name_refusal("h100x1000001"),
+  EXPECT_EQ(name_error("h100x0"), "cluster 'h100x0': '0' devices, must be from 1 to 1000000");
+  EXPECT_EQ(name_error("h100x1000001"),
             "cluster 'h100x1000001': '1000001' devices, must be from 1 to 1000000");
-  EXPECT_EQ(name_refusal("lab").find("cluster 'lab' is neither a file, a name such as h100x512"), 0U);
-  EXPECT_NE(name_refusal("h100x99999999999999999999999"), "");
-  EXPECT_NE(name_refusal("h100x600000+h100x600000"), "");
+  EXPECT_EQ(name_error("lab").find("cluster 'lab' is neither a file, a name such as h100x512"), 0U);
+  EXPECT_NE(name_error("h100x99999999999999999999999"), "");
+  EXPECT_NE(name_error("h100x600000+h100x600000"), "");
   for (const char* name :
        {"", "x", "h100", "h100x", "x8", "h100x8+", "+", "h100x-1", "h100x8x", "no-such-file.json"})
-    EXPECT_NE(name_refusal(name), "") << name;
-  EXPECT_NE(name_refusal(fmt::format("{:x>100000}x8", "")), "");
+    EXPECT_NE(name_error(name), "") << name;
+  EXPECT_NE(name_error(fmt::format("{:x>100000}x8", "")), "");
 }
 
-TEST(Open, HereIsWhatWasMeasured) {
+TEST(Open, OpensMeasuredMachine) {
   const Path folder = Path(::testing::TempDir()) / "optimus-here";
   std::filesystem::remove_all(folder);
   ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
-  EXPECT_NE(name_refusal("here").find("optimus profile --hardware"), std::string::npos);
+  EXPECT_NE(name_error("here").find("optimus profile --hardware"), std::string::npos);
   std::filesystem::create_directories(measured_cluster_path().parent_path());
   HardwareProfile profile = standard_cluster("h100x8");
   profile.types[0].kernels.emplace_back().tables["rope"] = {{{1, 2}}, {3, 4}};
@@ -86,11 +84,11 @@ TEST(Open, HereIsWhatWasMeasured) {
   ::unsetenv("XDG_CACHE_HOME");
 }
 
-TEST(Standard, MakersNamesSpeakOfTypes) {
-  EXPECT_EQ(find_type_in("NVIDIA H200")->name, "h200");
-  EXPECT_EQ(find_type_in("NVIDIA A100-SXM4-80GB")->name, "a100-80");
-  EXPECT_EQ(find_type_in("NVIDIA GB200")->name, "gb200");
-  EXPECT_FALSE(find_type_in("Neoverse-N1"));
+TEST(Standard, FindsTypesByVendorName) {
+  EXPECT_EQ(find_type_by_vendor_name("NVIDIA H200")->name, "h200");
+  EXPECT_EQ(find_type_by_vendor_name("NVIDIA A100-SXM4-80GB")->name, "a100-80");
+  EXPECT_EQ(find_type_by_vendor_name("NVIDIA GB200")->name, "gb200");
+  EXPECT_FALSE(find_type_by_vendor_name("Neoverse-N1"));
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
-// Every operation over threads and over Gloo, with the same function as rank.
+// Every operation over threads and over Gloo, with the same function as each rank.
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
-#include "comm/bodies.h"
+#include "comm/comm_checks.h"
 
 namespace optimus::test {
 namespace {
@@ -19,7 +19,7 @@ struct CommTest : testing::TestWithParam<std::tuple<Backend, int>> {
   int size() const { return std::get<1>(GetParam()); }
 };
 
-std::string shown_case(const testing::TestParamInfo<CommTest::ParamType>& info) {
+std::string case_text(const testing::TestParamInfo<CommTest::ParamType>& info) {
   return text(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));
 }
 
@@ -46,57 +46,58 @@ TEST_P(CommTest, RandomInterleavings) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, CommTest,
                          testing::Combine(testing::Values(Backend::threads), testing::Range(1, 10)),
-                         shown_case);
+                         case_text);
 INSTANTIATE_TEST_SUITE_P(Gloo, CommTest,
                          testing::Combine(testing::Values(Backend::gloo),
                                           testing::Values(1, 2, 3, 4, 5, 7, 9)),
-                         shown_case);
+                         case_text);
 
 INSTANTIATE_TEST_SUITE_P(Trees, CommTest,
                          testing::Combine(testing::Values(Backend::trees), testing::Values(2, 3, 5, 6, 8)),
-                         shown_case);
+                         case_text);
 
 struct CommTestOfBackend : testing::TestWithParam<Backend> {};
 
-// A shard of a buffer that is gathered into the same buffer, and a sum that is left in it.
+// A shard of a buffer that is gathered into the same buffer, and a sum that is left in place.
 TEST_P(CommTestOfBackend, InPlace) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
-    const std::vector<int> everybody = {0, 1, 2};
+    const std::vector<int> all_ranks = {0, 1, 2};
     at::Tensor whole = row_of(at::kFloat, 7, comm->rank(), 0, 300);
     const at::Tensor own = whole.narrow(0, 100 * comm->rank(), 100);
     must(comm->reduce_scatter(kWorld, whole, own, "gradients")->wait(soon()));
     must(comm->all_gather(kWorld, own, whole, "gradients")->wait(soon()));
-    require(same_bits(whole, sum_of(at::kFloat, 7, everybody, 0, 300, Sum::sum)),
-            "other sums than they must be");
+    require(same_bits(whole, sum_of(at::kFloat, 7, all_ranks, 0, 300, ReduceOp::sum)), "unexpected sums");
   });
 }
 
-// Who comes last sees what carrying took; the others have waited for it, too.
-TEST(Gloo, AnOperationSaysWhatItTook) {
+// The last rank to arrive measures only the transfer; the time of the others includes waiting for it.
+TEST(Gloo, ReportsTransferTime) {
   constexpr double kLate =
-      0.2;  // seconds; whoever is here in time waits for nearly as long, even on a busy machine
+      0.2;  // seconds; a rank that is on time waits nearly as long, even on a busy machine
   run_ranks(Backend::gloo, 2, [&](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     const at::Tensor sums = at::zeros({1000}, at::kDouble), message = at::zeros({1000}, at::kDouble);
-    must(comm->all_reduce(kWorld, sums, Sum::sum, "all are here")->wait(soon()));
+    must(comm->all_reduce(kWorld, sums, ReduceOp::sum, "a barrier")->wait(soon()));
     if (comm->rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(kLate));
     const auto began = Deadline::Clock::now();
-    const std::unique_ptr<Pending> sum = comm->all_reduce(kWorld, sums, Sum::sum, "numbers");
+    const std::unique_ptr<Pending> sum = comm->all_reduce(kWorld, sums, ReduceOp::sum, "numbers");
     must(sum->wait(soon()));
     const double here = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-    require(sum->took().has_value() && sum->took()->value > 0 && sum->took()->value <= here, "a sum's time");
-    if (comm->rank() == 0) require(sum->took()->value > kLate / 2, "it has waited for rank 1");
+    require(sum->took().has_value() && sum->took()->value > 0 && sum->took()->value <= here,
+            "the time of a sum");
+    if (comm->rank() == 0)
+      require(sum->took()->value > kLate / 2, "the time must include waiting for rank 1");
     const std::unique_ptr<Pending> sent =
         comm->rank() == 0 ? comm->send(1, message, 0, "a row") : comm->receive(0, message, 0, "a row");
     must(sent->wait(soon()));
-    require(sent->took().has_value(), "a message's time");
-    require(!comm->has_cards(), "processors have no cards");
+    require(sent->took().has_value(), "the time of a message");
+    require(!comm->uses_nccl(), "CPU ranks must not use NCCL");
   });
 }
 
-// Groups of an epoch are other groups than those of the next, and both work until one is dropped.
-TEST_P(CommTestOfBackend, EpochsDoNotMeet) {
+// Groups of one epoch are independent of those of the next, and both work until one is dropped.
+TEST_P(CommTestOfBackend, EpochsAreIndependent) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     const Group pair{Role::tensor, {0, 2}};
     must(comm->connect(0, {{kWorld, pair}}, soon()));
@@ -108,7 +109,7 @@ TEST_P(CommTestOfBackend, EpochsDoNotMeet) {
   });
 }
 
-// is_done() alone takes an operation to its end.
+// Polling is_done() alone completes an operation.
 TEST_P(CommTestOfBackend, PollingIsEnough) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
@@ -124,8 +125,9 @@ TEST_P(CommTestOfBackend, PollingIsEnough) {
   });
 }
 
-// A message that comes only behind others, and was looked at first, holds none of them up: neither messages nor collectives.
-TEST_P(CommTestOfBackend, ALookAtALateMessageHoldsNothingUp) {
+// A message that is sent late, but was polled first, delays no other operation: neither messages nor
+// collectives.
+TEST_P(CommTestOfBackend, PollingLateMessageDelaysNothing) {
   run_ranks(GetParam(), 2, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     const at::Tensor late = row_of(at::kFloat, 7, 1, 0, 100), early = row_of(at::kFloat, 8, 0, 0, 100);
@@ -134,7 +136,7 @@ TEST_P(CommTestOfBackend, ALookAtALateMessageHoldsNothingUp) {
     if (comm->rank() == 0) {
       at::Tensor got = at::zeros({100}, at::kFloat);
       const auto receive = comm->receive(1, got, 1, "late");
-      require(!receive->is_done(), "what nobody has sent is there");
+      require(!receive->is_done(), "a message was received before it was sent");
       const auto send = comm->send(1, early, 0, "early");
       (void)send->is_done();
       exchanged(*send);
@@ -151,8 +153,8 @@ TEST_P(CommTestOfBackend, ALookAtALateMessageHoldsNothingUp) {
   });
 }
 
-// Nobody waits for the first; its part of the work is done all the same.
-TEST_P(CommTestOfBackend, AbandonedOperationsDoNotHoldOthersUp) {
+// The first operation is never waited for; this rank's part of it is done all the same.
+TEST_P(CommTestOfBackend, AbandonedOperationsDoNotDelayOthers) {
   run_ranks(GetParam(), 3, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     for (const std::int64_t count : {10, 400'000}) {
@@ -166,7 +168,7 @@ TEST_P(CommTestOfBackend, AbandonedOperationsDoNotHoldOthersUp) {
   });
 }
 
-TEST_P(CommTestOfBackend, FlightLogTellsWhatWasDone) {
+TEST_P(CommTestOfBackend, FlightLogRecordsOperations) {
   run_ranks(GetParam(), 2, [](std::unique_ptr<Comm> comm) {
     must(comm->connect(4, {{kWorld}}, soon()));
     start(*comm, kWorld, CommKind::all_gather, at::kFloat, 10, 2).finish();

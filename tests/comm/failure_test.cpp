@@ -1,12 +1,12 @@
-// What goes wrong inside one process: a rank that does not come, comes with something else, leaves, or is told to give up. Every
-// failure names operation, group, who is missing and how long it was waited for, and comes in time. Processes that die are in
-// process_test.cpp.
+// Failures inside one process: a rank that does not arrive, starts a different operation, leaves, or is told
+// to abandon. Every failure names the operation, the group, the missing ranks and the time waited, and is
+// reported in time. Processes that die are tested in process_test.cpp.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <mutex>
 
-#include "comm/bodies.h"
+#include "comm/comm_checks.h"
 
 namespace optimus::test {
 namespace {
@@ -19,23 +19,24 @@ double seconds_since(Clock::time_point began) {
 
 struct FailureTest : testing::TestWithParam<Backend> {};
 
-// Waits of up to this are told from the deadlines of 20 s that would end them otherwise.
-constexpr double kAtOnce = 5;
+// Waits up to this long are clearly shorter than the deadlines of 20 s.
+constexpr double kPromptly = 5;
 
 void expect_failure(const CommOutcome<void>& outcome, const std::vector<int>& missing,
                     const std::vector<std::string>& words) {
   require(!outcome, "the operation did not fail");
   const std::string shown = text(outcome.error());
-  require(outcome.error().missing == missing, "not the missing ranks that were expected: " + shown);
+  require(outcome.error().missing == missing, "unexpected missing ranks: " + shown);
   for (const std::string& word : words)
     require(shown.find(word) != std::string::npos, "'" + word + "' is not in: " + shown);
   require(shown.find('\n') == std::string::npos, "more than one line: " + shown);
 }
 
-TEST_P(FailureTest, RankDoesNotCome) {
+TEST_P(FailureTest, RankDoesNotParticipate) {
   for (const CommKind kind : kCollectives)
     for (const std::int64_t count : {10, 100'000}) {
-      if (count > 10 && kind != CommKind::all_reduce) continue;  // only its stages differ
+      // other operations depend on the size only through their stages
+      if (count > 10 && kind != CommKind::all_reduce) continue;
       std::atomic<int> num_failed = 0;
       run_ranks(GetParam(), 3, [&](std::unique_ptr<Comm> comm) {
         must(comm->connect(2, {{kWorld}}, soon()));
@@ -48,15 +49,15 @@ TEST_P(FailureTest, RankDoesNotCome) {
         const CommOutcome<void> outcome = one.pending->wait(Deadline::after(Seconds(0.3), "step 7"));
         const double waited = seconds_since(began);
         ++num_failed;
-        // Whoever is second may be told by the first.
+        // The second rank to fail may learn of it from the first.
         expect_failure(outcome, {1},
                        {std::string(name(kind)) + " of numbers", "world {0 1 2}, epoch 2", "rank 1 missing"});
-        require(waited > 0.05 && waited < kAtOnce, "waited " + std::to_string(waited));
-        expect_failure(one.pending->wait(soon()), {1}, {});  // stays as it is
+        require(waited > 0.05 && waited < kPromptly, "waited " + std::to_string(waited));
+        expect_failure(one.pending->wait(soon()), {1}, {});  // the outcome does not change
         const auto again = Clock::now();
         require(!start(*comm, kWorld, kind, at::kFloat, count, 2).pending->wait(soon()),
-                "a broken group works");
-        require(seconds_since(again) < kAtOnce, "a broken group is waited for");
+                "an operation of a broken group succeeded");
+        require(seconds_since(again) < kPromptly, "a broken group made a rank wait");
       });
     }
 }
@@ -90,11 +91,11 @@ TEST_P(FailureTest, RankLeaves) {
     run_ranks(GetParam(), 3, [&](std::unique_ptr<Comm> comm) {
       must(comm->connect(0, {{kWorld}}, soon()));
       start(*comm, kWorld, CommKind::all_reduce, at::kFloat, count, 1).finish();
-      if (comm->rank() == 0) return;  // its Comm ends here
+      if (comm->rank() == 0) return;  // its Comm is destroyed here
       const auto began = Clock::now();
       const CommOutcome<void> outcome =
           start(*comm, kWorld, CommKind::all_gather, at::kFloat, count, 2).pending->wait(soon());
-      require(seconds_since(began) < kAtOnce, "noticed too late");
+      require(seconds_since(began) < kPromptly, "noticed too late");
       expect_failure(outcome, {0}, {"all_gather of numbers"});
     });
 }
@@ -121,9 +122,9 @@ TEST_P(FailureTest, Abandoned) {
           start(*comm, kWorld, CommKind::all_reduce, at::kFloat, count, 2).pending->wait(soon());
       is_over = true;
       require(!outcome && outcome.error().reason.find("the plan changes") != std::string::npos,
-              "no such reason");
-      require(waited < kAtOnce, "ended too late");
-      require(!next, "an abandoned rank works");
+              "the reason is missing");
+      require(waited < kPromptly, "ended too late");
+      require(!next, "an operation succeeded after abandon()");
     });
   }
 }
@@ -137,14 +138,14 @@ TEST_P(FailureTest, Declined) {
       if (declines == is_late) std::this_thread::sleep_for(std::chrono::milliseconds(200));
       const auto began = Clock::now();
       if (declines) {
-        comm->decline(1, "no room");
+        comm->decline(1, "not enough memory");
       } else {
         const std::vector<Group> groups = {kWorld, {Role::tensor, {0, 1}}, {Role::tensor, {2, 3}}};
         const CommOutcome<void> outcome = comm->prepare(1, groups, soon());
-        require(seconds_since(began) < kAtOnce, "noticed too late");
-        expect_failure(outcome, {3}, {"rank 3 declines: no room"});
+        require(seconds_since(began) < kPromptly, "noticed too late");
+        expect_failure(outcome, {3}, {"rank 3 declines: not enough memory"});
       }
-      // Operations go on in the present epoch, and in the next to come.
+      // Operations continue in the present epoch, and work in the next one.
       must(start(*comm, kWorld, CommKind::all_reduce, at::kFloat, 10, 1).pending->wait(soon()));
       must(comm->prepare(2, {{kWorld}}, soon()));
       must(comm->connect(2, {{kWorld}}, soon()));
@@ -152,7 +153,7 @@ TEST_P(FailureTest, Declined) {
     });
 }
 
-// One starts another operation than the rest: nobody gets wrong numbers, everybody fails.
+// One rank starts a different operation than the others: no rank gets wrong numbers, all fail.
 TEST_P(FailureTest, WrongOrder) {
   run_ranks(GetParam(), 3, [&](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
@@ -160,7 +161,7 @@ TEST_P(FailureTest, WrongOrder) {
     Started one = start(*comm, kWorld, is_odd ? CommKind::all_gather : CommKind::all_reduce, at::kFloat,
                         is_odd ? 20 : 10, 3);
     const CommOutcome<void> outcome = one.pending->wait(Deadline::after(Seconds(0.4), "step 1"));
-    require(!outcome, "operations that do not fit were taken for one");
+    require(!outcome, "mismatched operations were treated as one");
   });
 }
 

@@ -7,14 +7,14 @@
 namespace optimus::test {
 namespace {
 
-TEST(FlightLog, KeepsTheLast) {
+TEST(FlightLog, KeepsLastEntries) {
   FlightLog log(3, 4);
   for (int i = 0; i < 10; ++i) {
     const std::int64_t number = log.post("send", "letter " + std::to_string(i), "world {0 3}, epoch 0", i);
     EXPECT_EQ(number, i);
     if (i != 8) log.end(number, i == 9 ? FlightState::failed : FlightState::done);
   }
-  log.end(2, FlightState::failed);  // long forgotten
+  log.end(2, FlightState::failed);  // no longer in the log
   const std::vector<FlightEntry> entries = log.entries();
   ASSERT_EQ(entries.size(), 4U);
   EXPECT_EQ(entries[0].number, 6);
@@ -23,11 +23,11 @@ TEST(FlightLog, KeepsTheLast) {
   EXPECT_EQ(entries[3].state, FlightState::failed);
   const std::string text = log.text();
   EXPECT_NE(text.find("rank 3 #9"), std::string::npos) << text;
-  EXPECT_NE(text.find("send of letter 8, world {0 3}, epoch 0, 8 B: under way for"), std::string::npos)
+  EXPECT_NE(text.find("send of letter 8, world {0 3}, epoch 0, 8 B: in progress for"), std::string::npos)
       << text;
 }
 
-TEST(FlightLog, IsReadWhileItIsWritten) {
+TEST(FlightLog, CanBeReadWhileWritten) {
   FlightLog log(0, 8);
   std::jthread writer([&](std::stop_token stop) {
     while (!stop.stop_requested())

@@ -1,5 +1,6 @@
-// Ranks as real processes: this program starts itself, with one test that is a rank. What they compute is checked by themselves;
-// some are killed, stopped or end in the middle of an operation, and the others must say so in time.
+// Ranks as real processes: this program starts itself with one test that acts as a rank. Each rank checks its
+// own results; some ranks are killed, stopped or exit in the middle of an operation, and the others must
+// report that in time.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -9,16 +10,16 @@
 #include <unistd.h>
 
 #include "base/temporary_folder.h"
-#include "comm/bodies.h"
+#include "comm/comm_checks.h"
 #include "comm/spawn_self.h"
 
 namespace optimus::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double kDeadline = 1.5;  // of the operations in which somebody goes missing
+constexpr double kDeadline = 1.5;  // of the operations in which a rank goes missing
 
-// One rank for ever, until it fails; says why in one line.
+// Repeats an operation until it fails, then writes the failure as one line.
 void until_failure(Comm& comm, CommKind kind, std::int64_t count,
                    const std::function<void(int step)>& before) {
   must(comm.connect(0, {{kWorld}}, soon()));
@@ -27,7 +28,7 @@ void until_failure(Comm& comm, CommKind kind, std::int64_t count,
     before(step);
     if (step == 3) std::ofstream(variable("OPTIMUS_COMM_REPORT") + "-began") << "\n";
     const std::unique_ptr<Pending> pending = kind == CommKind::all_reduce
-                                                 ? comm.all_reduce(kWorld, part, Sum::sum, "numbers")
+                                                 ? comm.all_reduce(kWorld, part, ReduceOp::sum, "numbers")
                                                  : comm.all_gather(kWorld, part, whole, "numbers");
     const CommOutcome<void> outcome = pending->wait(Deadline::after(Seconds(kDeadline), "a step"));
     if (outcome) continue;
@@ -52,7 +53,7 @@ void run_body(Comm& comm, const std::string& body) {
   if (body == "exits") until_failure(comm, CommKind::all_gather, 1000, end_at_5);
 }
 
-// The rank itself: runs only when it was started as one.
+// The rank itself: runs only in a process that was started as a rank.
 TEST(Process, IsOneRank) {
   const std::string body = variable("OPTIMUS_COMM_BODY");
   if (body.empty()) GTEST_SKIP() << "started by the other tests of this file";
@@ -60,7 +61,7 @@ TEST(Process, IsOneRank) {
       std::stoi(variable("OPTIMUS_COMM_RANK")),
       std::stoi(variable("OPTIMUS_COMM_SIZE")),
       {.port = std::stoi(variable("OPTIMUS_COMM_PORT")), .token = variable("OPTIMUS_COMM_BODY")},
-      body == "large" ? ExchangeSizes{} : kSmallSizes};
+      body == "large" ? AlgorithmThresholds{} : kTestThresholds};
   const std::unique_ptr<Comm> comm = value_or_throw(make_process_comm(options, soon()));
   run_body(*comm, body);
 }
@@ -79,7 +80,7 @@ class Ranks {
   int port() const { return server_->port(); }
   void end_server() { server_.reset(); }
 
-  // The exit code; -number of the signal that ended it; -1000 when it did not end in time.
+  // The exit code; -number of the signal that ended it; -1000 if it did not end in time.
   int wait(int rank, double seconds) {
     pid_t& pid = pids_[static_cast<std::size_t>(rank)];
     const Deadline deadline = soon(seconds);
@@ -91,7 +92,7 @@ class Ranks {
     pid = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
-  // Until each has done some steps.
+  // Waits until each rank has done some steps.
   void wait_until_under_way() const {
     const Deadline deadline = soon(60);
     for (int rank = 0; rank < static_cast<int>(pids_.size()); ++rank)
@@ -127,7 +128,7 @@ TEST(Process, Everything) {
   for (const int size : {1, 2, 4}) expect_all_pass("everything", size);
 }
 
-void expect_others_tell(Ranks& ranks, int size, int gone, double longest) {
+void expect_others_report(Ranks& ranks, int size, int gone, double longest) {
   const auto began = Clock::now();
   for (int rank = 0; rank < size; ++rank) {
     if (rank == gone) continue;
@@ -140,13 +141,13 @@ void expect_others_tell(Ranks& ranks, int size, int gone, double longest) {
   }
 }
 
-// The others notice well before the deadline would tell them, by the closed connection.
+// The others notice it well before the deadline, by the closed connection.
 TEST(Process, KilledPeer) {
   for (const char* body : {"small", "large"}) {
     Ranks ranks(body, 3);
     ranks.wait_until_under_way();
     ranks.signal(1, SIGKILL);
-    expect_others_tell(ranks, 3, 1, kDeadline + 1);
+    expect_others_report(ranks, 3, 1, kDeadline + 1);
     EXPECT_EQ(ranks.wait(1, 5), -SIGKILL);
   }
 }
@@ -156,17 +157,17 @@ TEST(Process, StoppedPeer) {
     Ranks ranks(body, 3);
     ranks.wait_until_under_way();
     ranks.signal(2, SIGSTOP);
-    expect_others_tell(ranks, 3, 2, kDeadline + 2);
+    expect_others_report(ranks, 3, 2, kDeadline + 2);
   }
 }
 
 TEST(Process, PeerThatExits) {
   Ranks ranks("exits", 3);
   EXPECT_EQ(ranks.wait(1, 20), 3) << ranks.output(1);
-  expect_others_tell(ranks, 3, 1, kDeadline + 1);
+  expect_others_report(ranks, 3, 1, kDeadline + 1);
 }
 
-// A port that nobody listens at can be bound again at once.
+// The store's port can be bound again at once.
 TEST(Process, PortIsFreeAfterwards) {
   Ranks ranks("small", 2);
   ranks.wait_until_under_way();
@@ -182,8 +183,8 @@ TEST(Process, PortIsFreeAfterwards) {
   ::close(handle);
 }
 
-// Without the store ranks that are connected go on; a failure is then told without its help.
-TEST(Process, StoreThatIsGone) {
+// Ranks that are connected continue without the store; a failure is then reported without its help.
+TEST(Process, ContinuesWithoutStore) {
   Ranks ranks("small", 3);
   ranks.wait_until_under_way();
   ranks.end_server();

@@ -1,5 +1,5 @@
-// Only in the build with the thread sanitizer: a rank that writes its tensor before wait() has returned is caught, and the same
-// without that write is not complained about.
+// Only in the build with the thread sanitizer: a rank that writes to its tensor before wait() has returned is
+// reported, and the same code without that write is not.
 #include <gtest/gtest.h>
 
 #include "comm/race_detector.h"
@@ -10,17 +10,18 @@
 #include <cstdlib>
 #include <string>
 
-#include "comm/bodies.h"
+#include "comm/comm_checks.h"
 
 namespace optimus::test {
 namespace {
 
-// Rank 1 does all the work while rank 0, which has started the operation and not waited for it, sleeps; then rank 0 writes, or not.
+// Rank 1 does all the work while rank 0 sleeps, which has started the operation and not waited for it; then
+// rank 0 writes, or not.
 void sum_and_write(bool writes_too_early) {
   run_ranks(Backend::threads, 2, [&](std::unique_ptr<Comm> comm) {
     must(comm->connect(0, {{kWorld}}, soon()));
     const at::Tensor row = row_of(at::kFloat, 1, comm->rank(), 0, 1000);
-    const auto sum = comm->all_reduce(kWorld, row, Sum::sum, "numbers");
+    const auto sum = comm->all_reduce(kWorld, row, ReduceOp::sum, "numbers");
     if (comm->rank() == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       if (writes_too_early) row.data_ptr<float>()[999] = 1;

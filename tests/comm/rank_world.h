@@ -1,5 +1,6 @@
-// Runs the same function as every rank of a world, over threads or over Gloo (each rank a thread, with connections of its own), and
-// the values that ranks bring, so that each can tell what all must get.
+// Runs the same function as every rank of a world, over threads or over Gloo (each rank a thread with
+// connections of its own), and defines the inputs of ranks, so that each rank can compute the expected
+// result.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -19,7 +20,7 @@
 
 namespace optimus::test {
 
-enum class Backend { threads, gloo, trees };  // trees: gloo, as in groups of many members
+enum class Backend { threads, gloo, trees };  // trees: gloo with the algorithms of large groups
 inline std::string text(Backend backend) {
   return backend == Backend::threads ? "threads" : backend == Backend::gloo ? "gloo" : "trees";
 }
@@ -28,12 +29,12 @@ inline Deadline soon(double seconds = 20) { return Deadline::after(Seconds(secon
 
 inline const Group kWorld{Role::world, {}};
 
-// So that small tensors go all ways.
-inline constexpr ExchangeSizes kSmallSizes{.split_from = 4 << 10, .segment = 64 << 10};
-inline constexpr ExchangeSizes kTreeSizes{
-    .split_from = 4 << 10, .segment = 64 << 10, .most_direct = 1, .tree_up_to = 1 << 10};
+// Thresholds at which small tensors use every algorithm.
+inline constexpr AlgorithmThresholds kTestThresholds{.split_min_bytes = 4 << 10, .segment = 64 << 10};
+inline constexpr AlgorithmThresholds kTreeThresholds{
+    .split_min_bytes = 4 << 10, .segment = 64 << 10, .max_direct_members = 1, .tree_max_bytes = 1 << 10};
 
-// Each rank is handed its Comm, connected to nothing, and may give it away to end it early.
+// Each rank receives its Comm without any connected group, and may destroy it to leave early.
 using RankBody = std::function<void(std::unique_ptr<Comm> comm)>;
 
 inline void run_ranks(Backend backend, int size, const RankBody& body) {
@@ -44,18 +45,20 @@ inline void run_ranks(Backend backend, int size, const RankBody& body) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
-      // As the engine: views without autograd's notes, which libtorch lets go of in ways that the thread sanitizer does not see.
-      const at::AutoDispatchBelowADInplaceOrView no_notes;
+      // As in the engine: views without autograd metadata, which libtorch releases in ways that the thread
+      // sanitizer does not see.
+      const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
       try {
         std::unique_ptr<Comm> comm;
         if (backend == Backend::threads)
           comm = world.comm(rank);
         else
-          comm = value_or_throw(make_process_comm({rank,
-                                                   size,
-                                                   {.port = server->port(), .token = "test"},
-                                                   backend == Backend::trees ? kTreeSizes : kSmallSizes},
-                                                  soon()));
+          comm = value_or_throw(
+              make_process_comm({rank,
+                                 size,
+                                 {.port = server->port(), .token = "test"},
+                                 backend == Backend::trees ? kTreeThresholds : kTestThresholds},
+                                soon()));
         body(std::move(comm));
       } catch (const std::exception& error) {
         problems[static_cast<std::size_t>(rank)] = error.what();
@@ -74,7 +77,8 @@ inline void require(bool is_true, const std::string& what) {
   if (!is_true) throw std::runtime_error(what);
 }
 
-// What rank `rank` brings as element i of the operation `key`: small numbers with many bits, whose sums depend on their order.
+// The input of rank `rank` for element i of operation `key`: small numbers with many bits, whose sums depend
+// on their order.
 inline double value_of(std::int64_t key, int rank, std::int64_t i) {
   const auto hash = static_cast<std::uint64_t>(key * 1'000'003 + rank * 7919 + i) * 0x9e3779b97f4a7c15U;
   return static_cast<double>(hash >> 40) / (1 << 20) - 8;
@@ -99,9 +103,9 @@ inline at::Tensor row_of(at::ScalarType type, std::int64_t key, int rank, std::i
   return row;
 }
 
-// Added in the order of members, bf16 in fp32: the promise of comm/sum.h, in other words.
+// Sums in the order of members, bf16 in fp32: an independent implementation of comm/sum.h.
 inline at::Tensor sum_of(at::ScalarType type, std::int64_t key, const std::vector<int>& members,
-                         std::int64_t begin, std::int64_t count, Sum kind) {
+                         std::int64_t begin, std::int64_t count, ReduceOp kind) {
   at::Tensor row = at::empty({count}, type);
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
@@ -110,7 +114,7 @@ inline at::Tensor sum_of(at::ScalarType type, std::int64_t key, const std::vecto
       Wide total{};
       for (std::size_t m = 0; m < members.size(); ++m) {
         const Wide next = static_cast<Wide>(c10::convert<T>(value_of(key, members[m], begin + i)));
-        total = m == 0 ? next : kind == Sum::sum ? total + next : std::max(total, next);
+        total = m == 0 ? next : kind == ReduceOp::sum ? total + next : std::max(total, next);
       }
       row.data_ptr<T>()[i] = c10::convert<T>(total);
     }

@@ -1,4 +1,4 @@
-// A test program that starts itself: one test of it, as a process of its own, told what to do by environment variables.
+// Runs one test of this program in a process of its own, configured by environment variables.
 #pragma once
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ inline std::string content(const Path& path) {
   return all.str();
 }
 
-// variables: "NAME=value", before those of this process. Both outputs go to the file.
+// variables: "NAME=value", placed before those of this process. stdout and stderr both go to the file.
 inline pid_t spawn_self(const std::string& test, std::vector<std::string> variables, const Path& output) {
   variables.emplace_back("OMP_NUM_THREADS=1");
   std::vector<char*> environment;

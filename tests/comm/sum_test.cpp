@@ -10,31 +10,31 @@
 namespace optimus::test {
 namespace {
 
-TEST(Sum, RoundsHalfTypesOnce) {
-  // 256 + 1 is 256 in bf16: added one by one the ones would vanish, together they count.
+TEST(ReduceOp, RoundsHalfTypesOnce) {
+  // 256 + 1 is 256 in bf16: added one at a time the ones would vanish, together they count.
   std::vector<at::Tensor> pieces;
   for (const float value : {256.F, 1.F, 1.F, 1.F, 1.F}) {
     pieces.push_back(at::empty({3}, at::kBFloat16));
     pieces.back().fill_(value);
   }
-  sum_in_order(pieces, pieces[0], Sum::sum);
+  sum_in_order(pieces, pieces[0], ReduceOp::sum);
   EXPECT_EQ(pieces[0][2].item<float>(), 260.F);
 }
 
-TEST(Sum, MaximumOfWhatIsNoNumberIsNone) {
+TEST(ReduceOp, MaximumWithNanIsNan) {
   const float none = std::numeric_limits<float>::quiet_NaN();
   for (const auto& [a, b] : {std::pair(1.F, none), std::pair(none, 1.F)}) {
     std::vector<at::Tensor> pieces = {at::empty({1}, at::kFloat), at::empty({1}, at::kFloat)};
     pieces[0].fill_(a), pieces[1].fill_(b);
-    sum_in_order(pieces, pieces[1], Sum::maximum);
+    sum_in_order(pieces, pieces[1], ReduceOp::maximum);
     EXPECT_TRUE(std::isnan(pieces[1].item<float>()));
   }
 }
 
-TEST(Sum, EveryTypeAndLength) {
+TEST(ReduceOp, EveryTypeAndLength) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong})
     for (const std::int64_t count : {0, 1, 1023, 1024, 1025, 5000})
-      for (const Sum kind : {Sum::sum, Sum::maximum}) {
+      for (const ReduceOp kind : {ReduceOp::sum, ReduceOp::maximum}) {
         std::vector<at::Tensor> pieces;
         for (int rank = 0; rank < 3; ++rank) pieces.push_back(row_of(type, 5, rank, 0, count));
         sum_in_order(pieces, pieces[1], kind);

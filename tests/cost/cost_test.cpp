@@ -15,11 +15,11 @@ TEST(Software, NamesAreUnique) {
   std::set<std::string_view> names;
   for (const Software& software : all_software())
     EXPECT_TRUE(names.insert(software.name).second) << software.name;
-  EXPECT_LE(names.size(), 13u);  // twelve of others, and ours
+  EXPECT_LE(names.size(), 13u);  // twelve other programs and Optimus
   EXPECT_EQ(find_software("megatron"), nullptr);
 }
 
-TEST(Constants, AreInsideTheirBounds) {
+TEST(Constants, AreWithinBounds) {
   const Constants prior, &fitted = fitted_constants();
   std::set<std::string_view> names;
   for (const ConstantRow& row : constant_rows()) {
@@ -38,14 +38,14 @@ TEST_P(Devices, NeverFasterThanTheirPeak) {
   const DeviceType type = *find_device_type(GetParam());
   const Constants& constants = fitted_constants();
   EXPECT_TRUE(rc::check([&] {
-    const DeviceCost cost(type, 1, our_software(), constants);
+    const DeviceCost cost(type, 1, optimus_software(), constants);
     const double rows = *rc::gen::inRange(1, 20000), inner = *rc::gen::inRange(1, 20000),
                  outer = *rc::gen::inRange(1, 20000);
     const double flops = 2 * rows * inner * outer;
     const double peak = std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32});
     const double seconds = cost.product(rows, inner, outer, {NumberFormat::bf16});
     RC_ASSERT(seconds >= flops / peak);
-    // Twice the rows take longer, once a product is large enough to fill a device.
+    // Twice the rows take longer if the GEMM is large enough to fill a device.
     if (std::min({rows, inner, outer}) >= 2048)
       RC_ASSERT(cost.product(2 * rows, inner, outer, {NumberFormat::bf16}) > 1.2 * seconds);
     RC_ASSERT(cost.flash(flops, 128, true, NumberFormat::bf16) > flops / peak);
@@ -54,15 +54,16 @@ TEST_P(Devices, NeverFasterThanTheirPeak) {
 INSTANTIATE_TEST_SUITE_P(Cost, Devices,
                          ::testing::Values("v100", "a100", "h100", "h200", "b200", "gb300", "mi300x", "cpu"));
 
-TEST(Device, SlowOnesTakeLonger) {
+TEST(Device, SlowDevicesTakeLonger) {
   const DeviceType type = *find_device_type("a100");
   const Constants& constants = fitted_constants();
-  const DeviceCost whole(type, 1, our_software(), constants), half(type, 0.5, our_software(), constants);
+  const DeviceCost whole(type, 1, optimus_software(), constants),
+      half(type, 0.5, optimus_software(), constants);
   EXPECT_NEAR(half.product(4096, 4096, 4096, {}) / whole.product(4096, 4096, 4096, {}), 2, 1e-9);
   EXPECT_NEAR(half.traffic(1e9) / whole.traffic(1e9), 2, 1e-9);
 }
 
-TEST(Links, ShapesOfGroups) {
+TEST(Links, GroupShapes) {
   const Cluster cluster{standard_cluster("h100x64")};
   const DeviceMap map = DeviceMap::identity(64);
   const std::vector<int> node = {0, 1, 2, 3, 4, 5, 6, 7}, column = {0, 8, 16, 24, 32, 40, 48, 56},
@@ -75,7 +76,7 @@ TEST(Links, ShapesOfGroups) {
   EXPECT_EQ(shape_of_all(64, cluster).nodes, 8);
 }
 
-TEST(Links, CollectivesObeyTheirBounds) {
+TEST(Links, CollectivesObeyBounds) {
   const Cluster cluster{standard_cluster("h100x64")};
   const DeviceMap map = DeviceMap::identity(64);
   const LinkCost links(fitted_constants());
@@ -91,17 +92,17 @@ TEST(Links, CollectivesObeyTheirBounds) {
       RC_ASSERT(gather == 0);
       return;
     }
-    // Every device receives all but its own part through the fast link at best.
+    // At best, every device receives all parts except its own over the fast link.
     RC_ASSERT(gather >= bytes * (size - 1) / size / shape.inside.bytes_per_second);
-    // A sum carries every part twice; small ones climb a tree, which has fewer hops than a ring.
+    // A reduction transfers every part twice; small ones use a tree, which has fewer steps than a ring.
     RC_ASSERT(sum >= 2 * bytes * (size - 1) / size / shape.inside.bytes_per_second);
     RC_ASSERT(sum <= 2 * gather * (1 + 1e-9));
     RC_ASSERT(links.collective(Collective::gather, shape, 2 * bytes) >= gather);
   }));
 }
 
-// Work that is cut costs less on each device; recomputing costs a forward.
-TEST(Instructions, FollowThePlan) {
+// Split work costs less per device; recompute costs a forward.
+TEST(Instructions, CostsFollowPlan) {
   const ModelSpec model = *find_preset("gpt3-13b");
   const Cluster cluster{standard_cluster("a100x8")};
   const DeviceMap map = DeviceMap::identity(8);
@@ -110,7 +111,7 @@ TEST(Instructions, FollowThePlan) {
     UniformPlan shape{.pp = 1, .dp = 8 / tp, .microbatch = tp, .batch = 8, .sequence_length = 2048};
     shape.strategy.tp = tp, shape.strategy.recompute = recompute;
     const Plan plan = uniform_plan(model, shape);
-    const optimus::Setup setup{plan, model, cluster, map, our_software(), {}};
+    const optimus::Setup setup{plan, model, cluster, map, optimus_software(), {}};
     const PricedProgram program(setup, work, compile(plan, model, 0), Device{0});
     const std::vector<double> prices = program.price(fitted_constants());
     double sum = 0;
@@ -121,16 +122,17 @@ TEST(Instructions, FollowThePlan) {
     return sum;
   };
   const double plain = compute_seconds(1, RecomputeMode::none);
-  // Eight sequences on eight devices either way: the same work each, a little less well done in smaller pieces.
+  // Eight sequences on eight devices in both cases: the same work per device, slightly less efficient in
+  // smaller pieces.
   EXPECT_NEAR(compute_seconds(2, RecomputeMode::none) / plain, 1, 0.25);
-  // A forward is a third of a step; its last product, a third of its multiplications, is spared: 2/9, a little less because the
-  // head is not computed again, a little more with attention and traffic.
+  // A forward is a third of a step. Its last GEMM, a third of its operations, is not recomputed: 2/9,
+  // slightly less because the head is not recomputed, slightly more because of attention and memory traffic.
   const double again = compute_seconds(1, RecomputeMode::full) / plain;
   EXPECT_GT(again, 1.18);
   EXPECT_LT(again, 1.27);
 }
 
-TEST(Links, TokensCrossToADomainOnce) {
+TEST(Links, TokensAreSentToEachDomainOnce) {
   const Cluster cluster{standard_cluster("h100x64")};
   const DeviceMap map = DeviceMap::identity(64);
   const Constants& constants = fitted_constants();
@@ -141,24 +143,24 @@ TEST(Links, TokensCrossToADomainOnce) {
     return links.exchange(shape_of(members, cluster, map), 1e8, copies);
   };
   EXPECT_EQ(seconds(1, 8), 0);
-  EXPECT_GT(seconds(16, 8), 1.5 * seconds(8, 8));  // over the network
+  EXPECT_GT(seconds(16, 8), 1.5 * seconds(8, 8));  // across the network
   EXPECT_GT(seconds(64, 8), seconds(16, 8));
-  // The same bytes in fewer copies: fewer of them share a way.
+  // The same bytes with fewer copies: fewer copies share a transfer.
   EXPECT_GT(seconds(64, 1), 1.5 * seconds(64, 8));
-  // Inside a domain every copy travels.
+  // Inside a domain every copy is sent.
   EXPECT_DOUBLE_EQ(seconds(8, 1), seconds(8, 8));
 }
 
-TEST(Device, ManySmallExpertsAreSlowerThanOneProduct) {
+TEST(Device, SmallExpertsAreSlowerThanOneGemm) {
   const DeviceType type = *find_device_type("h100");
   const Constants& constants = fitted_constants();
-  const DeviceCost cost(type, 1, our_software(), constants);
+  const DeviceCost cost(type, 1, optimus_software(), constants);
   const double one = cost.product(8192, 2048, 1536, {}),
-               sixteen = cost.grouped_product(8192, 2048, 1536, 16, {});
+               sixteen = cost.grouped_gemm(8192, 2048, 1536, 16, {});
   EXPECT_GT(sixteen, one);
   EXPECT_LT(sixteen, 2 * one);
-  EXPECT_GT(cost.grouped_product(1000, 2048, 1536, 16, {}), cost.grouped_product(1024, 2048, 1536, 8, {}));
-  EXPECT_EQ(cost.grouped_product(0, 2048, 1536, 16, {}), 0);
+  EXPECT_GT(cost.grouped_gemm(1000, 2048, 1536, 16, {}), cost.grouped_gemm(1024, 2048, 1536, 8, {}));
+  EXPECT_EQ(cost.grouped_gemm(0, 2048, 1536, 16, {}), 0);
 }
 
 }  // namespace

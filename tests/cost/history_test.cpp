@@ -1,4 +1,4 @@
-// The learned residual: what many imagined histories make of it.
+// Residuals learned from simulated histories.
 #include "cost/history.h"
 
 #include <gtest/gtest.h>
@@ -49,17 +49,17 @@ Residual only_residual(const History& history) {
   return found.front();
 }
 
-// Runs around a true factor, as the model believes runs to be.
-History imagined_history(Draws& draws, double truth, double run_spread, int num_runs, int steps) {
+// Runs around a true factor, distributed according to the model's assumptions.
+History simulated_history(Draws& draws, double truth, double run_spread, int num_runs, int steps) {
   History history;
   for (int i = 0; i < num_runs; ++i)
-    remember(history,
-             run_with(truth + run_spread * draws.normal() + kStepSpread / std::sqrt(steps) * draws.normal(),
-                      steps));
+    add_run(history,
+            run_with(truth + run_spread * draws.normal() + kStepSpread / std::sqrt(steps) * draws.normal(),
+                     steps));
   return history;
 }
 
-TEST(History, IntervalsHoldTheTrueFactorAsOftenAsTheySay) {
+TEST(History, IntervalsHaveStatedCoverage) {
   Draws draws(1);
   constexpr int kDraws = 400;
   for (const double run_spread : {0.02, 0.15, 0.3})
@@ -67,43 +67,45 @@ TEST(History, IntervalsHoldTheTrueFactorAsOftenAsTheySay) {
       int held = 0;
       for (int i = 0; i < kDraws; ++i) {
         const double truth = kPriorSpread * draws.normal();
-        const Residual found = only_residual(imagined_history(draws, truth, run_spread, num_runs, 50));
+        const Residual found = only_residual(simulated_history(draws, truth, run_spread, num_runs, 50));
         held += std::log(found.low) <= truth && truth <= std::log(found.high);
       }
-      // 95 % of 400 are 380, with a standard deviation of 4.4: three of these below. Where runs differ twice as much as is believed
-      // beforehand, three runs are too few to show it: 90 % is promised there.
+      // 95 % of 400 are 380, with a standard deviation of 4.4; the bound is three standard deviations lower.
+      // If runs vary twice as much as the prior assumes, three runs are too few to show it; 90 % is expected
+      // in that case.
       EXPECT_GE(held, run_spread > kRunSpread ? 342 : 367) << run_spread << " " << num_runs;
     }
 }
 
-TEST(History, MoreRunsThatAgreeTellMore) {
+TEST(History, ConsistentRunsNarrowInterval) {
   Draws draws(2);
   const double truth = std::log(1.5);
   double before = 1e300;
   for (const int num_runs : {1, 2, 4, 8, 16, 32}) {
     History history;
-    for (int i = 0; i < num_runs; ++i) remember(history, run_with(truth));
+    for (int i = 0; i < num_runs; ++i) add_run(history, run_with(truth));
     const Residual found = only_residual(history);
     const double width = std::log(found.high / found.low), miss = std::abs(std::log(found.factor) - truth);
     EXPECT_LT(width, before);
-    EXPECT_LE(miss, 0.3 * truth / num_runs);  // the prior weighs as much as 0.3 or less of a run
+    EXPECT_LE(miss, 0.3 * truth / num_runs);  // the prior weighs at most as much as 0.3 runs
     before = width;
   }
   EXPECT_LT(before, 0.1);
 }
 
-// Factors that are noise around 1. The estimate lies between 0 and the runs' mean: its error is never more than the mean's. And where
-// runs show that they do not agree, the prior of spread t = 0.25 keeps it smaller still: with n runs of known spread s the error is
-// s sqrt(n) / (s^2 / t^2 + n), at most t / 2 = 0.125 for any s and n. The spread is estimated here, from 16 runs to within a fifth
-// (1 / sqrt(2 x 15) = 0.18): so much more is allowed.
-TEST(History, NoiseMakesPredictionsLittleWorse) {
+// Factors are noise around 1. The estimate lies between 0 and the runs' mean, so its error is at most that of
+// the mean. If runs are inconsistent, the prior of spread t = 0.25 reduces the error further: with n runs of
+// known spread s it is s sqrt(n) / (s^2 / t^2 + n), at most t / 2 = 0.125 for any s and n. Here the spread is
+// estimated from 16 runs with an accuracy of a fifth (1 / sqrt(2 x 15) = 0.18), which is added to the
+// tolerance.
+TEST(History, NoiseHardlyWorsensPredictions) {
   Draws draws(3);
   constexpr int kDraws = 200;
   for (const double spread : {0.05, 0.2, 0.5, 1.0})
     for (const int num_runs : {1, 4, 16, 64}) {
       double squares = 0;
       for (int i = 0; i < kDraws; ++i) {
-        const History history = imagined_history(draws, 0, spread, num_runs, 1'000'000);
+        const History history = simulated_history(draws, 0, spread, num_runs, 1'000'000);
         double mean = 0;
         for (const PastRun& run : history.runs) mean += run.evidence.front().log_factor / num_runs;
         const double error = std::log(only_residual(history).factor);
@@ -133,8 +135,8 @@ RC_GTEST_PROP(History, OrderOfRunsDoesNotMatter, ()) {
   RC_ASSERT(before.factor == after.factor && before.low == after.low && before.high == after.high);
 }
 
-// Never beyond what some run has shown, and between that and 1.
-RC_GTEST_PROP(History, StaysBetweenOneAndWhatRunsShow, ()) {
+// Never beyond the observation of some run, and always between that and 1.
+RC_GTEST_PROP(History, FactorIsBetweenOneAndObservations, ()) {
   Draws draws(static_cast<std::uint64_t>(*rc::gen::inRange(0, 1'000'000)));
   History history;
   double low = 0, high = 0;
@@ -142,30 +144,30 @@ RC_GTEST_PROP(History, StaysBetweenOneAndWhatRunsShow, ()) {
   for (int i = 0; i < count; ++i) {
     const double log = draws.normal();
     low = std::min(low, log), high = std::max(high, log);
-    remember(history, run_with(log, *rc::gen::inRange(1, 100), *rc::gen::inRange(0, 100) * kDay, 0.1));
+    add_run(history, run_with(log, *rc::gen::inRange(1, 100), *rc::gen::inRange(0, 100) * kDay, 0.1));
   }
   const Residual found = only_residual(history);
   RC_ASSERT(std::log(found.factor) >= low - 1e-12 && std::log(found.factor) <= high + 1e-12);
   RC_ASSERT(found.low <= found.factor && found.factor <= found.high);
 }
 
-TEST(History, NewerAndLongerRunsCountMore) {
+TEST(History, NewerAndLongerRunsWeighMore) {
   History by_age, by_steps, by_doubt;
-  remember(by_age, run_with(0.4, 50, 0)), remember(by_age, run_with(0.0, 50, 90 * kDay));
-  remember(by_steps, run_with(0.4, 1)), remember(by_steps, run_with(0.0, 1000));
-  remember(by_doubt, run_with(0.4, 50, 0, 0.5)), remember(by_doubt, run_with(0.0, 50, 0, 0));
+  add_run(by_age, run_with(0.4, 50, 0)), add_run(by_age, run_with(0.0, 50, 90 * kDay));
+  add_run(by_steps, run_with(0.4, 1)), add_run(by_steps, run_with(0.0, 1000));
+  add_run(by_doubt, run_with(0.4, 50, 0, 0.5)), add_run(by_doubt, run_with(0.0, 50, 0, 0));
   for (const History& history : {by_age, by_steps, by_doubt}) {
     const double log = std::log(only_residual(history).factor);
     EXPECT_GT(log, 0);
-    EXPECT_LT(log, 0.15);  // an even mean would be 0.2, less what the prior takes of it
+    EXPECT_LT(log, 0.15);  // an unweighted mean would be 0.2, minus the influence of the prior
   }
 }
 
-TEST(History, ForgetsTheOldestBeyondTheMost) {
+TEST(History, DropsOldestRunAboveLimit) {
   History history;
-  for (int i = 0; i < 300; ++i) remember(history, run_with(0, 1, i));
-  EXPECT_EQ(history.runs.size(), kMostPastRuns);
-  EXPECT_EQ(history.runs.front().when, 300 - static_cast<std::int64_t>(kMostPastRuns));
+  for (int i = 0; i < 300; ++i) add_run(history, run_with(0, 1, i));
+  EXPECT_EQ(history.runs.size(), kMaxPastRuns);
+  EXPECT_EQ(history.runs.front().when, 300 - static_cast<std::int64_t>(kMaxPastRuns));
 }
 
 History sample_history() {
@@ -176,18 +178,18 @@ History sample_history() {
     run.evidence.push_back({ResidualKind::optimizer, "h100", 0.1, 0.01, 40});
     run.evidence.push_back({ResidualKind::host, "h100", 0.5, 0.01, 40});
     run.strategy.tp = 2, run.strategy.dp = 4, run.devices = 8;
-    remember(history, run);
+    add_run(history, run);
   }
   return history;
 }
 
-TEST(HistoryFile, ReadsWhatItWrites) {
+TEST(HistoryFile, RoundTrips) {
   const History history = sample_history();
   EXPECT_EQ(parse_history(to_json(history).dump(), "x"), history);
 }
 
-// Every cut, and every byte turned into others: read whole, or refused in one line.
-TEST(HistoryFile, BrokenFilesAreOneLine) {
+// Every truncation, and every byte replaced by others: the file is read completely or refused with one line.
+TEST(HistoryFile, ReportsBrokenFilesInOneLine) {
   History history = sample_history();
   history.runs.resize(1);
   const std::string whole = to_json(history).dump();
@@ -209,10 +211,10 @@ TEST(HistoryFile, BrokenFilesAreOneLine) {
       try_one(broken);
     }
   }
-  EXPECT_GT(num_refused, static_cast<int>(whole.size()));  // every cut, and most changes
+  EXPECT_GT(num_refused, static_cast<int>(whole.size()));  // every truncation, and most replacements
 }
 
-TEST(HistoryFile, ForeignFilesAreRefused) {
+TEST(HistoryFile, RefusesOtherFormats) {
   const auto refusal = [](const std::string& text) {
     try {
       (void)parse_history(text, "h");
@@ -225,7 +227,7 @@ TEST(HistoryFile, ForeignFilesAreRefused) {
   EXPECT_NE(refusal("{\"format\": \"optimus-history\", \"version\": 9, \"runs\": []}").find("version 9"),
             std::string::npos);
   OrderedJson many = to_json(sample_history());
-  for (std::size_t i = 0; i < kMostPastRuns; ++i) many["runs"].push_back(many["runs"][0]);
+  for (std::size_t i = 0; i < kMaxPastRuns; ++i) many["runs"].push_back(many["runs"][0]);
   EXPECT_NE(refusal(many.dump()).find("256"), std::string::npos);
   for (const char* number : {"-1", "1e300", "null", "\"x\""}) {
     std::string text = to_json(sample_history()).dump();
@@ -236,14 +238,14 @@ TEST(HistoryFile, ForeignFilesAreRefused) {
   }
 }
 
-TEST(Correction, SlowsWhatRunsFoundSlower) {
+TEST(Correction, SlowsDevicesThatRunsFoundSlower) {
   const std::vector<Residual> found = residuals(sample_history());
   const HardwareProfile before = open_cluster("h100x8").profile();
   const Corrected after = corrected(before, fitted_constants(), found);
   const double layers = factor_of(found, ResidualKind::layers, "h100");
   EXPECT_GT(layers, 1.15);
   EXPECT_LT(layers, std::exp(0.27));
-  EXPECT_EQ(after.profile.types, before.types);  // shares of the peak are of the real one
+  EXPECT_EQ(after.profile.types, before.types);  // peak rates stay those of the data sheet
   EXPECT_DOUBLE_EQ(after.constants.compute_residual, layers);
   EXPECT_DOUBLE_EQ(after.constants.memory_residual, layers);
   const double large = factor_of(found, ResidualKind::large_messages, "h100/domain");
@@ -258,7 +260,7 @@ TEST(Correction, SlowsWhatRunsFoundSlower) {
   EXPECT_NE(text(after).find("layers on h100 x 1."), std::string::npos) << text(after);
 }
 
-TEST(Correction, EachTypeOfAMixedClusterHasItsOwn) {
+TEST(Correction, CorrectsEachTypeOfMixedCluster) {
   const std::vector<Residual> found = residuals(sample_history());
   const HardwareProfile before = open_cluster("h100x8+a100x8").profile();
   const Corrected after = corrected(before, fitted_constants(), found);
@@ -270,12 +272,12 @@ TEST(Correction, EachTypeOfAMixedClusterHasItsOwn) {
                      before.types[i].peak.bf16 / (before.types[i].name == "h100" ? layers : 1));
 }
 
-TEST(Correction, LeavesOtherMachinesAlone) {
+TEST(Correction, LeavesOtherDevicesUnchanged) {
   const std::vector<Residual> found = residuals(sample_history());
   const HardwareProfile other = open_cluster("a100x8").profile();
   EXPECT_EQ(corrected(other, fitted_constants(), found).profile, other);
   EXPECT_NE(text(corrected(other, fitted_constants(), found)).find("nothing"), std::string::npos);
-  // Measured here: runs were compared with the shipped figures, which are not these.
+  // Measured devices: runs were compared with the built-in rates, which differ.
   HardwareProfile measured = open_cluster("h100x8").profile();
   measured.types[0].peak.bf16 *= 0.7, measured.groups[0].domain_link.bytes_per_second *= 0.5;
   const Corrected after = corrected(measured, fitted_constants(), found);

@@ -1,4 +1,5 @@
-// Predictions from measured kernels: a device whose every kernel runs at a known rate takes what a count by hand says.
+// Predictions from measured kernels: for a device whose kernels all run at a known rate, they match a manual
+// count.
 #include "cost/measured_cost.h"
 
 #include <gtest/gtest.h>
@@ -11,10 +12,10 @@
 namespace optimus {
 namespace {
 
-constexpr double kRate = 1e12;  // operations a second
+constexpr double kRate = 1e12;  // operations per second
 const char* const kProducts[] = {"product", "product.add", "product.input", "product.weight"};
 
-// Products and attention at one rate; everything else is free.
+// GEMMs and attention at one rate; everything else is free.
 KernelTimes times_of(NumberFormat format) {
   KernelTimes times;
   times.format = format;
@@ -45,35 +46,36 @@ double step_seconds(const ModelSpec& model, RecomputeMode mode, const Software& 
   return sum;
 }
 
-TEST(MeasuredCost, AddsUpToTheModelsWork) {
+TEST(MeasuredCost, AddsUpToModelWork) {
   const ModelSpec model = *find_preset("gpt2-medium");
   const double tokens = 4 * 512;
   double flops = 0, spared = 0;
   for (int block = 0; block < num_blocks(model); ++block)
     for (const Operation& op : operations(model, block, 512))
       flops += (op.forward_flops + op.backward_flops + op.repeated_flops) * tokens;
-  EXPECT_NEAR(step_seconds(model, RecomputeMode::none, our_software()), flops / kRate, 1e-9 * flops / kRate);
-  // Layers are computed again but for their last product.
+  EXPECT_NEAR(step_seconds(model, RecomputeMode::none, optimus_software()), flops / kRate,
+              1e-9 * flops / kRate);
+  // Layers are recomputed except for their last GEMM.
   for (const Operation& op : operations(model, 1, 512))
     if (op.name != "mlp.down") spared += op.forward_flops * tokens * static_cast<double>(model.layers);
-  EXPECT_NEAR(step_seconds(model, RecomputeMode::full, our_software()), (flops + spared) / kRate,
+  EXPECT_NEAR(step_seconds(model, RecomputeMode::full, optimus_software()), (flops + spared) / kRate,
               1e-9 * flops / kRate);
 }
 
-// A probe in fp8 has measured bf16, too: not all products are in 8 bits. One in fp32 has not.
-TEST(MeasuredCost, OfFp8ServesBf16) {
+// An fp8 probe measures bf16 too, because some GEMMs stay in 16 bits. An fp32 probe does not.
+TEST(MeasuredCost, Fp8MeasurementsServeBf16) {
   const ModelSpec model = *find_preset("gpt2-medium");
   const auto seconds = [&](NumberFormat measured) {
-    return step_seconds(model, RecomputeMode::none, our_software(), measured);
+    return step_seconds(model, RecomputeMode::none, optimus_software(), measured);
   };
   EXPECT_EQ(seconds(NumberFormat::fp8), seconds(NumberFormat::bf16));
   EXPECT_NE(seconds(NumberFormat::fp32), seconds(NumberFormat::bf16));
 }
 
-TEST(MeasuredCost, IsOfOurKernelsAlone) {
+TEST(MeasuredCost, AppliesOnlyToOptimusKernels) {
   const ModelSpec model = *find_preset("gpt2-medium");
   EXPECT_NE(step_seconds(model, RecomputeMode::none, *find_software("megatron-core-2024")),
-            step_seconds(model, RecomputeMode::none, our_software()));
+            step_seconds(model, RecomputeMode::none, optimus_software()));
 }
 
 }  // namespace

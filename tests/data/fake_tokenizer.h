@@ -1,4 +1,4 @@
-// Bytes as tokens without the tokenizer module: for tests of everything around it.
+// A tokenizer whose tokens are bytes, for tests that do not need the tokenizer module.
 #pragma once
 
 #include "tokenizer/tokenizer.h"

@@ -1,4 +1,4 @@
-// A keyed shuffle: a bijection for every size and key, and a fair one.
+// The keyed permutation is a bijection for every size and key, and it is unbiased.
 #include "data/permutation.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ TEST(Permutation, HugeSizesNeedNoMemory) {
   }
 }
 
-TEST(Permutation, EveryItemComesFirstAboutEquallyOften) {
+TEST(Permutation, FirstItemIsUniform) {
   constexpr int n = 10, keys = 20000;
   std::array<int, n> first{};
   for (std::uint64_t key = 0; key < keys; ++key)

@@ -1,4 +1,4 @@
-// Raw text to tokens: readers, filters, order, refusal of bad input.
+// Conversion of raw text to tokens: readers, filters, order, errors for invalid input.
 #include "data/prepare.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ TEST(Prepare, JsonlTextAndFoldersInOrder) {
   EXPECT_NE(events.warnings[0].find("1 of 3 files are not text"), std::string::npos);
 }
 
-TEST(Prepare, FiltersShortDoubleAndHeldOut) {
+TEST(Prepare, FiltersShortDuplicateAndHeldOut) {
   const TemporaryFolder folder;
   const Path in = folder.write(
       "in.jsonl",
@@ -66,11 +66,11 @@ TEST(Prepare, FiltersShortDoubleAndHeldOut) {
   EXPECT_EQ(summary.dropped_short, 1);
   EXPECT_EQ(summary.dropped_duplicate, 1);
   EXPECT_EQ(summary.dropped_held_out, 2);
-  options.filters.exclude_words = 0;  // only whole documents
+  options.filters.exclude_words = 0;  // only whole documents are compared
   EXPECT_EQ(texts_of(options).size(), 3u);
 }
 
-TEST(Prepare, HeldOutTextsWithoutWordsAreWarnedAbout) {
+TEST(Prepare, WarnsAboutHeldOutTextsWithoutWords) {
   const TemporaryFolder folder;
   PrepareOptions options;
   options.inputs = {folder.write("in.txt", "some words").string()};
@@ -81,10 +81,10 @@ TEST(Prepare, HeldOutTextsWithoutWordsAreWarnedAbout) {
       tokenize_documents(options, FakeTokenizer(), events, [](std::vector<TokenId>) {});
   EXPECT_EQ(summary.documents_kept, 1);
   ASSERT_EQ(events.warnings.size(), 1u);
-  EXPECT_NE(events.warnings[0].find("empty.txt holds no words"), std::string::npos);
+  EXPECT_NE(events.warnings[0].find("empty.txt contains no words"), std::string::npos);
 }
 
-TEST(Prepare, TheNumberOfThreadsChangesNothing) {
+TEST(Prepare, IndependentOfNumberOfThreads) {
   const TemporaryFolder folder;
   std::string lines;
   for (int i = 0; i < 5000; ++i) lines += fmt::format("{{\"text\": \"document {}\"}}\n", i % 4000);
@@ -100,7 +100,7 @@ TEST(Prepare, TheNumberOfThreadsChangesNothing) {
   }
 }
 
-TEST(Prepare, BadInputNamesFileAndLineAndLeavesNothing) {
+TEST(Prepare, BadInputNamesLineAndLeavesNoOutput) {
   const TemporaryFolder folder;
   RealFileSystem files;
   NullSink events;
@@ -115,13 +115,13 @@ TEST(Prepare, BadInputNamesFileAndLineAndLeavesNothing) {
   };
   EXPECT_EQ(refuse("{\"text\": \"ok\"}\n{\"text\": \n"),
             "in.jsonl: line 2, column 10: not valid JSON at the end of the text");
-  EXPECT_EQ(refuse("{\"text\": \"ok\"}\n[1]\n"), "in.jsonl: line 2: an object with key 'text' is expected");
+  EXPECT_EQ(refuse("{\"text\": \"ok\"}\n[1]\n"), "in.jsonl: line 2: expected an object with key 'text'");
   EXPECT_EQ(refuse("{\"txt\": \"ok\", \"id\": 1}\n"),
-            "in.jsonl: line 1: no key 'text' (found 'id, txt'); name the right one with --text-key");
-  EXPECT_EQ(refuse("{\"text\": 5}\n"), "in.jsonl: line 1: text must be a text, found '5'");
+            "in.jsonl: line 1: no key 'text' (found 'id, txt'); set --text-key to the key of the text");
+  EXPECT_EQ(refuse("{\"text\": 5}\n"), "in.jsonl: line 1: text must be a string, found '5'");
   EXPECT_NE(refuse("{\"text\": \"\xff\"}\n").find("line 1"), std::string::npos);
   EXPECT_EQ(refuse("{\"text\": \"ok\"}\n{\"text\": \"a\", \"text\": \"b\"}\n"),
-            "in.jsonl: line 2, column 20: key 'text' stands twice in one object");
+            "in.jsonl: line 2, column 20: key 'text' appears twice in one object");
   EXPECT_EQ(refuse(std::string("PK\0\1", 4), "in.zip"),
             "in.zip: not text (a zero byte in its first 8 KiB); expected text in UTF-8 or jsonl");
   refuse("", "in.txt");
@@ -133,7 +133,7 @@ TEST(Prepare, BadInputNamesFileAndLineAndLeavesNothing) {
             std::string::npos);
 }
 
-TEST(Prepare, OpensWhatAUserNames) {
+TEST(Prepare, OpensPrefixesAndTextFiles) {
   const TemporaryFolder folder;
   RealFileSystem files;
   NullSink events;

@@ -1,4 +1,5 @@
-// Samples: every token once an epoch, the same for any split of workers, blends in their weights.
+// Samples: every token is used once per epoch, the result is the same for any split among workers, and blends
+// follow their weights.
 #include "data/samples.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 namespace optimus {
 namespace {
 
-// Documents of the given lengths whose tokens are 0, 1, 2, … in stream order, so that a token is its
+// Documents of the given lengths with the tokens 0, 1, 2, … in stream order, so that each token equals its
 // position.
 std::shared_ptr<const TokenSet> counting_set(const std::vector<int>& lengths) {
   std::vector<TokenId> tokens;
@@ -39,7 +40,7 @@ auto any_lengths() {
                            });
 }
 
-TEST(Samples, StreamPackingUsesEveryTargetExactlyOnceAnEpoch) {
+TEST(Samples, StreamPackingUsesEveryTargetOncePerEpoch) {
   EXPECT_TRUE(rc::check([](std::int64_t seed) {
     const auto lengths = *any_lengths();
     const auto set = counting_set(lengths);
@@ -83,13 +84,13 @@ TEST(Samples, DocumentPackingNeverCrossesADocument) {
   }));
 }
 
-TEST(Samples, AnySplitOfWorkersAndAnyResumeReadTheSame) {
+TEST(Samples, IndependentOfWorkersAndResume) {
   EXPECT_TRUE(rc::check([](std::int64_t seed) {
     const auto set = counting_set({40, 7, 0, 90, 3});
     const SampleOptions options{.sequence_length = 8, .seed = seed};
     const Samples one = whole(set, options), other = whole(set, options);
     const auto n =
-        *rc::gen::inRange<std::int64_t>(0, 1'000'000'000'000);  // a resumed run asks for any number at once
+        *rc::gen::inRange<std::int64_t>(0, 1'000'000'000'000);  // a resumed run may start at any number
     RC_ASSERT(one.read(n).inputs == other.read(n).inputs);
     const int workers = *rc::gen::inRange(1, 9);
     std::multiset<TokenId> together, alone;
@@ -110,11 +111,11 @@ TEST(Samples, EpochsAndSeedsShuffleDifferently) {
     same_epoch += a.read(i).inputs == a.read(i + a.epoch_size()).inputs;
     same_seed += a.read(i).inputs == b.read(i).inputs;
   }
-  EXPECT_LT(same_epoch, 10);  // one is expected of 100
+  EXPECT_LT(same_epoch, 10);  // 1 of 100 is expected
   EXPECT_LT(same_seed, 10);
 }
 
-TEST(Samples, DocumentMaskRestartsPositionsAndDropsTargetsAcross) {
+TEST(Samples, DocumentMaskRestartsPositions) {
   const auto set = counting_set({3, 0, 2, 4});
   const Samples samples = whole(set, {.sequence_length = 8, .mask = DocumentMask::within});
   const Sample sample = samples.read(0);
@@ -124,13 +125,13 @@ TEST(Samples, DocumentMaskRestartsPositionsAndDropsTargetsAcross) {
   EXPECT_EQ(sample.num_counted, 6);
 }
 
-// Without reading a token: what attention will see as wholes.
-TEST(Samples, LengthsAreThoseOfWhatIsRead) {
+// The segment lengths are known without reading tokens.
+TEST(Samples, LengthsMatchSamples) {
   for (const Packing packing : {Packing::stream, Packing::document})
     for (const DocumentMask mask : {DocumentMask::across, DocumentMask::within}) {
       const Samples samples = whole(counting_set({5, 1, 0, 12, 3, 30, 2, 2}),
                                     {.sequence_length = 8, .packing = packing, .mask = mask});
-      EXPECT_EQ(samples.are_alike(), packing == Packing::stream && mask == DocumentMask::across);
+      EXPECT_EQ(samples.have_equal_lengths(), packing == Packing::stream && mask == DocumentMask::across);
       for (std::int64_t n = 0; n < 2 * samples.epoch_size(); ++n) {
         const Sample sample = samples.read(n);
         std::vector<std::int64_t> lengths;
@@ -143,7 +144,7 @@ TEST(Samples, LengthsAreThoseOfWhatIsRead) {
     }
 }
 
-TEST(Samples, BlendsFollowTheirWeightsAndLoseNothing) {
+TEST(Samples, BlendsFollowWeightsWithoutGaps) {
   EXPECT_TRUE(rc::check([] {
     const auto weights = *rc::gen::nonEmpty(rc::gen::container<std::vector<double>>(
         rc::gen::map(rc::gen::inRange(1, 100), [](int n) { return n / 10.0; })));
@@ -155,28 +156,29 @@ TEST(Samples, BlendsFollowTheirWeightsAndLoseNothing) {
     std::vector<std::int64_t> count(weights.size());
     const std::int64_t n = 2000;
     for (std::int64_t i = 0; i < n; ++i) {
-      const auto [part, index] = samples.deal(i);
-      RC_ASSERT(index == count[part]++);  // numbered without gaps
+      const auto [part, index] = samples.source_of(i);
+      RC_ASSERT(index == count[part]++);  // consecutive numbers within each part
     }
-    // Each level of dealing rounds down once, by less than 1, and passes that on to the later parts. A share that
-    // is a whole number of samples may fall below it by the rounding of the share itself, hence the last term:
-    // counts to 2,000 in doubles are good to 2,000 * 2^-52 < 1e-12.
+    // Each level of the assignment rounds down once, by less than 1, and passes the difference to the later
+    // parts. The last term covers the rounding of the share itself, which matters if a share is an integer
+    // number of samples: counts up to 2,000 in doubles are accurate to 2,000 * 2^-52 < 1e-12.
     for (std::size_t p = 0; p < weights.size(); ++p)
       RC_ASSERT(std::abs(static_cast<double>(count[p]) - n * weights[p] / total) <=
                 1.0 + static_cast<double>(p) + 1e-9);
   }));
 }
 
-TEST(Samples, ValidationIsTheTailCutAtADocument) {
+TEST(Samples, ValidationSplitPrefersDocumentStart) {
   const auto set = counting_set({50, 42, 8});
   const Split split = split_for_validation(set, 0.1);
-  EXPECT_EQ(split.training.end, 92);  // 90 was asked; the document starts at 92
+  EXPECT_EQ(split.training.end, 92);  // 90 was requested; the next document starts at 92
   EXPECT_EQ(split.validation.begin, 92);
-  EXPECT_EQ(split_for_validation(counting_set({100}), 0.1).validation.begin, 90);  // one document: cut inside
+  // a single document is split
+  EXPECT_EQ(split_for_validation(counting_set({100}), 0.1).validation.begin, 90);
   EXPECT_EQ(split_for_validation(set, 0).validation.begin, 100);
 }
 
-TEST(Samples, MaskingIsKeyedAndFollowsItsRates) {
+TEST(Samples, MaskingIsDeterministicWithCorrectRates) {
   const auto set = counting_set({20'000});
   MaskingOptions masking{.mask_token = 999'999, .vocab_size = kVocab, .special_tokens = {5, 999'999}};
   const Samples samples({{{set, 0, 20'000}, 1.0}}, {.sequence_length = 100}, kVocab, masking);
@@ -192,15 +194,15 @@ TEST(Samples, MaskingIsKeyedAndFollowsItsRates) {
       ++chosen, masked += sample.inputs[p] == 999'999, kept += sample.inputs[p] == sample.targets[p];
     }
   }
-  // Five standard deviations of the binomials.
+  // The tolerances are five standard deviations of the binomial distributions.
   EXPECT_NEAR(static_cast<double>(chosen), 3000, 5 * std::sqrt(20'000 * 0.15 * 0.85));
   EXPECT_NEAR(static_cast<double>(masked), 0.8 * static_cast<double>(chosen), 5 * std::sqrt(3000 * 0.16));
   EXPECT_NEAR(static_cast<double>(kept), 0.1 * static_cast<double>(chosen), 5 * std::sqrt(3000 * 0.09));
 }
 
-TEST(Samples, RefusesWhatCannotBeTrainedOn) {
+TEST(Samples, RejectsUnusableData) {
   const auto set = counting_set({10});
-  EXPECT_NE(message_of([&] { whole(counting_set({1}), {.sequence_length = 4}); }).find("holds 1 tokens"),
+  EXPECT_NE(message_of([&] { whole(counting_set({1}), {.sequence_length = 4}); }).find("contains 1 tokens"),
             std::string::npos);
   EXPECT_NE(message_of([&] { whole(set, {.sequence_length = 0}); }).find("--seq"), std::string::npos);
   EXPECT_NE(message_of([&] {

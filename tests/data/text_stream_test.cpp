@@ -1,4 +1,4 @@
-// Text shown token by token is the text of all tokens, and never harms a terminal.
+// Text shown token by token equals the text of all tokens and contains no terminal control characters.
 #include "data/text_stream.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ std::string streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& ids
   return all + stream.finish();
 }
 
-TEST(TextStream, CharactersOfSeveralBytesComeWhole) {
+TEST(TextStream, EmitsWholeCharacters) {
   const auto bytes = byte_tokenizer();
   TextStream stream(*bytes);
   EXPECT_EQ(stream.push('a'), "a");
@@ -36,7 +36,7 @@ TEST(TextStream, CharactersOfSeveralBytesComeWhole) {
   EXPECT_EQ(stream.finish(), "");
 }
 
-TEST(TextStream, PiecesJoinToTheWholeText) {
+TEST(TextStream, PiecesConcatenateToWholeText) {
   const std::string text = "hello  héllo w\u00f6rld \u6f22\u5b57 \U0001F600, \"hello\"\tand\nmore";
   std::vector<std::unique_ptr<Tokenizer>> all;
   all.push_back(byte_tokenizer());
@@ -47,7 +47,7 @@ TEST(TextStream, PiecesJoinToTheWholeText) {
   }
 }
 
-TEST(TextStream, AnyBytesGiveValidTextWithoutControls) {
+TEST(TextStream, AnyBytesYieldPrintableText) {
   const auto bytes = byte_tokenizer();
   EXPECT_TRUE(rc::check([&](const std::vector<std::uint8_t>& any) {
     const std::string text = streamed(*bytes, {any.begin(), any.end()});
@@ -56,11 +56,11 @@ TEST(TextStream, AnyBytesGiveValidTextWithoutControls) {
   }));
 }
 
-TEST(Printable, LosesWhatSteersATerminal) {
+TEST(Printable, RemovesTerminalControls) {
   EXPECT_EQ(printable("a\x1b[31mb\r\x07\x7f\tc\n"), "a[31mb\tc\n");
   EXPECT_EQ(printable("a\xC2\x9B"
                       "31m"),
-            "a31m");  // the same escape as one character
+            "a31m");  // the same escape sequence as one character
   EXPECT_EQ(printable("\xC2\xA0\xFF"), "\xC2\xA0\uFFFD");
 }
 

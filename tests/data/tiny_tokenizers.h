@@ -1,5 +1,5 @@
-// Tokenizer files of a few tokens, for tests and fuzzers. Each is a complete tokenizer.json as a JSON value,
-// so that a test can change one field and print it.
+// Tokenizer files with a few tokens, for tests and fuzzers. Each is a complete tokenizer.json as a JSON
+// value, so that a test can change one field and serialize it.
 #pragma once
 
 #include <string>
@@ -16,10 +16,10 @@ inline Json added_token(int id, const std::string& content, bool special = true)
           {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
-// A merge in the newer notation. (Braces alone would make an object.)
+// A merge in the newer notation. (A braced list of two strings would become a JSON object.)
 inline Json pair(const char* left, const char* right) { return Json::array({left, right}); }
 
-// All 256 bytes (ids 0-255), the merges, then "<|endoftext|>". The merges are written in the byte-level
+// All 256 bytes (ids 0-255), then the merges, then "<|endoftext|>". The merges are written in the byte-level
 // alphabet.
 inline Json byte_level_json(const std::vector<std::pair<std::string, std::string>>& merges) {
   Json vocab = Json::object(), list = Json::array();
@@ -45,12 +45,12 @@ inline Json byte_level_json(const std::vector<std::pair<std::string, std::string
           {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"vocab", vocab}, {"merges", list}}}};
 }
 
-// h e l o … with "hello" (258 … 261), " hello" (262) and "Ġw" (263).
+// Merges that form "hello" (ids 258 … 261), " hello" (262) and " w" (263).
 inline Json hello_json() {
   return byte_level_json({{"h", "e"}, {"l", "l"}, {"he", "ll"}, {"hell", "o"}, {"Ġ", "hello"}, {"Ġ", "w"}});
 }
 
-// [UNK] [CLS] [SEP] [MASK] and a few pieces of words; lower-cases and strips accents.
+// [UNK] [CLS] [SEP] [MASK] and a few word pieces; lower-cases and strips accents.
 inline Json bert_json() {
   Json vocab = Json::object();
   int next = 0;
@@ -90,7 +90,8 @@ inline Json bert_json() {
         {"vocab", vocab}}}};
 }
 
-// Characters, ▁ for spaces, a token for each byte: Llama 2's way. <unk> <s> </s> are 0 1 2, bytes 3 … 258.
+// The scheme of Llama 2: characters, ▁ for spaces, a token for each byte. <unk> <s> </s> are 0 1 2, the bytes
+// 3 … 258.
 inline Json llama2_json() {
   Json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
   int next = 3;

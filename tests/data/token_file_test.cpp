@@ -1,4 +1,5 @@
-// Megatron's token files and llm.c's shards: round trips, odd but valid files, hostile ones, failing disks.
+// Megatron's token files and llm.c's shards: round trips, unusual but valid files, malicious files, disk
+// failures.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -58,17 +59,17 @@ TEST(MegatronFile, RoundTripsBothTypes) {
   EXPECT_EQ(token_type_for(65'500), TokenType::int32);
 }
 
-TEST(MegatronFile, SequencesMayLieAnywhereAndFormDocuments) {
+TEST(MegatronFile, SequencesMayBeInAnyOrder) {
   const TemporaryFolder folder;
   folder.write("t.bin", packed<std::uint16_t, std::uint16_t, std::uint16_t, std::uint16_t>(10, 11, 12, 13));
-  // Three sequences, stored backwards; the first document has two of them.
+  // Three sequences, stored in reverse order; the first document consists of two of them.
   folder.write("t.idx", header(3, 3) + packed(1, 1, 2) +
                             packed(std::int64_t{6}, std::int64_t{4}, std::int64_t{0}) +
                             packed(std::int64_t{0}, std::int64_t{2}, std::int64_t{3}));
   EXPECT_EQ(read_all(*open_megatron(folder / "t")), (Documents{{13, 12}, {10, 11}}));
 }
 
-TEST(MegatronFile, HostileIndexesAreRefusedInOneLine) {
+TEST(MegatronFile, RejectsMaliciousIndexes) {
   const TemporaryFolder folder;
   folder.write("t.bin", std::string(8, '\0'));
   const auto refuse = [&](const std::string& index) {
@@ -102,7 +103,7 @@ TEST(MegatronFile, HostileIndexesAreRefusedInOneLine) {
   EXPECT_NE(message_of([&] { open_megatron(folder / "t"); }).find("t.bin: No such file"), std::string::npos);
 }
 
-TEST(MegatronFile, AFullDiskLeavesNoPairThatOpens) {
+TEST(MegatronFile, FullDiskLeavesNoMixedPair) {
   for (int calls = 0; calls < 12; ++calls) {
     const TemporaryFolder folder;
     write(folder / "t", {{1, 2, 3}}, TokenType::uint16);
@@ -116,7 +117,7 @@ TEST(MegatronFile, AFullDiskLeavesNoPairThatOpens) {
     };
     const Outcome<void> done = attempt();
     EXPECT_EQ(!done, files.has_failed());
-    // Either the old pair, or none, or (when only the last sync failed) the new one: never a mixture.
+    // The old pair, no pair, or (if only the last sync failed) the new pair remains, never a mixture.
     if (std::filesystem::exists(folder / "t.idx")) {
       const auto tokens = open_megatron(folder / "t")->num_tokens();
       EXPECT_TRUE(tokens == 3 || tokens == 2 << 20) << tokens;
@@ -142,8 +143,9 @@ TEST(LlmcFile, ReadsShardsAsOneStream) {
   EXPECT_EQ(read_all(*open_llmc({c})), (Documents{{128000}}));
   EXPECT_NE(message_of([&] { open_llmc({a, c}); }).find("uint32"), std::string::npos);
   const Path lying = folder.write("d.bin", shard(20240520, 1, 4, words(1)));
-  EXPECT_NE(message_of([&] { open_llmc({lying}); }).find("4 tokens announced, but the file has room for 1"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of([&] { open_llmc({lying}); }).find("the header specifies 4 tokens, but the file contains 1"),
+      std::string::npos);
   const Path old = folder.write("e.bin", shard(20240520, 9, 0, ""));
   EXPECT_NE(message_of([&] { open_llmc({old}); }).find("version 9"), std::string::npos);
 }

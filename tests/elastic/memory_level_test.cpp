@@ -17,7 +17,7 @@ struct MemoryLevelTest : testing::Test {
   RealFileSystem files;
 };
 
-TEST_F(MemoryLevelTest, IsMadeOnceAndRemoved) {
+TEST_F(MemoryLevelTest, IsCreatedOnceAndRemoved) {
   EXPECT_FALSE(find_memory_level(run));
   const Path made = make_memory_level(files, run, base, {Bytes(1000)});
   EXPECT_EQ(made.parent_path(), base);
@@ -28,10 +28,10 @@ TEST_F(MemoryLevelTest, IsMadeOnceAndRemoved) {
   EXPECT_FALSE(find_memory_level(run));
   EXPECT_TRUE(std::filesystem::is_empty(base));
   EXPECT_TRUE(std::filesystem::is_empty(run));
-  EXPECT_TRUE(remove_memory_level(files, run));  // of a run that has none
+  EXPECT_TRUE(remove_memory_level(files, run));  // of a run without a memory level
 }
 
-TEST_F(MemoryLevelTest, IsNotSharedWithACopyOfTheRun) {
+TEST_F(MemoryLevelTest, CopyOfRunDoesNotShareMemory) {
   const Path made = make_memory_level(files, run, base, {Bytes(1000)});
   std::filesystem::copy(run, folder / "copy");
   EXPECT_FALSE(find_memory_level(folder / "copy"));
@@ -39,16 +39,16 @@ TEST_F(MemoryLevelTest, IsNotSharedWithACopyOfTheRun) {
   EXPECT_TRUE(std::filesystem::exists(made));
 }
 
-TEST_F(MemoryLevelTest, OfAnotherOwnerIsNotTaken) {
+TEST_F(MemoryLevelTest, RejectsFolderOfAnotherOwner) {
   const Path made = make_memory_level(files, run, base, {Bytes(1000)});
   std::filesystem::permissions(made,
-                               std::filesystem::perms::all);  // as somebody who wants others to write there
+                               std::filesystem::perms::all);  // simulates a world-writable folder
   EXPECT_FALSE(find_memory_level(run));
   std::filesystem::permissions(made, std::filesystem::perms::owner_all);
   EXPECT_TRUE(find_memory_level(run));
 }
 
-TEST_F(MemoryLevelTest, RefusesWhatHasNoRoom) {
+TEST_F(MemoryLevelTest, RejectsFolderWithoutSpace) {
   EXPECT_THROW(make_memory_level(files, run, base, {Bytes(std::int64_t{1} << 60)}), UserError);
   EXPECT_THROW(make_memory_level(files, run, folder / "nothing", {Bytes(1)}), UserError);
   EXPECT_TRUE(std::filesystem::is_empty(base));

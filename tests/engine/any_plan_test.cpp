@@ -1,5 +1,6 @@
-// Parallel = equal for any plan: uneven stages, layers of a stage that are split differently, several pipelines of different
-// depth and width, micro-batches of different size, worlds of any number. See parallel_test.cpp for plans of equal stages.
+// Any plan trains like one device: uneven stages, layers of a stage that are split differently, several
+// pipelines of different depth and width, micro-batches of different sizes, any number of ranks. See
+// parallel_test.cpp for plans with equal stages.
 #include <rapidcheck.h>
 
 #include <cstdlib>
@@ -13,7 +14,8 @@
 namespace optimus {
 namespace {
 
-// What the engine refuses is taken out: offloaded state, and two splits of an embedding that both ends of one stage share.
+// Removes what the engine does not support: offloaded state, and different splits of an embedding that both
+// ends of one stage share.
 void make_runnable(Plan& plan) {
   for (Pipeline& pipeline : plan.pipelines)
     for (Stage& stage : pipeline.stages) {
@@ -32,11 +34,11 @@ Plan random_plan_for(const ModelSpec& model, int most_devices) {
     if (is_asynchronous(plan.schedule) || num_devices(plan) > most_devices || num_devices(plan) < 2) continue;
     plan.sequence_length = kLength, plan.precision = plan.accumulators = Precision::fp64;
     make_runnable(plan);
-    if (!problem_in(plan, model)) return plan;  // tp may be more than there are heads
+    if (!find_problem(plan, model)) return plan;  // tp may exceed the number of heads
   }
 }
 
-TEST(AnyPlan, LearnsWhatOneDeviceLearns) {
+TEST(AnyPlan, MatchesOneDevice) {
   const std::vector<std::string> presets = {"gpt2", "llama3-8b", "qwen3-0.6b", "bert-base"};
   EXPECT_TRUE(holds("plans", 40, [&] {
     if (testing::Test::HasFailure()) return;
@@ -51,8 +53,8 @@ TEST(AnyPlan, LearnsWhatOneDeviceLearns) {
   }));
 }
 
-// One plan, as the test above prints those that fail.
-TEST(AnyPlan, Given) {
+// Runs one plan, in the form in which the test above prints failing plans.
+TEST(AnyPlan, RunsPlanFromEnvironment) {
   const char* const given = std::getenv("OPTIMUS_PLAN");
   if (given == nullptr) GTEST_SKIP() << "no plan in $OPTIMUS_PLAN";
   std::istringstream words(given);

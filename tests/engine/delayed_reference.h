@@ -1,6 +1,7 @@
-// What an asynchronous schedule should learn, composed on one device in plain double: which weights each forward and backward saw
-// is told by the stages' orders, gradients by the engine on one device (PipeDream: forward and backward have the same weights) or by
-// autograd (PipeMare: they differ). Read next: asynchronous_test.cpp.
+// The expected result of an asynchronous schedule, computed on one device in double precision. The order of
+// the stages determines which weights each forward and backward used. Gradients come from the engine on one
+// device (PipeDream: forward and backward use the same weights) or from autograd (PipeMare: they differ).
+// Read next: asynchronous_test.cpp.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -13,10 +14,11 @@ namespace optimus {
 
 using Values = std::map<std::string, std::vector<double>>;
 
-// Updates of a stage before each micro-batch's forward and before its backward, counted in its order.
+// The numbers of updates of a stage before each micro-batch's forward and before its backward, in the order
+// of the schedule.
 struct Counts {
   std::vector<int> before_forward, before_backward;
-  int most() const {  // between the two
+  int most() const {  // the largest number between the two
     int result = 0;
     for (std::size_t m = 0; m < before_forward.size(); ++m)
       result = std::max(result, before_backward[m] - before_forward[m]);
@@ -55,7 +57,8 @@ using Differentiate =
     std::function<Gradient(const Values& forward, const Values& backward, const std::vector<Sample>&,
                            std::int64_t step, std::int64_t first)>;
 
-// One device, in plain double, that follows the stages' orders. Reads nothing of the plan but stages and micro-batches.
+// Trains on one device, in double precision, with the delays of the stages. Uses only the stages and
+// micro-batches of the plan.
 class Reference {
  public:
   Reference(const ModelSpec& model, const Plan& plan, const UpdateOptions& update,
@@ -68,14 +71,14 @@ class Reference {
       counts_.push_back(count_updates(plan, s));
   }
 
-  Learned train(Values start, const Course& course) {
+  TrainingResult train(Values start, const TrainingSetup& setup) {
     learned_.tensors = std::move(start);
-    for (int step = 0; step < course.steps; ++step) train_step(step, course);
+    for (int step = 0; step < setup.steps; ++step) train_step(step, setup);
     return std::move(learned_);
   }
 
  private:
-  void train_step(int step, const Course& course) {
+  void train_step(int step, const TrainingSetup& setup) {
     versions_ = {learned_.tensors};
     double losses = 0, squares = 0;
     std::int64_t counted = 0, first = step * plan_.batch;
@@ -89,7 +92,7 @@ class Reference {
         backward[tensor.name] =
             plan_.schedule == Schedule::pipedream ? forward[tensor.name] : corrected(tensor, m);
       }
-      Gradient gradient = differentiate_(forward, backward, course.samples(first, size), step, first);
+      Gradient gradient = differentiate_(forward, backward, setup.samples(first, size), step, first);
       first += size;
       losses += gradient.loss_sum, counted += gradient.num_counted;
       if (gradient.num_counted > 0) {
@@ -116,7 +119,7 @@ class Reference {
     return weights;
   }
 
-  // AdamW on the newest weights. Returns the square of the mean gradient's norm.
+  // AdamW on the newest weights. Returns the squared norm of the mean gradient.
   double update(const Gradient& gradient) {
     const double k = num_updates_++;
     double squares = 0;
@@ -150,13 +153,13 @@ class Reference {
   const Differentiate differentiate_;
   const std::vector<LogicalTensor> tensors_;
   std::vector<Counts> counts_;  // [stage]
-  Learned learned_;
-  std::vector<Values> versions_;  // of the step, by the number of updates
+  TrainingResult learned_;
+  std::vector<Values> versions_;  // of the step, by number of updates
   Values first_, second_, velocities_;
   double num_updates_ = 0;
 };
 
-// The engine on one device; its backward has the weights of its forward.
+// The engine on one device; its backward uses the weights of its forward.
 class OneDevice {
  public:
   explicit OneDevice(const ModelSpec& model) : model_(model) {}
@@ -164,8 +167,8 @@ class OneDevice {
   Gradient operator()(const Values& weights, const std::vector<Sample>& samples, std::int64_t step,
                       std::int64_t first) {
     const auto size = static_cast<int>(samples.size());
-    std::unique_ptr<Made>& made = made_[size];
-    if (made == nullptr) made = std::make_unique<Made>(model_, size);
+    std::unique_ptr<OneDeviceEngine>& made = engines_[size];
+    if (made == nullptr) made = std::make_unique<OneDeviceEngine>(model_, size);
     for (const auto& [name, values] : weights) made->parameters.set(name, std::span<const double>(values));
     const StepReport report = value_or_throw(made->engine.train_step(
         make_batch(samples, made->plan, step, first), {.learning_rate = 0, .clip = 0}));
@@ -177,8 +180,8 @@ class OneDevice {
   }
 
  private:
-  struct Made {
-    Made(const ModelSpec& model, int size)
+  struct OneDeviceEngine {
+    OneDeviceEngine(const ModelSpec& model, int size)
         : plan(uniform_plan(
               model,
               {.microbatch = size, .batch = size, .sequence_length = kLength, .precision = Precision::fp64})),
@@ -189,11 +192,12 @@ class OneDevice {
     Engine engine;
   };
   const ModelSpec model_;
-  std::map<int, std::unique_ptr<Made>> made_;  // by sequences
+  std::map<int, std::unique_ptr<OneDeviceEngine>> engines_;  // by number of sequences
 };
 
-// GPT-2 by autograd, without dropout and padding. Values are those of the forward's weights, gradients pass through the backward's:
-// each use of a weight is the backward's plus the constant that is missing.
+// GPT-2 by autograd, without dropout and padding. Values are computed with the forward's weights, and
+// gradients flow through the backward's: each use of a weight is the backward's weight plus a constant that
+// makes up the difference.
 class TwoWeights {
  public:
   TwoWeights(const ModelSpec& model, const Values& forward, const Values& backward) : model_(model) {
@@ -250,8 +254,8 @@ class TwoWeights {
     return linear(attended.transpose(0, 1).reshape({x.size(0), -1}), of + "out");
   }
   at::Tensor norm(const at::Tensor& x, const std::string& name) const {
-    const at::Tensor centred = x - x.mean(-1, true);
-    const at::Tensor unit = centred * (centred.square().mean(-1, true) + model_.norm_eps).rsqrt();
+    const at::Tensor centered = x - x.mean(-1, true);
+    const at::Tensor unit = centered * (centered.square().mean(-1, true) + model_.norm_eps).rsqrt();
     return unit * leaf(name + ".weight") + unit.detach() * gap(name + ".weight") + constant(name + ".bias");
   }
   at::Tensor linear(const at::Tensor& x, const std::string& name) const {

@@ -1,5 +1,6 @@
-// The engine as a whole, on the processor or on the device of test_device.h: what does not change what is learned, what is skipped, what is allocated. Whether it
-// learns the right thing is asked of transformers: tests/parity/engine_parity.py.
+// The engine as a whole, on the CPU or on the device of test_device.h: what must not change the training
+// result, what is skipped, what is allocated. tests/parity/engine_parity.py compares training results with
+// transformers.
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +29,7 @@ Plan plan_of(const ModelSpec& model, int microbatch, Precision precision = Preci
   return uniform_plan(model, shape);
 }
 
-// Sequences of different lengths, so that padding is there.
+// Sequences of different lengths, so that there is padding.
 std::vector<Sample> samples(std::int64_t first, std::int64_t vocab) {
   std::vector<Sample> result;
   for (std::int64_t s = first; s < first + 6; ++s) {
@@ -68,8 +69,9 @@ Curve train(const ModelSpec& model, const Plan& plan, int steps, double rate = 1
   return curve;
 }
 
-// Bits are the same on a processor. On a GPU some sums (of embeddings' gradients) take no fixed order: fp64 rounding, as below.
-double of_recompute() { return test_device().is_cuda() ? 1e-9 : 0; }
+// Results are bit-identical on a CPU. On a GPU some sums (of embedding gradients) have no fixed order: fp64
+// rounding, as below.
+double recompute_tolerance() { return test_device().is_cuda() ? 1e-9 : 0; }
 
 void expect_same(const Curve& a, const Curve& b, double tolerance) {
   ASSERT_EQ(a.losses.size(), b.losses.size());
@@ -85,39 +87,40 @@ TEST(Engine, DropoutMasksDoNotDependOnMicrobatchesOrRecompute) {
     const Curve without = train(model, plan_of(model, 6), 5);
     model.embedding_dropout = model.hidden_dropout = model.attention_dropout = 0.2;
     const Curve whole = train(model, plan_of(model, 6), 5);
-    // Sums in another order: fp64, five steps of AdamW at a high rate.
+    // Sums in a different order: fp64, five steps of AdamW at a high learning rate.
     expect_same(whole, train(model, plan_of(model, 1), 5), 1e-9);
     expect_same(whole, train(model, plan_of(model, 4), 5), 1e-9);
     expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::selective), 5),
-                of_recompute());
+                recompute_tolerance());
     expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::full), 5),
-                of_recompute());
+                recompute_tolerance());
     expect_same(whole, train(model, plan_of(model, 6, Precision::fp64, RecomputeMode::full, 2), 5),
-                of_recompute());
+                recompute_tolerance());
     EXPECT_GT(std::abs(whole.losses[0] - without.losses[0]), 1e-4) << preset;
   }
 }
 
-TEST(Engine, NarrowTypesFollowTheWideOne) {
+TEST(Engine, SixteenBitTypesMatchFp32) {
   const ModelSpec model = small("gpt2");
-  constexpr double kRate = 1e-3;  // small: rounding must not be blown up by what is learned from it
+  constexpr double kRate = 1e-3;  // small, so that training does not amplify rounding errors
   const Curve wide = train(model, plan_of(model, 3, Precision::fp32), 20, kRate);
   EXPECT_LT(wide.losses.back(), wide.losses.front() - 0.1);
   for (const Precision precision : {Precision::bf16, Precision::fp16}) {
     const Curve narrow = train(model, plan_of(model, 3, precision), 20, kRate);
-    // bf16 rounds by 2^-9, and a loss of 4 hangs on a stream that was rounded a dozen times: 4 * 12 * 2^-9 = 0.09 at worst.
+    // bf16 rounds by 2^-9, and a loss of 4 depends on a residual stream that was rounded a dozen times: at
+    // most 4 * 12 * 2^-9 = 0.09.
     for (std::size_t i = 0; i < wide.losses.size(); ++i)
       EXPECT_NEAR(narrow.losses[i], wide.losses[i], 0.09) << text(precision) << " step " << i;
   }
 }
 
-TEST(Engine, AStepThatIsNotFiniteChangesNothing) {
+TEST(Engine, NonFiniteStepChangesNothing) {
   const ModelSpec model = small("gpt2");
   const Plan plan = plan_of(model, 6, Precision::fp16);
   Parameters parameters(plan, model, 0, test_device());
   parameters.initialize(5);
   Engine engine(plan, model, parameters, {.device = test_device()});
-  engine.loss_scale.value = 0x1p40;  // gradients of fp16 overflow
+  engine.loss_scale.value = 0x1p40;  // fp16 gradients overflow
   const std::vector<double> before = parameters.get("layers.1.mlp.up.weight", &BlockState::masters);
   const Batch batch = make_batch(samples(0, model.vocab), plan, 0, 0);
   const StepReport skipped = engine.train_step(batch, {.learning_rate = 1e-2}).value();
@@ -132,7 +135,7 @@ TEST(Engine, AStepThatIsNotFiniteChangesNothing) {
   EXPECT_NE(parameters.get("layers.1.mlp.up.weight", &BlockState::masters), before);
 }
 
-TEST(Engine, LossScaleGrowsAfterGoodStepsAndHalvesAfterBadOnes) {
+TEST(Engine, LossScaleGrowsAfterGoodStepsAndHalvesAfterOverflow) {
   LossScale scale{.value = 65536};
   scale.update(false);
   EXPECT_EQ(scale.value, 32768);
@@ -142,13 +145,13 @@ TEST(Engine, LossScaleGrowsAfterGoodStepsAndHalvesAfterBadOnes) {
   EXPECT_EQ(scale.value, 1);
 }
 
-// Seen: the allocator's peak over construction and three steps; predicted: from the plan alone.
-TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
+// Measured: the allocator's peak during construction and three steps. Predicted: from the plan alone.
+TEST(Engine, PredictedMemoryMatchesAllocation) {
   for (const char* preset : {"gpt2", "llama3-8b", "bert-base"})
     for (const auto& [mode, layers] :
          {std::pair(RecomputeMode::none, 1), std::pair(RecomputeMode::selective, 1),
           std::pair(RecomputeMode::full, 1), std::pair(RecomputeMode::full, 3)}) {
-      // On a GPU large enough that libraries' workspaces (about 64 MiB) are a small part.
+      // On a GPU the model is large enough that library workspaces (about 64 MiB) are a small part.
       const std::int64_t scale = test_device().is_cuda() ? 6 : 1;
       ModelSpec model = with_overrides(open_model(preset), {.layers = 4,
                                                             .hidden = 256 * scale,
@@ -161,7 +164,7 @@ TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
       shape.strategy.recompute = mode, shape.strategy.recompute_layers = layers;
       const Plan plan = uniform_plan(model, shape);
       const Bytes predicted = predicted_memory(plan, model, 0, test_device());
-      const double tolerance = test_device().is_cuda() ? 0.05 : 0.02;  // of the requirement
+      const double tolerance = test_device().is_cuda() ? 0.05 : 0.02;  // relative to the specified accuracy
       MemoryWatch memory;
       {
         Parameters parameters(plan, model, 0, test_device());
@@ -178,7 +181,7 @@ TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
         memory.take_largest();
         engine.train_step(batch, {.learning_rate = 1e-3}).value();
         engine.train_step(batch, {.learning_rate = 1e-3}).value();
-        // A steady step takes nothing worth the name: less than one activation of 256 tokens.
+        // A later step allocates almost nothing: less than one activation of 256 tokens.
         EXPECT_LT(memory.take_largest(), 256 * 256 * 4) << preset << " " << text(mode);
       }
       EXPECT_NEAR(static_cast<double>(memory.peak()), static_cast<double>(predicted.value),
@@ -187,7 +190,7 @@ TEST(Engine, PredictedMemoryIsWhatIsAllocated) {
     }
 }
 
-TEST(Engine, GeneratesWhatItsLogitsSay) {
+TEST(Engine, GeneratesMostLikelyTokens) {
   const ModelSpec model = small("llama3-8b");
   const Plan plan = plan_of(model, 6);
   Parameters parameters(plan, model, 0, test_device());
@@ -196,7 +199,7 @@ TEST(Engine, GeneratesWhatItsLogitsSay) {
   const std::vector<std::int64_t> ids =
       generate(model, Precision::fp64, parameters, test_device(), prompt, {.num_tokens = 12});
   ASSERT_EQ(ids.size(), 12u);
-  // Without a cache: each token is the likeliest behind all before it.
+  // Without a cache: each token is the most likely one after all previous tokens.
   std::vector<std::int64_t> all = prompt;
   for (const std::int64_t id : ids) {
     const Plan whole = uniform_plan(
@@ -219,7 +222,7 @@ TEST(Engine, GeneratesWhatItsLogitsSay) {
       UserError);
 }
 
-TEST(Engine, GeneratesAsAskedFor) {
+TEST(Engine, GenerationFollowsOptions) {
   const ModelSpec model = small("gpt2");  // 40 positions
   Parameters parameters(plan_of(model, 6), model, 0, test_device());
   parameters.initialize(5);
@@ -229,7 +232,7 @@ TEST(Engine, GeneratesAsAskedFor) {
   const std::vector<std::int64_t> greedy = ask({.num_tokens = 38});  // the last token needs no position
   EXPECT_EQ(greedy.size(), 38u);
   EXPECT_THROW(ask({.num_tokens = 39}), UserError);
-  // So small a share of the chances that only the likeliest token is left.
+  // The probability mass is so small that only the most likely token remains.
   EXPECT_EQ(ask({.num_tokens = 20, .temperature = 1, .seed = 4, .top_p = 1e-9}),
             std::vector(greedy.begin(), greedy.begin() + 20));
   EXPECT_EQ(ask({.num_tokens = 20, .temperature = 2, .seed = 4}),
@@ -247,11 +250,12 @@ TEST(Engine, GeneratesAsAskedFor) {
   EXPECT_EQ(seen, ended);
 }
 
-TEST(Engine, WeightsAloneAreEnoughForAForward) {
+TEST(Engine, ForwardNeedsOnlyWeights) {
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
     const ModelSpec model = small("llama3-8b");
     const Plan plan = plan_of(model, 6, precision);
-    Parameters whole(plan, model, 0, test_device()), weights(plan, model, 0, test_device(), Keeping::weights);
+    Parameters whole(plan, model, 0, test_device()),
+        weights(plan, model, 0, test_device(), StorageMode::weights);
     whole.initialize(5), weights.initialize(5);
     EXPECT_LT(weights.bytes().value * 3, whole.bytes().value);
     const Batch batch = make_batch(samples(0, model.vocab), plan, 0, 0);
@@ -266,9 +270,10 @@ TEST(Engine, WeightsAloneAreEnoughForAForward) {
   }
 }
 
-TEST(Engine, DocumentsThatMustNotSeeEachOtherDoNot) {
+TEST(Engine, SeparateDocumentsDoNotAttendToEachOther) {
   const ModelSpec model = small("llama3-8b");
-  // Two documents in one sequence, positions from 0 in each, against the same two as sequences of their own.
+  // Two documents in one sequence, with positions from 0 in each, compared with the same documents as
+  // separate sequences.
   const auto sample = [&](std::int64_t from, std::int64_t to) {
     Sample result;
     for (std::int64_t i = from; i < to; ++i) {

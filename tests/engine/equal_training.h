@@ -1,5 +1,5 @@
-// What tests of parallel training share: small models with dropout, samples with padding, a plan trained by ranks as threads, and
-// what one device learns beside it.
+// Shared by tests of parallel training: small models with dropout, samples with padding, training of a plan
+// by ranks as threads, and the comparison with training on one device.
 #pragma once
 
 #include <ATen/ops/from_blob.h>
@@ -41,10 +41,10 @@ inline ModelSpec model_of(const std::string& preset, std::int64_t heads, std::in
 
 struct SampleKinds {
   bool is_padded = true;       // one in three is shorter
-  bool has_uncounted = false;  // one in seven has nothing that counts
+  bool has_uncounted = false;  // one in seven has no counted targets
 };
-inline std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, std::int64_t vocab,
-                                      const SampleKinds& kinds = {}) {
+inline std::vector<Sample> make_samples(std::int64_t first, std::int64_t count, std::int64_t vocab,
+                                        const SampleKinds& kinds = {}) {
   std::vector<Sample> result;
   for (std::int64_t s = first; s < first + count; ++s) {
     const std::int64_t length = kinds.is_padded && s % 3 == 2 ? 9 : kLength;
@@ -63,15 +63,15 @@ inline std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, st
   return result;
 }
 
-// What was learned: losses and norms of the steps, and the whole masters, put together from whoever holds which part.
-struct Learned {
+// The result of a training: losses and norms of the steps, and the whole masters, assembled from all ranks.
+struct TrainingResult {
   std::vector<double> losses, norms;
   double evaluated = 0;
   NoiseScale noise{};
   std::map<std::string, std::vector<double>> tensors;
 };
 
-inline void put(const Parameters& parameters, Learned& learned) {
+inline void collect_tensors(const Parameters& parameters, TrainingResult& learned) {
   for (const LogicalTensor& tensor : parameters.tensors()) {
     const at::Tensor view = parameters.master(tensor.name);
     if (!view.defined() || view.numel() == 0) continue;
@@ -86,30 +86,30 @@ inline void put(const Parameters& parameters, Learned& learned) {
   }
 }
 
-// What ranks train with: the samples of a step, and what to do in it.
-struct Course {
+// The settings of a training: the samples and options of each step.
+struct TrainingSetup {
   std::function<std::vector<Sample>(std::int64_t first, std::int64_t count)> samples{};
-  UpdateOptions update{.learning_rate = 1e-2, .measures_noise = true};
+  UpdateOptions update{.learning_rate = 1e-2, .measures_gradient_noise = true};
   int steps = 4;
   int seed = 5;
 };
 
-// One rank's training. Returns what it saw; its part of the tensors is put into `all` by whoever joins the threads.
-inline Learned train_rank(const ModelSpec& model, const Plan& plan, int rank, Comm* comm,
-                          const Course& course, Parameters& parameters) {
-  parameters.initialize(course.seed);
+// Trains one rank. Returns its measurements; the caller, which joins the threads, copies its part of the
+// tensors into the result.
+inline TrainingResult train_rank(const ModelSpec& model, const Plan& plan, int rank, Comm* comm,
+                                 const TrainingSetup& setup, Parameters& parameters) {
+  parameters.initialize(setup.seed);
   EngineOptions options{.device = test_device(), .seed = 9};
-  options.rank = rank, options.comm = comm, options.patience = Seconds(60);
+  options.rank = rank, options.comm = comm, options.timeout = Seconds(60);
   Engine engine(plan, model, parameters, options);
   if (comm != nullptr)
     done_or_throw(comm->connect(0, engine.program().groups, Deadline::after(Seconds(60), "connecting")));
-  Learned learned;
+  TrainingResult learned;
   const auto batch = [&](std::int64_t step, std::int64_t first) {
-    return make_batch(course.samples(first, plan.batch), plan, step, first, rank);
+    return make_batch(setup.samples(first, plan.batch), plan, step, first, rank);
   };
-  for (int step = 0; step < course.steps; ++step) {
-    const StepReport report =
-        value_or_throw(engine.train_step(batch(step, step * plan.batch), course.update));
+  for (int step = 0; step < setup.steps; ++step) {
+    const StepReport report = value_or_throw(engine.train_step(batch(step, step * plan.batch), setup.update));
     learned.losses.push_back(report.loss), learned.norms.push_back(report.grad_norm);
   }
   learned.noise = engine.noise;
@@ -117,16 +117,16 @@ inline Learned train_rank(const ModelSpec& model, const Plan& plan, int rank, Co
   return learned;
 }
 
-inline Learned train(const ModelSpec& model, const Plan& plan, const Course& course) {
+inline TrainingResult train(const ModelSpec& model, const Plan& plan, const TrainingSetup& setup) {
   const int size = num_devices(plan);
   if (size == 1) {
     Parameters parameters(plan, model, plan.pipelines[0].stages[0].devices[0], test_device());
-    Learned learned = train_rank(model, plan, 0, nullptr, course, parameters);
-    put(parameters, learned);
+    TrainingResult learned = train_rank(model, plan, 0, nullptr, setup, parameters);
+    collect_tensors(parameters, learned);
     return learned;
   }
   ThreadWorld world(size);
-  std::vector<Learned> ranks(static_cast<std::size_t>(size));
+  std::vector<TrainingResult> ranks(static_cast<std::size_t>(size));
   std::vector<std::string> problems(ranks.size());
   std::vector<std::unique_ptr<Parameters>> parameters(ranks.size());
   std::vector<std::thread> threads;
@@ -136,7 +136,7 @@ inline Learned train(const ModelSpec& model, const Plan& plan, const Course& cou
       const std::unique_ptr<Comm> comm = world.comm(rank);
       try {
         parameters[at] = std::make_unique<Parameters>(plan, model, rank, test_device());
-        ranks[at] = train_rank(model, plan, rank, comm.get(), course, *parameters[at]);
+        ranks[at] = train_rank(model, plan, rank, comm.get(), setup, *parameters[at]);
       } catch (const std::exception& error) {
         problems[at] = error.what();
       }
@@ -144,39 +144,40 @@ inline Learned train(const ModelSpec& model, const Plan& plan, const Course& cou
   for (std::thread& thread : threads) thread.join();
   for (std::size_t r = 0; r < problems.size(); ++r)
     EXPECT_EQ(problems[r], "") << "rank " << r << " of " << short_text(plan);
-  Learned all = ranks[0];
+  TrainingResult all = ranks[0];
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     EXPECT_EQ(ranks[r].losses, all.losses) << "rank " << r;
     EXPECT_EQ(ranks[r].noise, all.noise) << "rank " << r;
-    if (parameters[r] != nullptr) put(*parameters[r], all);
+    if (parameters[r] != nullptr) collect_tensors(*parameters[r], all);
   }
   return all;
 }
 
-inline Learned train(const ModelSpec& model, const Plan& plan, int steps) {
+inline TrainingResult train(const ModelSpec& model, const Plan& plan, int steps) {
   const auto samples = [&](std::int64_t first, std::int64_t count) {
-    return samples_of(first, count, model.vocab);
+    return make_samples(first, count, model.vocab);
   };
-  return train(model, plan, Course{.samples = samples, .steps = steps});
+  return train(model, plan, TrainingSetup{.samples = samples, .steps = steps});
 }
 
-// Norm-wise distance of two tensors.
+// Relative norm of the difference of two tensors.
 inline double distance(const std::vector<double>& a, const std::vector<double>& b) {
   double difference = 0, size = 0;
   for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), size += a[i] * a[i];
   return std::sqrt(difference / std::max(size, 1e-300));
 }
 
-// Key biases without RoPE have no gradient but rounding noise, which Adam normalizes (DESIGN.md): they are left out.
+// Without RoPE, key biases have no gradient except rounding noise, which Adam normalizes. They are not
+// compared.
 inline bool is_noise(const ModelSpec& model, const std::string& name) {
   return model.positions != PositionKind::rope && name.find("attention.k.bias") != std::string::npos;
 }
 
 inline constexpr double kTolerance = 1e-9;
 
-// Losses and norms of the steps, and the tensors behind them.
-inline void expect_same_learning(const ModelSpec& model, const Plan& plan, const Learned& one,
-                                 const Learned& many) {
+// Compares losses and norms of the steps, and the resulting tensors.
+inline void expect_same_learning(const ModelSpec& model, const Plan& plan, const TrainingResult& one,
+                                 const TrainingResult& many) {
   const std::string what = model.name + " " + short_text(plan);
   SCOPED_TRACE(what);
   ASSERT_EQ(one.losses.size(), many.losses.size()) << what;
@@ -192,8 +193,9 @@ inline void expect_same_learning(const ModelSpec& model, const Plan& plan, const
   }
 }
 
-// Products of gradients and of means of them: each is as far off as the gradients are, of norms that are at most these.
-inline void expect_same_noise(const Plan& plan, const Learned& one, const Learned& many) {
+// The noise statistics are products of gradients and of moments. Their relative error is that of the
+// gradients, with respect to norms that are at most these.
+inline void expect_same_noise(const Plan& plan, const TrainingResult& one, const TrainingResult& many) {
   double squares = 0;
   for (const double norm : one.norms) squares += 2 * norm * norm;
   const double most = kTolerance * squares;
@@ -202,7 +204,8 @@ inline void expect_same_noise(const Plan& plan, const Learned& one, const Learne
   EXPECT_NEAR(one.noise.noise, many.noise.noise, most * static_cast<double>(plan.batch)) << short_text(plan);
 }
 
-inline void expect_equal(const ModelSpec& model, const Plan& plan, const Learned& one, const Learned& many) {
+inline void expect_equal(const ModelSpec& model, const Plan& plan, const TrainingResult& one,
+                         const TrainingResult& many) {
   expect_same_learning(model, plan, one, many);
   expect_same_noise(plan, one, many);
   EXPECT_NEAR(one.evaluated, many.evaluated, kTolerance * one.evaluated) << short_text(plan);
@@ -216,7 +219,7 @@ inline Plan one_device(const ModelSpec& model, std::int64_t batch) {
 }
 
 inline void expect_equal_to_one_device(const ModelSpec& model, const Plan& plan, int steps = 4) {
-  ASSERT_EQ(problem_in(plan, model), std::nullopt);
+  ASSERT_EQ(find_problem(plan, model), std::nullopt);
   expect_equal(model, plan, train(model, one_device(model, plan.batch), steps), train(model, plan, steps));
 }
 

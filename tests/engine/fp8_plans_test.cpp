@@ -1,4 +1,4 @@
-// Products in 8 bits under any plan: see fp8_test.cpp for plans of equal stages, and for the tolerance.
+// fp8 GEMMs under any plan: see fp8_test.cpp for plans with equal stages, and for the tolerance.
 #include <rapidcheck.h>
 
 #include "engine/fp8_training.h"
@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-// Uneven stages and layers, several pipelines; some layers in 8 bits, others not.
+// Uneven stages and layers, several pipelines; some layers in fp8, others not.
 TEST(Fp8, AnyPlanEqualsOneDevice) {
   const std::vector<std::string> presets = {"gpt2", "llama3-8b", "qwen3-0.6b", "bert-base"};
   EXPECT_TRUE(holds("plans", 20, [&] {
@@ -27,9 +27,9 @@ TEST(Fp8, AnyPlanEqualsOneDevice) {
     try {
       ensure_engine_supports(plan, model);
     } catch (const UserError&) {
-      RC_DISCARD("not a plan for this engine");
+      RC_DISCARD("the engine does not support this plan");
     }
-    if (num_devices(plan) > 8) RC_DISCARD("more ranks than a test should have");
+    if (num_devices(plan) > 8) RC_DISCARD("too many ranks for a test");
     SCOPED_TRACE(model.name + to_json(plan).dump());
     expect_fp8_equal_to_one_device(model, plan, 3);
   }));

@@ -1,4 +1,4 @@
-// The times of a step's instructions: each has one, and they tell what the program says of before and after.
+// The times of a step's instructions: each has one, and they are consistent with the order in the program.
 #include "engine/instruction_log.h"
 
 #include <gtest/gtest.h>
@@ -34,26 +34,26 @@ std::vector<Sample> samples() {
   return result;
 }
 
-struct Seen {
+struct Recorded {
   Program program;
-  std::vector<InstructionTime> first, second, evaluated, unasked, computing;
+  std::vector<InstructionTime> first, second, evaluated, not_requested, computing;
 };
 
-// Forward of neighbouring layers as one; of backward the input gradients, each by itself.
+// Spans: the forwards of consecutive layers together; of the backward only the input gradients, each alone.
 std::vector<int> some_spans(const Program& program) {
   std::vector<int> spans;
   for (const Instruction& at : program.instructions) {
     const int index = static_cast<int>(spans.size());
-    const bool goes_on = index > 0 && at.op == Op::forward &&
-                         program.instructions[static_cast<std::size_t>(index - 1)].op == Op::forward;
-    spans.push_back(goes_on                                               ? spans.back()
+    const bool is_same_span = index > 0 && at.op == Op::forward &&
+                              program.instructions[static_cast<std::size_t>(index - 1)].op == Op::forward;
+    spans.push_back(is_same_span                                          ? spans.back()
                     : at.op == Op::forward || at.op == Op::backward_input ? index
                                                                           : -1);
   }
   return spans;
 }
 
-Seen run_rank(const ModelSpec& model, const Plan& plan, int rank, Comm& comm) {
+Recorded run_rank(const ModelSpec& model, const Plan& plan, int rank, Comm& comm) {
   const at::Device device = test_device();
   Parameters parameters(plan, model, rank, device);
   parameters.initialize(1);
@@ -62,9 +62,9 @@ Seen run_rank(const ModelSpec& model, const Plan& plan, int rank, Comm& comm) {
   const Batch batch = make_batch(samples(), plan, 0, 0, rank);
   const auto step = [&] { value_or_throw(engine.train_step(batch, {.learning_rate = 1e-3})); };
   InstructionLog log(device);
-  Seen seen{engine.program(), {}, {}, {}, {}, {}};
+  Recorded seen{engine.program(), {}, {}, {}, {}, {}};
   step();
-  seen.unasked = log.take();
+  seen.not_requested = log.take();
   engine.instruction_log = &log;
   step(), seen.first = log.take();
   log.begin_times();
@@ -73,14 +73,14 @@ Seen run_rank(const ModelSpec& model, const Plan& plan, int rank, Comm& comm) {
   InstructionLog some(device, {some_spans(engine.program()), {}});
   engine.instruction_log = &some;
   step(), some.take();
-  some.begin_times();  // what marked the first step marks the second
+  some.begin_times();  // the events of the first step are reused
   step(), seen.computing = some.take();
   return seen;
 }
 
-std::vector<Seen> run(const ModelSpec& model, const Plan& plan) {
+std::vector<Recorded> run(const ModelSpec& model, const Plan& plan) {
   ThreadWorld world(num_devices(plan));
-  std::vector<Seen> seen(static_cast<std::size_t>(num_devices(plan)));
+  std::vector<Recorded> seen(static_cast<std::size_t>(num_devices(plan)));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < num_devices(plan); ++rank)
     threads.emplace_back([&, rank] {
@@ -91,7 +91,7 @@ std::vector<Seen> run(const ModelSpec& model, const Plan& plan) {
   return seen;
 }
 
-// Every instruction once, none before what it waits for.
+// Every instruction appears once, and none starts before the instructions that it waits for have ended.
 void expect_order(const Program& program, const std::vector<InstructionTime>& times) {
   ASSERT_EQ(times.size(), program.instructions.size());
   for (std::size_t i = 0; i < times.size(); ++i) {
@@ -104,14 +104,14 @@ void expect_order(const Program& program, const std::vector<InstructionTime>& ti
   }
 }
 
-TEST(InstructionLog, EveryInstructionHasItsTime) {
+TEST(InstructionLog, EveryInstructionIsTimed) {
   const ModelSpec model = small_model();
   for (const int zero : {0, 3}) {
     UniformPlan shape{
         .dp = 2, .microbatch = 1, .batch = kBatch, .sequence_length = kLength, .precision = Precision::fp32};
     shape.strategy.tp = 2, shape.strategy.zero = zero;
-    for (const Seen& rank : run(model, uniform_plan(model, shape))) {
-      EXPECT_TRUE(rank.unasked.empty());
+    for (const Recorded& rank : run(model, uniform_plan(model, shape))) {
+      EXPECT_TRUE(rank.not_requested.empty());
       expect_order(rank.program, rank.first), expect_order(rank.program, rank.second);
       EXPECT_FALSE(rank.evaluated.empty());
       for (const InstructionTime& time : rank.evaluated)
@@ -120,7 +120,7 @@ TEST(InstructionLog, EveryInstructionHasItsTime) {
   }
 }
 
-TEST(InstructionLog, OnlyWhatIsWanted) {
+TEST(InstructionLog, TimesOnlySelectedInstructions) {
   const ModelSpec model = small_model();
   const Plan plan = uniform_plan(model, {.pp = 2,
                                          .dp = 2,
@@ -128,25 +128,25 @@ TEST(InstructionLog, OnlyWhatIsWanted) {
                                          .batch = kBatch,
                                          .sequence_length = kLength,
                                          .precision = Precision::fp32});
-  for (const Seen& rank : run(model, plan)) {
+  for (const Recorded& rank : run(model, plan)) {
     const std::vector<int> spans = some_spans(rank.program);
     ASSERT_EQ(std::ssize(rank.computing),
               std::count_if(spans.begin(), spans.end(), [](int s) { return s >= 0; }));
     double before = 0;
-    int num_taking = 0;
+    int num_nonzero = 0;
     for (const InstructionTime& time : rank.computing) {
       const int first = spans[static_cast<std::size_t>(time.instruction)];
-      EXPECT_GE(time.start, before) << "one after the other";
+      EXPECT_GE(time.start, before) << "spans must not overlap";
       EXPECT_GE(time.end, time.start);
       EXPECT_TRUE(first == time.instruction || time.end == time.start);
-      before = time.end, num_taking += time.end > time.start;
+      before = time.end, num_nonzero += time.end > time.start;
     }
-    EXPECT_LT(num_taking, std::ssize(rank.computing)) << "some are timed as one";
+    EXPECT_LT(num_nonzero, std::ssize(rank.computing)) << "some instructions are timed together";
   }
 }
 
-// What is carried says itself what that took, at once or when the device has come so far.
-TEST(InstructionLog, WhatIsCarriedSaysWhatItTook) {
+// A transfer reports its own duration, immediately or when the device has finished it.
+TEST(InstructionLog, TransfersReportTheirDuration) {
   class Carried final : public Pending {
    public:
     Carried(std::optional<double> first, std::optional<double> later) : first_(first), later_(later) {}
@@ -161,17 +161,18 @@ TEST(InstructionLog, WhatIsCarriedSaysWhatItTook) {
     mutable std::optional<double> first_, later_;
   };
   InstructionLog log(test_device(), {{-1, 1, -1, -1, -1}, {true, false, true, true, false}});
-  const std::array<std::pair<std::optional<double>, std::optional<double>>, 4> said = {
-      {{0.25, 0.25}, {}, {std::nullopt, 0.5}, {std::nullopt, std::nullopt}}};  // at its end, later
+  const std::array<std::pair<std::optional<double>, std::optional<double>>, 4> reported = {
+      {{0.25, 0.25}, {}, {std::nullopt, 0.5}, {std::nullopt, std::nullopt}}};  // when it ended, and later
   for (std::size_t i = 0; i < 5; ++i) {
-    std::unique_ptr<Pending> under_way;
-    if (i == 0 || i == 2 || i == 3) under_way = std::make_unique<Carried>(said[i].first, said[i].second);
+    std::unique_ptr<Pending> pending;
+    if (i == 0 || i == 2 || i == 3)
+      pending = std::make_unique<Carried>(reported[i].first, reported[i].second);
     log.begin(i);
-    log.executed(i, under_way.get());
-    if (under_way != nullptr) log.end(i, std::move(under_way));
+    log.executed(i, pending.get());
+    if (pending != nullptr) log.end(i, std::move(pending));
   }
   const std::vector<InstructionTime> times = log.take();
-  ASSERT_EQ(times.size(), 3U) << "nobody knows what the fourth took, and nobody asked for the last";
+  ASSERT_EQ(times.size(), 3U) << "the fourth has no known duration, and the last was not requested";
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(times[i].instruction, static_cast<int>(i));
     EXPECT_GE(times[i].start, 0);
@@ -181,11 +182,11 @@ TEST(InstructionLog, WhatIsCarriedSaysWhatItTook) {
   EXPECT_TRUE(log.take().empty());
 }
 
-TEST(InstructionLog, OneDeviceIsNotSpecial) {
+TEST(InstructionLog, WorksOnOneDevice) {
   const ModelSpec model = small_model();
   const Plan plan = uniform_plan(
       model, {.microbatch = 2, .batch = kBatch, .sequence_length = kLength, .precision = Precision::fp32});
-  const std::vector<Seen> seen = run(model, plan);
+  const std::vector<Recorded> seen = run(model, plan);
   expect_order(seen[0].program, seen[0].first);
 }
 

@@ -1,5 +1,6 @@
-// Blocks of torch modules against torch itself: the same modules, trained by torch::optim::AdamW in one batch, give the same
-// gradients and parameters; how a batch is cut and whether forwards run twice changes nothing; memory is as predicted.
+// Blocks made of torch modules, compared with torch itself: the same modules, trained by torch::optim::AdamW
+// in one batch, give the same gradients and parameters. The division of a batch and recomputation do not
+// change the result; memory is as predicted.
 #include "engine/module_block.h"
 
 #include <ATen/ATen.h>
@@ -28,20 +29,20 @@ constexpr UpdateOptions kUpdate{
     .learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .clip = 0};
 
 at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& targets) {
-  return at::cross_entropy_loss(output, targets, {}, at::Reduction::Sum);
+  return at::cross_entropy_loss(output, targets, {}, at::Reduction::ReduceOp);
 }
 
-void then(ModuleModel& model, const char* name, at::Tensor (*function)(const at::Tensor&)) {
+void add_function(ModuleModel& model, const char* name, at::Tensor (*function)(const at::Tensor&)) {
   model.parts.push_back({.name = name, .forward = function});
 }
 
-// The same values each time it is called.
+// Returns the same values on each call.
 ModuleModel conv_net() {
   at::manual_seed(3);
   ModuleModel model{.name = "conv", .loss = cross_entropy};
   model.add("conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 5, 3).padding(1)));
   model.add("norm", torch::nn::GroupNorm(torch::nn::GroupNormOptions(1, 5)));
-  then(model, "pool", [](const at::Tensor& x) { return at::max_pool2d(at::relu(x), 2).flatten(1); });
+  add_function(model, "pool", [](const at::Tensor& x) { return at::max_pool2d(at::relu(x), 2).flatten(1); });
   model.add("output", torch::nn::Linear(5 * 3 * 3, 4));
   return model;
 }
@@ -49,14 +50,14 @@ ModuleModel conv_net() {
 ModuleModel mlp() {
   at::manual_seed(4);
   ModuleModel model{.name = "mlp", .loss = cross_entropy};
-  then(model, "flat", [](const at::Tensor& x) { return x.flatten(1); });
+  add_function(model, "flat", [](const at::Tensor& x) { return x.flatten(1); });
   model.add("first", torch::nn::Linear(72, 16));
-  then(model, "tanh", [](const at::Tensor& x) { return x.tanh(); });
+  add_function(model, "tanh", [](const at::Tensor& x) { return x.tanh(); });
   model.add("second", torch::nn::Linear(16, 4));
   return model;
 }
 
-// One part only, with a weight of five dimensions.
+// A single part, with a weight of five dimensions.
 ModuleModel volume() {
   at::manual_seed(5);
   ModuleModel model{.name = "volume", .loss = cross_entropy};
@@ -83,44 +84,44 @@ Plan plan_of(const ModelSpec& spec, Precision precision, int microbatch,
 
 using Values = std::map<std::string, at::Tensor>;
 
-struct Learned {
+struct TrainingResult {
   std::vector<double> losses;
-  Values gradients, parameters;  // of the first step; after the last
+  Values gradients, parameters;  // gradients: of the first step; parameters: after the last
 };
 
-Learned train_here(const ModuleModel& model, Precision precision, int microbatch, int steps,
-                   RecomputeMode mode = RecomputeMode::none) {
-  // What comes back has the type that the modules came with.
+TrainingResult train_here(const ModuleModel& model, Precision precision, int microbatch, int steps,
+                          RecomputeMode mode = RecomputeMode::none) {
+  // The modules get back the type that they had before.
   for (const ModulePart& part : model.parts)
     if (part.module) part.module->to(types_of(precision).wide);
-  const ModuleFacts facts = describe(model, kData.read(0), precision, test_device());
+  const ModuleDescription facts = describe(model, kData.read(0), precision, test_device());
   const Plan plan = plan_of(facts.spec, precision, microbatch, mode);
   Parameters parameters(plan, facts.spec, 0, test_device());
-  Learned learned;
+  TrainingResult result;
   {
     set_values(model, parameters);
-    const LentModules lent(model, facts, parameters);
+    const ModuleBinding binding(model, facts, parameters);
     Engine engine(plan, facts.spec, parameters,
                   {.device = test_device(), .make_custom_block = module_blocks(model, facts)});
     for (int step = 0; step < steps; ++step) {
-      learned.losses.push_back(
+      result.losses.push_back(
           engine.train_step(read_batch(kData, facts, plan, step, step * plan.batch, 1), kUpdate)
               .value()
               .loss);
       for (const LogicalTensor& tensor : parameters.tensors())
-        if (step == 0) learned.gradients[tensor.name] = parameters.gradient(tensor.name) / kBatch;
+        if (step == 0) result.gradients[tensor.name] = parameters.gradient(tensor.name) / kBatch;
     }
   }
   for (const ModulePart& part : model.parts)
     if (part.module)
       for (const auto& item : part.module->named_parameters())
-        learned.parameters[part.name + "." + item.key()] = item.value().detach().clone();
-  return learned;
+        result.parameters[part.name + "." + item.key()] = item.value().detach().clone();
+  return result;
 }
 
-Learned train_by_torch(const ModuleModel& model, Precision precision, int steps) {
+TrainingResult train_by_torch(const ModuleModel& model, Precision precision, int steps) {
   const at::ScalarType type = types_of(precision).element;
-  const ModuleFacts facts = describe(model, kData.read(0), precision, test_device());
+  const ModuleDescription facts = describe(model, kData.read(0), precision, test_device());
   const Plan plan = plan_of(facts.spec, precision, kBatch);
   Values all;
   std::vector<at::Tensor> decayed, others;
@@ -142,7 +143,7 @@ Learned train_by_torch(const ModuleModel& model, Precision precision, int steps)
   groups.emplace_back(decayed, options(kUpdate.weight_decay));
   groups.emplace_back(others, options(0));
   torch::optim::AdamW optimizer(groups);
-  Learned learned;
+  TrainingResult result;
   for (int step = 0; step < steps; ++step) {
     const Batch batch = read_batch(kData, facts, plan, step, step * plan.batch, 1);
     optimizer.zero_grad();
@@ -150,13 +151,13 @@ Learned train_by_torch(const ModuleModel& model, Precision precision, int steps)
     for (const ModulePart& part : model.parts) x = part.forward(x);
     const at::Tensor loss = model.loss(x, batch.microbatches[0].labels) / kBatch;
     loss.backward();
-    learned.losses.push_back(loss.item<double>());
+    result.losses.push_back(loss.item<double>());
     if (step == 0)
-      for (const auto& [name, tensor] : all) learned.gradients[name] = tensor.grad().clone();
+      for (const auto& [name, tensor] : all) result.gradients[name] = tensor.grad().clone();
     optimizer.step();
   }
-  for (const auto& [name, tensor] : all) learned.parameters[name] = tensor.detach().clone();
-  return learned;
+  for (const auto& [name, tensor] : all) result.parameters[name] = tensor.detach().clone();
+  return result;
 }
 
 void expect_near(const Values& a, const Values& b, double tolerance) {
@@ -168,17 +169,17 @@ void expect_near(const Values& a, const Values& b, double tolerance) {
   }
 }
 
-void expect_alike(const Learned& a, const Learned& b, double tolerance) {
+void expect_equal_results(const TrainingResult& a, const TrainingResult& b, double tolerance) {
   for (std::size_t i = 0; i < b.losses.size(); ++i)
     EXPECT_NEAR(a.losses[i], b.losses[i], tolerance * b.losses[i]) << i;
   expect_near(a.gradients, b.gradients, tolerance);
   expect_near(a.parameters, b.parameters, tolerance);
 }
 
-// The modules of one rank, and what it lends them to.
+// The modules of one rank, and its results.
 struct ModuleRank {
   ModuleModel model;
-  ModuleFacts facts;
+  ModuleDescription facts;
   std::vector<double> losses;
   std::string problem;
 };
@@ -186,9 +187,9 @@ struct ModuleRank {
 void train_rank(ModuleRank& rank, const Plan& plan, Comm& comm, int steps) {
   Parameters parameters(plan, rank.facts.spec, comm.rank(), test_device());
   set_values(rank.model, parameters);
-  const LentModules lent(rank.model, rank.facts, parameters);
+  const ModuleBinding binding(rank.model, rank.facts, parameters);
   EngineOptions options{.device = test_device(), .make_custom_block = module_blocks(rank.model, rank.facts)};
-  options.rank = comm.rank(), options.comm = &comm, options.patience = Seconds(60);
+  options.rank = comm.rank(), options.comm = &comm, options.timeout = Seconds(60);
   Engine engine(plan, rank.facts.spec, parameters, options);
   done_or_throw(comm.connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
   for (int step = 0; step < steps; ++step)
@@ -198,10 +199,10 @@ void train_rank(ModuleRank& rank, const Plan& plan, Comm& comm, int steps) {
                               .loss);
 }
 
-// What ranks as threads learn, each with modules of its own; fp64, 1e-9 as in parallel_test.cpp.
+// Trains ranks as threads, each with its own modules; fp64, 1e-9 as in parallel_test.cpp.
 template <typename Make>
 void expect_equal_to_one_device(Make make, UniformPlan shape) {
-  const Learned one = train_here(make(), Precision::fp64, kBatch, 4);
+  const TrainingResult one = train_here(make(), Precision::fp64, kBatch, 4);
   shape.batch = kBatch, shape.precision = Precision::fp64;
   const int size = shape.pp * shape.dp;
   std::vector<ModuleRank> ranks(static_cast<std::size_t>(size));
@@ -230,8 +231,8 @@ void expect_equal_to_one_device(Make make, UniformPlan shape) {
     ASSERT_EQ(rank.losses.size(), one.losses.size());
     for (std::size_t i = 0; i < one.losses.size(); ++i)
       EXPECT_NEAR(rank.losses[i], one.losses[i], 1e-9 * one.losses[i]) << "step " << i;
-    if (shape.strategy.zero == 3) continue;  // modules have their own shard's rows
-    const Stage& stage = plan.pipelines[0].stages[static_cast<std::size_t>(seat_of(plan, r).stage)];
+    if (shape.strategy.zero == 3) continue;  // modules only have the rows of their own shard
+    const Stage& stage = plan.pipelines[0].stages[static_cast<std::size_t>(location_of(plan, r).stage)];
     for (const Chunk& chunk : stage.chunks)
       for (int block = chunk.first(); block < chunk.end(); ++block) {
         const ModulePart& part = rank.model.parts[static_cast<std::size_t>(block)];
@@ -244,19 +245,19 @@ void expect_equal_to_one_device(Make make, UniformPlan shape) {
   }
 }
 
-// Data parallel and ZeRO 1 to 3, with forwards that run twice and a batch that does not divide.
-TEST(ModuleBlock, SeveralDevicesLearnWhatOneLearns) {
+// Data parallelism and ZeRO 1 to 3, with and without recomputation, and a batch that does not divide evenly.
+TEST(ModuleBlock, DataParallelMatchesOneDevice) {
   for (const auto make : {conv_net, mlp})
     for (const int zero : {0, 1, 2, 3})
       for (const RecomputeMode mode : {RecomputeMode::none, RecomputeMode::full}) {
-        if (zero == 3 && mode == RecomputeMode::none) continue;  // refused: see below
+        if (zero == 3 && mode == RecomputeMode::none) continue;  // rejected: see below
         UniformPlan shape{.dp = 4};
         shape.strategy.zero = zero, shape.strategy.recompute = mode;
         expect_equal_to_one_device(make, shape);
       }
 }
 
-TEST(ModuleBlock, PipelinesLearnWhatOneDeviceLearns) {
+TEST(ModuleBlock, PipelinesMatchOneDevice) {
   for (const auto make : {conv_net, mlp})
     for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zero_bubble})
       for (const int dp : {1, 2})
@@ -267,9 +268,10 @@ TEST(ModuleBlock, PipelinesLearnWhatOneDeviceLearns) {
         }
 }
 
-// Autograd keeps weights where they were; with ZeRO 3 they are gone by the backward, unless the forward runs again before it.
-TEST(ModuleBlock, ShardedWeightsNeedAForwardBeforeTheBackward) {
-  const ModuleFacts facts = describe(mlp(), kData.read(0), Precision::fp32, test_device());
+// Autograd saves references to weights. With ZeRO 3 these are freed before the backward, unless the forward
+// is recomputed just before it.
+TEST(ModuleBlock, Zero3RequiresFullRecompute) {
+  const ModuleDescription facts = describe(mlp(), kData.read(0), Precision::fp32, test_device());
   UniformPlan shape{.dp = 2, .batch = kBatch, .precision = Precision::fp32};
   shape.strategy.zero = 3;
   EXPECT_THROW(ensure_engine_supports(uniform_plan(facts.spec, shape), facts.spec), UserError);
@@ -277,35 +279,36 @@ TEST(ModuleBlock, ShardedWeightsNeedAForwardBeforeTheBackward) {
   EXPECT_NO_THROW(ensure_engine_supports(uniform_plan(facts.spec, shape), facts.spec));
 }
 
-TEST(ModuleBlock, LearnsWhatTorchLearns) {
+TEST(ModuleBlock, MatchesTorch) {
   for (ModuleModel (*make)() : {conv_net, mlp, volume})
     for (const auto& [precision, tolerance] : {std::pair{Precision::fp64, 1e-9}, {Precision::fp32, 1e-5}}) {
       SCOPED_TRACE(make().name + " " + text(precision));
-      expect_alike(train_here(make(), precision, 2, 10), train_by_torch(make(), precision, 10), tolerance);
+      expect_equal_results(train_here(make(), precision, 2, 10), train_by_torch(make(), precision, 10),
+                           tolerance);
     }
 }
 
-TEST(ModuleBlock, CuttingBatchesChangesNothing) {
+TEST(ModuleBlock, MicrobatchSizeDoesNotChangeResults) {
   for (ModuleModel (*make)() : {conv_net, mlp}) {
-    const Learned whole = train_here(make(), Precision::fp64, kBatch, 5);
+    const TrainingResult whole = train_here(make(), Precision::fp64, kBatch, 5);
     for (const int microbatch : {1, 3, 4})
-      expect_alike(train_here(make(), Precision::fp64, microbatch, 5), whole, 1e-11);
+      expect_equal_results(train_here(make(), Precision::fp64, microbatch, 5), whole, 1e-11);
   }
 }
 
-TEST(ModuleBlock, RunningForwardsTwiceGivesTheSameBits) {
+TEST(ModuleBlock, RecomputeIsBitIdentical) {
   for (ModuleModel (*make)() : {conv_net, mlp}) {
-    const Learned once = train_here(make(), Precision::fp32, 2, 5),
-                  twice = train_here(make(), Precision::fp32, 2, 5, RecomputeMode::full);
+    const TrainingResult once = train_here(make(), Precision::fp32, 2, 5),
+                         twice = train_here(make(), Precision::fp32, 2, 5, RecomputeMode::full);
     EXPECT_EQ(once.losses, twice.losses);
     for (const auto& [name, value] : once.parameters)
       EXPECT_TRUE(at::equal(value, twice.parameters.at(name))) << name;
   }
 }
 
-TEST(ModuleBlock, NarrowPrecisionLearnsToo) {
+TEST(ModuleBlock, SixteenBitPrecisionLearns) {
   for (const Precision precision : {Precision::bf16, Precision::fp16}) {
-    const Learned narrow = train_here(mlp(), precision, 3, 30);
+    const TrainingResult narrow = train_here(mlp(), precision, 3, 30);
     EXPECT_LT(narrow.losses.back(), 0.35 * narrow.losses.front()) << text(precision);
     // The modules have their own type again.
     for (const auto& [name, value] : narrow.parameters) EXPECT_EQ(value.scalar_type(), at::kFloat) << name;
@@ -316,22 +319,22 @@ TEST(ModuleBlock, NarrowPrecisionLearnsToo) {
 ModuleModel large() {
   ModuleModel model{.name = "large", .loss = cross_entropy};
   model.add("conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 32, 3).padding(1)));
-  then(model, "relu1", [](const at::Tensor& x) { return at::relu(x); });
+  add_function(model, "relu1", [](const at::Tensor& x) { return at::relu(x); });
   model.add("conv2", torch::nn::Conv2d(torch::nn::Conv2dOptions(32, 32, 3).padding(1)));
-  then(model, "gelu", [](const at::Tensor& x) { return at::gelu(at::gelu(x)).flatten(1); });
+  add_function(model, "gelu", [](const at::Tensor& x) { return at::gelu(at::gelu(x)).flatten(1); });
   model.add("output", torch::nn::Linear(32 * 24 * 24, 4));
   return model;
 }
 
-// As exactly as for hand-written blocks.
-TEST(ModuleBlock, PredictedMemoryIsWhatIsUsed) {
+// As accurate as for hand-written blocks.
+TEST(ModuleBlock, PredictedMemoryMatchesUsage) {
   const ModuleData data{8, [](std::int64_t n) {
                           return ModuleSample{at::full({2, 24, 24}, static_cast<double>(n)),
                                               at::scalar_tensor(n % 4, at::kLong)};
                         }};
   for (const RecomputeMode mode : {RecomputeMode::none, RecomputeMode::full}) {
     const ModuleModel model = large();
-    const ModuleFacts facts = describe(model, data.read(0), Precision::fp32, test_device());
+    const ModuleDescription facts = describe(model, data.read(0), Precision::fp32, test_device());
     UniformPlan shape{.microbatch = 8, .batch = 16, .precision = Precision::fp32};
     shape.strategy.recompute = mode;
     const Plan plan = uniform_plan(facts.spec, shape);
@@ -341,7 +344,7 @@ TEST(ModuleBlock, PredictedMemoryIsWhatIsUsed) {
     {
       Parameters parameters(plan, facts.spec, 0, test_device());
       set_values(model, parameters);
-      const LentModules lent(model, facts, parameters);
+      const ModuleBinding binding(model, facts, parameters);
       Engine engine(plan, facts.spec, parameters,
                     {.device = test_device(), .make_custom_block = module_blocks(model, facts)});
       for (int step = 0; step < 2; ++step) engine.train_step(batch, kUpdate).value();
@@ -350,8 +353,8 @@ TEST(ModuleBlock, PredictedMemoryIsWhatIsUsed) {
   }
 }
 
-TEST(ModuleBlock, ATrialTellsShapesAndWork) {
-  const ModuleFacts facts = describe(conv_net(), kData.read(0), Precision::fp32, test_device());
+TEST(ModuleBlock, DescribeReportsShapesAndWork) {
+  const ModuleDescription facts = describe(conv_net(), kData.read(0), Precision::fp32, test_device());
   ASSERT_EQ(facts.spec.custom.size(), 4u);
   EXPECT_EQ(facts.input_shapes[1], (std::vector<std::int64_t>{5, 6, 6}));
   EXPECT_EQ(facts.spec.custom[2].outputs, 45);
@@ -359,23 +362,23 @@ TEST(ModuleBlock, ATrialTellsShapesAndWork) {
   EXPECT_EQ(num_parameters(facts.spec), 5 * 2 * 9 + 5 + 10 + 45 * 4 + 4);
   EXPECT_EQ(facts.spec.custom[0].forward_flops, 2 * 36 * 5 * 2 * 9);
   EXPECT_EQ(facts.spec.custom[3].forward_flops, 2 * 45 * 4);
-  EXPECT_GE(facts.spec.custom[2].graph.per_sample, 45 * 8);  // places of the maxima, whole numbers of 64 bits
+  EXPECT_GE(facts.spec.custom[2].graph.per_sample, 45 * 8);  // 64-bit indices of the maxima
 }
 
-TEST(ModuleBlock, TakesWholeNumbers) {
+TEST(ModuleBlock, AcceptsIntegerInputs) {
   ModuleModel model{.name = "words", .loss = cross_entropy};
   model.add("table", torch::nn::Embedding(11, 6));
-  then(model, "mean", [](const at::Tensor& x) { return x.mean(1); });
+  add_function(model, "mean", [](const at::Tensor& x) { return x.mean(1); });
   model.add("output", torch::nn::Linear(6, 4));
   const ModuleData data{
       4, [](std::int64_t n) {
         return ModuleSample{(at::arange(5, at::kLong) + n) % 11, at::scalar_tensor(n, at::kLong)};
       }};
-  const ModuleFacts facts = describe(model, data.read(0), Precision::fp32, test_device());
+  const ModuleDescription facts = describe(model, data.read(0), Precision::fp32, test_device());
   const Plan plan = plan_of(facts.spec, Precision::fp32, 4);
   Parameters parameters(plan, facts.spec, 0, test_device());
   set_values(model, parameters);
-  const LentModules lent(model, facts, parameters);
+  const ModuleBinding binding(model, facts, parameters);
   Engine engine(plan, facts.spec, parameters,
                 {.device = test_device(), .make_custom_block = module_blocks(model, facts)});
   const Batch batch = read_batch(data, facts, plan, 0, 0, 1);
@@ -384,7 +387,7 @@ TEST(ModuleBlock, TakesWholeNumbers) {
   EXPECT_LT(engine.evaluate(batch).value().loss_sum / kBatch, 0.5 * first);
 }
 
-std::string refusal(const ModuleModel& model) {
+std::string error_message(const ModuleModel& model) {
   try {
     describe(model, kData.read(0), Precision::fp32, test_device());
   } catch (const UserError& error) {
@@ -393,11 +396,11 @@ std::string refusal(const ModuleModel& model) {
   return "";
 }
 
-TEST(ModuleBlock, RefusesWhatWouldDependOnThePlan) {
+TEST(ModuleBlock, RejectsPlanDependentModules) {
   ModuleModel model = conv_net();
   model.parts[1] = {};
   model.parts[1].name = "empty";
-  EXPECT_NE(refusal(model).find("has no forward"), std::string::npos);
+  EXPECT_NE(error_message(model).find("has no forward"), std::string::npos);
   const auto with = [](auto module) {
     ModuleModel changed = conv_net();
     changed.add("strange", module);
@@ -405,20 +408,21 @@ TEST(ModuleBlock, RefusesWhatWouldDependOnThePlan) {
     changed.parts.pop_back();
     return changed;
   };
-  EXPECT_NE(refusal(with(torch::nn::BatchNorm2d(5))).find("changes its buffers"), std::string::npos);
-  EXPECT_NE(refusal(with(torch::nn::BatchNorm2d(torch::nn::BatchNorm2dOptions(5).track_running_stats(false))))
-                .find("beside other samples"),
-            std::string::npos);
-  EXPECT_NE(refusal(with(torch::nn::Dropout2d(0.5))).find("is random"), std::string::npos);
-  EXPECT_NE(refusal(with(torch::nn::Linear(7, 3))).find("failed in its trial"), std::string::npos);
+  EXPECT_NE(error_message(with(torch::nn::BatchNorm2d(5))).find("changes its buffers"), std::string::npos);
+  EXPECT_NE(
+      error_message(with(torch::nn::BatchNorm2d(torch::nn::BatchNorm2dOptions(5).track_running_stats(false))))
+          .find("in different batches"),
+      std::string::npos);
+  EXPECT_NE(error_message(with(torch::nn::Dropout2d(0.5))).find("is random"), std::string::npos);
+  EXPECT_NE(error_message(with(torch::nn::Linear(7, 3))).find("failed in its trial"), std::string::npos);
   ModuleModel twice = conv_net();
   torch::nn::Linear shared(4, 4);
   twice.add("a", shared), twice.add("b", shared);
-  EXPECT_NE(refusal(twice).find("belongs to an earlier part"), std::string::npos);
+  EXPECT_NE(error_message(twice).find("belongs to an earlier part"), std::string::npos);
 }
 
-TEST(ModuleBlock, SamplesComeInAnOrderOfTheSeed) {
-  const ModuleFacts facts = describe(mlp(), kData.read(0), Precision::fp32, test_device());
+TEST(ModuleBlock, SampleOrderDependsOnSeed) {
+  const ModuleDescription facts = describe(mlp(), kData.read(0), Precision::fp32, test_device());
   const auto inputs = [&](int microbatch, std::int64_t step, std::int64_t seed) {
     const Plan plan = plan_of(facts.spec, Precision::fp32, microbatch);
     const Batch batch = read_batch(kData, facts, plan, step, step * plan.batch, seed);

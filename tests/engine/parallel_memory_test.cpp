@@ -1,4 +1,5 @@
-// What the devices of a plan take is what its programs say: tracked while all ranks train as threads, so the sum over ranks.
+// The memory used by the devices of a plan equals the prediction of their programs. It is tracked while all
+// ranks train as threads, so it is the sum over ranks.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -29,17 +30,18 @@ std::vector<Sample> some_samples(std::int64_t count) {
 void train_rank(const ModelSpec& model, const Plan& plan, Comm& comm) {
   Parameters parameters(plan, model, comm.rank(), test_device());
   EngineOptions options{.device = test_device()};
-  options.rank = comm.rank(), options.comm = &comm, options.patience = Seconds(60);
+  options.rank = comm.rank(), options.comm = &comm, options.timeout = Seconds(60);
   Engine engine(plan, model, parameters, options);
   done_or_throw(comm.connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
   const Batch batch = make_batch(some_samples(plan.batch), plan, 0, 0, comm.rank());
   for (int step = 0; step < 2; ++step) value_or_throw(engine.train_step(batch, {.learning_rate = 1e-3}));
 }
 
-// All ranks hold their most at about the same time, so that the sum of what each is said to take is the peak of the process.
+// All ranks reach their peaks at about the same time, so the sum of their predictions is the peak of the
+// process.
 TEST(ParallelMemory, IsAsPredicted) {
   if (test_device().is_cuda())
-    GTEST_SKIP() << "ranks as threads share one card's allocator, whose peaks are not told apart";
+    GTEST_SKIP() << "ranks as threads share the allocator of one GPU, whose peaks cannot be told apart";
   struct Case {
     int tp, dp, zero;
     bool is_sequence_parallel = false;
@@ -47,7 +49,7 @@ TEST(ParallelMemory, IsAsPredicted) {
     RecomputeMode recompute = RecomputeMode::none;
     int pp = 1, cp = 1;
     Schedule schedule = Schedule::one_f_one_b;
-    int buddy = 0;
+    int copy_distance = 0;
   };
   const auto none = RecomputeMode::none;
   const std::vector<Case> cases = {{2, 1, 0},
@@ -105,7 +107,7 @@ TEST(ParallelMemory, IsAsPredicted) {
     uniform.strategy.tp = one.tp, uniform.strategy.zero = one.zero, uniform.strategy.shard_group = one.group;
     uniform.strategy.sequence_parallel = one.is_sequence_parallel, uniform.strategy.recompute = one.recompute;
     Plan plan = uniform_plan(model, uniform);
-    plan.buddy = one.buddy;
+    plan.copy_distance = one.copy_distance;
     double predicted = 0;
     for (int rank = 0; rank < num_devices(plan); ++rank)
       predicted += static_cast<double>(predicted_memory(plan, model, rank, test_device()).value);
@@ -119,15 +121,16 @@ TEST(ParallelMemory, IsAsPredicted) {
       for (std::thread& thread : threads) thread.join();
     }
     const double ratio = static_cast<double>(memory.peak()) / predicted;
-    std::printf("%-28s %8.2f MiB, %5.1f %% of what was predicted\n", short_text(plan).c_str(),
+    std::printf("%-28s %8.2f MiB, %5.1f %% of the prediction\n", short_text(plan).c_str(),
                 static_cast<double>(memory.peak()) / 0x1p20, 100 * ratio);
-    EXPECT_NEAR(ratio, 1, 0.1) << short_text(plan);  // of the requirement
+    EXPECT_NEAR(ratio, 1, 0.1) << short_text(plan);  // relative to the specified accuracy
   }
 }
 
-// The formula of the ZeRO paper for bf16 weights, fp32 accumulators, masters and moments: 18 bytes a parameter become 6 + 12 / N,
-// 2 + 16 / N, 18 / N. Shards are padded to whole rows: at most N - 1 of a tensor's rows in N.
-TEST(ParallelMemory, ShardedStateSavesWhatItsFormulaSays) {
+// The formula of the ZeRO paper for bf16 weights, fp32 accumulators, masters and moments: 18 bytes per
+// parameter become 6 + 12 / N, 2 + 16 / N, 18 / N. Shards are padded to whole rows: at most N - 1 additional
+// rows per tensor.
+TEST(ParallelMemory, ShardedStateMatchesZeroFormula) {
   const ModelSpec model = with_overrides(
       open_model("gpt2"), {.layers = 4, .hidden = 256, .heads = 8, .head_dim = 32, .vocab = 4096});
   const auto parameters = static_cast<double>(num_parameters(model));

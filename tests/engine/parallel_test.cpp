@@ -1,9 +1,10 @@
-// Parallel = equal: a plan of several devices, each a thread, learns what one device learns. fp64, so that nothing but the order
-// of sums is left: after a few steps of AdamW every weight agrees within 1e-9 of its tensor's norm (DESIGN: 1e-9 after 20 steps).
+// A plan with several devices, each a thread, trains like one device. In fp64, so that only the order of sums
+// differs: after a few steps of AdamW every weight agrees within 1e-9 of its tensor's norm.
 //
-// Random plans over tensor, pipeline, context and data parallelism, ZeRO, hybrid sharding, sequence parallelism, schedules,
-// accumulation, recompute and batches that do not divide; GPT-2, Llama with grouped heads, Qwen 3 with norms of heads, BERT.
-// Dropout is on. Plans whose layers or pipelines differ: any_plan_test.cpp.
+// Random plans over tensor, pipeline, context and data parallelism, ZeRO, hybrid sharding, sequence
+// parallelism, schedules, accumulation, recomputation and batches that do not divide evenly; GPT-2, Llama
+// with grouped heads, Qwen 3 with norms of heads, BERT. Dropout is enabled. Plans whose layers or pipelines
+// differ: any_plan_test.cpp.
 #include "engine/equal_training.h"
 
 namespace optimus {
@@ -57,52 +58,52 @@ TEST(Parallel, DataParallelAndZeroEqualOneDevice) {
       }
 }
 
-// Gradients of a loss that is scaled too much overflow somewhere, on one device or on several; then nobody takes the step, and
-// everybody halves the scale.
-TEST(Parallel, EverybodySkipsTheSameSteps) {
+// If the loss scale is too large, gradients overflow somewhere, on one device or on several. All ranks then
+// skip the step and halve the scale.
+TEST(Parallel, AllRanksSkipTheSameSteps) {
   const ModelSpec model = model_of("gpt2", 4, 2);
-  struct Seen {
+  struct Recorded {
     std::vector<bool> skipped;
     std::vector<double> scales;
-    bool operator==(const Seen&) const = default;
+    bool operator==(const Recorded&) const = default;
   };
   const auto train_fp16 = [&](const Plan& plan, int rank, Comm* comm) {
     Parameters parameters(plan, model, rank, test_device());
     parameters.initialize(5);
     EngineOptions options{.device = test_device(), .seed = 9};
-    options.rank = rank, options.comm = comm, options.patience = Seconds(60);
+    options.rank = rank, options.comm = comm, options.timeout = Seconds(60);
     Engine engine(plan, model, parameters, options);
     engine.loss_scale.value = 0x1p20;
     if (comm != nullptr)
       done_or_throw(comm->connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
-    Seen seen;
+    Recorded seen;
     for (int step = 0; step < 14; ++step) {
-      const Batch batch = make_batch(samples_of(0, plan.batch, model.vocab), plan, 0, 0, rank);
+      const Batch batch = make_batch(make_samples(0, plan.batch, model.vocab), plan, 0, 0, rank);
       const StepReport report = value_or_throw(engine.train_step(batch, {.learning_rate = 1e-4}));
       seen.skipped.push_back(report.is_skipped), seen.scales.push_back(report.loss_scale);
     }
     return seen;
   };
   UniformPlan shape{.batch = 6, .sequence_length = kLength, .precision = Precision::fp16};
-  const Seen one = train_fp16(uniform_plan(model, shape), 0, nullptr);
-  EXPECT_TRUE(one.skipped.front()) << "the scale was not too large";
-  EXPECT_FALSE(one.skipped.back()) << "the scale did not come down";
+  const Recorded one = train_fp16(uniform_plan(model, shape), 0, nullptr);
+  EXPECT_TRUE(one.skipped.front()) << "the loss scale was not too large";
+  EXPECT_FALSE(one.skipped.back()) << "the loss scale did not decrease";
   shape.pp = 2, shape.dp = 2, shape.strategy.tp = 2, shape.strategy.zero = 1;
   const Plan plan = uniform_plan(model, shape);
   ThreadWorld world(8);
-  std::vector<Seen> ranks(8);
+  std::vector<Recorded> ranks(8);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 8; ++rank)
     threads.emplace_back([&, rank, comm = std::shared_ptr<Comm>(world.comm(rank))] {
       ranks[static_cast<std::size_t>(rank)] = train_fp16(plan, rank, comm.get());
     });
   for (std::thread& thread : threads) thread.join();
-  for (const Seen& seen : ranks) EXPECT_EQ(seen, ranks.front());
+  for (const Recorded& seen : ranks) EXPECT_EQ(seen, ranks.front());
   EXPECT_TRUE(ranks.front().skipped.front());
   EXPECT_FALSE(ranks.front().skipped.back());
 }
 
-// A random plan of up to eight devices.
+// A random plan with up to eight devices.
 UniformPlan random_shape(const RandomKey& key, std::int64_t heads) {
   std::uint64_t next = 0;
   const auto below = [&](std::uint64_t bound) { return static_cast<int>(random_below(key, next++, bound)); };
@@ -137,7 +138,7 @@ TEST(Parallel, RandomPlansEqualOneDevice) {
     const std::string& preset = presets[random_below(own, 100, presets.size())];
     const std::int64_t kv = 1 + static_cast<std::int64_t>(random_below(own, 101, 3)),
                        heads = kv * (1 + static_cast<std::int64_t>(random_below(own, 102, 3)));
-    SCOPED_TRACE(fmt::format("plan {} of {}, {} heads, {} of keys", i, preset, heads, kv));
+    SCOPED_TRACE(fmt::format("plan {} of {}, {} heads, {} key/value heads", i, preset, heads, kv));
     const UniformPlan shape = random_shape(own, heads);
     const int layers = std::max(2, shape.pp * shape.chunks) + static_cast<int>(random_below(own, 103, 2));
     expect_equal_to_one_device(model_of(preset, heads, kv, layers), shape, 3);

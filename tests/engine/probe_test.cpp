@@ -1,4 +1,5 @@
-// The probe's tools. What it measures is another machine's each time: bench/prediction_bench.py holds it against trainings.
+// The tools of the probe. Its measurements differ between machines; bench/prediction_bench.py compares them
+// with trainings.
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 
@@ -8,25 +9,25 @@
 namespace optimus {
 namespace {
 
-TEST(Probe, OperandsComeOneBehindTheOther) {
-  Ring ring(at::arange(1000, at::kFloat));
+TEST(Probe, OperandRingAdvancesAndWraps) {
+  OperandRing ring(at::arange(1000, at::kFloat));
   const auto first = [&](std::int64_t rows, std::int64_t columns) {
     return ring.next(rows, columns)[0][0].item<float>();
   };
   EXPECT_EQ(first(2, 3), 0);
-  EXPECT_EQ(first(10, 20), 128);  // places are multiples of 128
+  EXPECT_EQ(first(10, 20), 128);  // offsets are multiples of 128
   EXPECT_EQ(first(10, 40), 384);
-  EXPECT_EQ(first(10, 40), 0);                                                // from the start again
-  EXPECT_EQ(ring.next(30, 50).sizes(), (std::vector<std::int64_t>{30, 50}));  // larger than it was
+  EXPECT_EQ(first(10, 40), 0);                                                // starts over
+  EXPECT_EQ(ring.next(30, 50).sizes(), (std::vector<std::int64_t>{30, 50}));  // larger than the buffer was
 }
 
-TEST(Probe, TimesWhatIsCalled) {
+TEST(Probe, TimesTheCall) {
   int calls = 0;
   EXPECT_GT(seconds_of(at::Device(at::kCPU), [&] { ++calls; }), 0);
   EXPECT_GT(calls, 2);
 }
 
-TEST(Probe, MessagesAndSumsTakeTime) {
+TEST(Probe, LinkProbesReturnPositiveTimes) {
   NullSink events;
   const LinkSpec link = probe_loopback(events);
   validate(link.efficiency, "loopback");

@@ -1,6 +1,7 @@
-// Two dozen random plans by real processes over Gloo, each compared with one device: what parallel_test.cpp does with threads. This
-// program starts itself four times; each process trains its part of every plan and, alone, all of it, and compares what it holds.
-// The seed is another one each time, and printed; OPTIMUS_SEED repeats one. fp64, three steps: 1e-9 as there.
+// 24 random plans run by real processes over Gloo, each compared with one device, like parallel_test.cpp with
+// threads. This program starts itself four times. Each process trains its part of every plan and, alone, the
+// whole model, and compares its tensors. The seed differs on each run and is printed; OPTIMUS_SEED repeats a
+// run. fp64, three steps, tolerance 1e-9 as there.
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -29,7 +30,7 @@ struct Case {
   Plan plan;
 };
 
-// The same in every process that has the seed.
+// The same in every process with the same seed.
 Case case_of(std::uint64_t seed, int number) {
   const RandomKey key = RandomKey(seed).with("process plans").with(static_cast<std::uint64_t>(number));
   std::uint64_t next = 0;
@@ -61,12 +62,13 @@ Case case_of(std::uint64_t seed, int number) {
   if (strategy.zero > 0 && dp == 4 && below(2) == 1) strategy.shard_group = 2;
   strategy.recompute = static_cast<RecomputeMode>(below(3));
   result.plan = uniform_plan(result.model, shape);
-  result.plan.buddy = below(2);
-  if (problem_in(result.plan, result.model)) result.plan.buddy = 0;  // a state in one shard has no buddy
+  result.plan.copy_distance = below(2);
+  // state in a single shard cannot have a copy
+  if (find_problem(result.plan, result.model)) result.plan.copy_distance = 0;
   return result;
 }
 
-std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, const ModelSpec& model) {
+std::vector<Sample> make_samples(std::int64_t first, std::int64_t count, const ModelSpec& model) {
   std::vector<Sample> result;
   const auto vocab = static_cast<std::uint64_t>(model.vocab);
   for (std::int64_t s = first; s < first + count; ++s) {
@@ -83,30 +85,31 @@ std::vector<Sample> samples_of(std::int64_t first, std::int64_t count, const Mod
   return result;
 }
 
-// Losses and norms of the steps.
+// Returns losses and norms of the steps.
 std::vector<double> train(const Case& one, int rank, Comm* comm, int epoch, Parameters& parameters) {
   parameters.initialize(5);
   EngineOptions options{.seed = 9};
-  options.rank = rank, options.comm = comm, options.patience = Seconds(60);
+  options.rank = rank, options.comm = comm, options.timeout = Seconds(60);
   Engine engine(one.plan, one.model, parameters, options);
   if (comm != nullptr)
     done_or_throw(comm->connect(epoch, engine.groups(), Deadline::after(Seconds(60), "connecting")));
   std::vector<double> result;
   for (int step = 0; step < kSteps; ++step) {
     const std::int64_t first = step * one.plan.batch;
-    const Batch batch = make_batch(samples_of(first, one.plan.batch, one.model), one.plan, step, first, rank);
+    const Batch batch =
+        make_batch(make_samples(first, one.plan.batch, one.model), one.plan, step, first, rank);
     const StepReport report = value_or_throw(engine.train_step(batch, {.learning_rate = 1e-2}));
     result.push_back(report.loss), result.push_back(report.grad_norm);
   }
   return result;
 }
 
-// What this rank holds beside the same boxes of one device, norm-wise.
+// Compares this rank's tensors with the same boxes of one device, by relative norm.
 void compare(const Case& one, const Parameters& mine, const Parameters& whole) {
   for (const LogicalTensor& tensor : mine.tensors()) {
-    // Without RoPE their gradient is rounding noise alone, which Adam makes large.
+    // Without RoPE their gradient is only rounding noise, which Adam amplifies.
     if (one.model.positions != PositionKind::rope && tensor.name.ends_with("attention.k.bias")) continue;
-    if (mine.find(tensor.name) == nullptr) continue;  // another stage has it
+    if (mine.find(tensor.name) == nullptr) continue;  // belongs to another stage
     at::Tensor expected = whole.master(tensor.name);
     const double size = expected.norm().item<double>();
     const Box box = mine.box(tensor.name, &BlockState::masters);
@@ -115,8 +118,8 @@ void compare(const Case& one, const Parameters& mine, const Parameters& whole) {
   }
 }
 
-// Runs only when it was started as one.
-TEST(ProcessPlans, IsOneRank) {
+// Runs only in the processes that the other test starts.
+TEST(ProcessPlans, ChildRank) {
   if (test::variable("OPTIMUS_PLANS_RANK").empty()) GTEST_SKIP() << "started by the other test of this file";
   const int rank = std::stoi(test::variable("OPTIMUS_PLANS_RANK"));
   const ProcessCommOptions options{
@@ -127,9 +130,9 @@ TEST(ProcessPlans, IsOneRank) {
     const Case one = case_of(std::stoull(test::variable("OPTIMUS_PLANS_SEED")), number);
     const std::string what = fmt::format("plan {}: {}, {}", number, one.model.name, short_text(one.plan));
     SCOPED_TRACE(what);
-    ASSERT_EQ(problem_in(one.plan, one.model), std::nullopt);
+    ASSERT_EQ(find_problem(one.plan, one.model), std::nullopt);
     const int size = num_devices(one.plan);
-    if (rank >= size) {  // idle, but messages need everybody to be connected
+    if (rank >= size) {  // idle, but messages need all ranks to be connected
       done_or_throw(comm->connect(number, {}, Deadline::after(Seconds(60), "connecting")));
       continue;
     }

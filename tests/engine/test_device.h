@@ -1,5 +1,5 @@
-// Where the engine's tests compute: the processor, or what OPTIMUS_TEST_DEVICE names ("cuda"); and the most memory that was
-// allocated there while a MemoryWatch lives.
+// The device of the engine's tests: the CPU, or the one named by OPTIMUS_TEST_DEVICE ("cuda"); and the peak
+// of memory allocated there during the lifetime of a MemoryWatch.
 #pragma once
 
 #include <ATen/Context.h>
@@ -17,7 +17,7 @@ namespace optimus {
 inline at::Device test_device() {
   const char* const name = std::getenv("OPTIMUS_TEST_DEVICE");
   if (name == nullptr || *name == 0) return at::Device(at::kCPU);
-  // Modules are compared with others of their kind: not shortened to TF32, and in one order.
+  // For comparisons of modules: without TF32, and deterministic.
   at::globalContext().setAllowTF32CuDNN(false);
   at::globalContext().setDeterministicCuDNN(true);
   return parse_device(name);
@@ -39,7 +39,7 @@ class MemoryWatch {
 #endif
     return host_.peak();
   }
-  // The largest single allocation since the last call; on CUDA nothing is known of it.
+  // The largest single allocation since the last call; not available on CUDA (0).
   std::int64_t take_largest() { return device_.is_cuda() ? 0 : host_.take_largest(); }
 
  private:

@@ -1,4 +1,4 @@
-// Counts what libtorch allocates on the processor, while it lives.
+// Counts libtorch's CPU allocations during its lifetime.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -42,7 +42,7 @@ class TrackingAllocator final : public c10::Allocator {
   std::int64_t take_largest() { return std::exchange(largest_, 0); }
 
  private:
-  // A deleter gets a pointer and nothing else.
+  // A deleter receives only a pointer.
   static TrackingAllocator*& live() {
     static TrackingAllocator* allocator = nullptr;
     return allocator;

@@ -1,4 +1,4 @@
-// What a rank says of its step, as others read it. What is accepted must come back the same, and bear being merged.
+// Step observations of a rank as read by other ranks. An accepted observation round-trips and can be merged.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

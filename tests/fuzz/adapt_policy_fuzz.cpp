@@ -1,4 +1,4 @@
-// Files of learned policies (adapt/learned_policy.h): refused in one line, or read whole.
+// Files of learned policies (adapt/learned_policy.h): refused with one line, or read completely.
 #include <cmath>
 #include <span>
 

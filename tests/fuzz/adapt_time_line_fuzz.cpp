@@ -1,4 +1,4 @@
-// A time line of conditions as somebody wrote it. What is accepted comes back the same from what we would write of it.
+// A user-written time line of conditions. An accepted time line round-trips.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

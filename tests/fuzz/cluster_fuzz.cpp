@@ -1,5 +1,5 @@
-// Any text as a hardware file and as a cluster's name: a cluster or a UserError; what was read writes and
-// reads back as itself.
+// Any text as a hardware file and as a cluster's name: a cluster or a UserError. An accepted text
+// round-trips.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-// Constants of the cost model in a file, a run's metrics, and plans that others measured.
+// Files of cost-model constants, metrics of a run, and published measured plans.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,4 +1,4 @@
-// decisions.jsonl as others left it. What is accepted is said in one line, and comes back the same from what we would write of it.
+// Any text as decisions.jsonl. An accepted record is described in one line and round-trips.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (one.kind == "realised") std::abort();
       if (one.alternatives.size() > 16) one.alternatives.resize(16);
       const std::string line = decision_line(one) + "\n";
-      if (line.size() > 64 << 10) continue;  // escapes are longer than what they stand for
+      if (line.size() > 64 << 10) continue;  // escapes are longer than the characters that they represent
       if (parse_decisions(line, "again") != std::vector{one}) std::abort();
     }
   } catch (const UserError&) {

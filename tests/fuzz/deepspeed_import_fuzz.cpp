@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     ImportedPlan imported;
     import_deepspeed({reinterpret_cast<const char*>(data), size}, "fuzz.json", request, imported);
-    if (problem_in(imported.plan, imported.model)) std::abort();
+    if (find_problem(imported.plan, imported.model)) std::abort();
   } catch (const UserError&) {
   }
   return 0;

@@ -1,4 +1,4 @@
-// Any text as config.json: a valid model or a UserError; what was read is written and reads back as itself.
+// Any text as config.json: a valid model or a UserError. An accepted model round-trips.
 #include <cstdint>
 #include <cstdlib>
 

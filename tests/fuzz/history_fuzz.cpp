@@ -1,4 +1,4 @@
-// The history of runs (cost/history_json.h): refused in one line, or read whole, with factors that are finite.
+// The history of runs (cost/history_json.h): refused with one line, or read completely, with finite factors.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

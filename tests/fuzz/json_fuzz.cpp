@@ -1,4 +1,4 @@
-// Any text: a JSON value or a UserError, and what was read prints and reads back as itself.
+// Any text: a JSON value or a UserError. An accepted value round-trips.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
-// Any environment, a line "NAME=VALUE" each, as a launcher's, and as what a rank is told of its token: a rank inside its world, or a
-// UserError of one line.
+// Any environment, one "NAME=VALUE" per line, as set by a launcher, and as a rank's token setting: a rank
+// inside its world, or a one-line UserError.
 #include <cstdint>
 #include <cstdlib>
 #include <map>

@@ -1,4 +1,5 @@
-// Any text as a checkpoint's manifest, or as a rank's list: a valid one that round-trips, or a UserError of one line.
+// Any text as a checkpoint's manifest, or as a rank's list: a valid one that round-trips, or a one-line
+// UserError.
 #include <cstdint>
 #include <cstdlib>
 
@@ -6,7 +7,7 @@
 
 namespace {
 
-// Every field that is there covers every tensor once: the elements of the pieces add up.
+// Every field covers every tensor exactly once: the elements of the pieces add up.
 void check_counts(const optimus::Manifest& manifest) {
   using namespace optimus;
   for (const StateField field : kStateFields)

@@ -1,4 +1,4 @@
-// Tables of published figures, and a file of recovery costs: the text is cut at its first zero byte.
+// Tables of published results, and a file of recovery costs: the text is split at its first zero byte.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,9 +1,10 @@
-// Any bytes as the file by which ranks of one machine meet: a port with a token, or nothing; never an exception.
+// Any bytes as the rendezvous file of the ranks of one machine: a port with a token, or nothing; never an
+// exception.
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 
-#include "launch/meeting_file.h"
+#include "launch/rendezvous_file.h"
 #include "scratch.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -12,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Path path = scratch.path() / "meeting.json";
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
-  const auto place = read_meeting(path);
+  const auto place = read_rendezvous_file(path);
   if (place && (place->port < 1 || place->port > 65535)) std::abort();
   return 0;
 }

@@ -1,10 +1,10 @@
-// Any text as a worker's report, a worker's place in its environment, or a rank's hello: read and written back as the same, or a
-// UserError of one line.
+// Any text as a worker's report, as a worker's environment settings, or as a rank's join request: a value
+// that round-trips, or a one-line UserError.
 #include <cstdint>
 #include <cstdlib>
 
 #include "base/error.h"
-#include "launch/hello.h"
+#include "launch/join_request.h"
 #include "rundir/worker_protocol.h"
 
 namespace {
@@ -25,9 +25,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace optimus;
   const std::string text_in(reinterpret_cast<const char*>(data), size);
   expect_same_again(text_in, parse_worker_report);
-  expect_same_again(text_in, parse_hello);
+  expect_same_again(text_in, parse_rank_join_request);
   expect_same_again(text_in, [](const std::string& value) {
-    return *worker_place([&](const std::string&) { return std::optional(value); });
+    return *worker_spec([&](const std::string&) { return std::optional(value); });
   });
   try {
     const Json json = parse_json(text_in, "fuzz");

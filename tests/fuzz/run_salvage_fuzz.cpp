@@ -1,10 +1,10 @@
-// Any text as what ranks say to each other after a loss: where one stands, what is ordered, what was stored; each is read and written
-// back as the same, or is a UserError of one line.
+// Any text as a message between ranks after a loss: survivor state, recovery order, or emergency checkpoint
+// record. Each round-trips or leads to a one-line UserError.
 #include <cstdint>
 #include <cstdlib>
 
 #include "base/error.h"
-#include "elastic/salvage.h"
+#include "elastic/emergency_checkpoint.h"
 
 namespace {
 
@@ -18,14 +18,14 @@ void expect_same_again(const std::string& text_in, Parse parse) {
   }
 }
 
-// Two ranks with the same state, one of which says this.
+// Two ranks with equal state, one of which sends this text.
 void plan_with(const std::string& text_in) {
   using namespace optimus;
   const Layout layout{.tensors = {{"weight", {8, 4}, 12, 0}},
                       .grids = {{2, 1, 1, {Rank{0}, Rank{1}}}},
                       .placements = {{{0, -1, {}}}}};
   try {
-    const SalvagePlan plan = plan_salvage(layout, {parse_standing(text_in)});
+    const EmergencyCheckpointPlan plan = plan_emergency_checkpoint(layout, {parse_survivor_state(text_in)});
     if (plan.ranks.size() > 1 || (plan.is_whole() && plan.step < 0)) std::abort();
   } catch (const UserError&) {
   }
@@ -35,9 +35,9 @@ void plan_with(const std::string& text_in) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string text_in(reinterpret_cast<const char*>(data), size);
-  expect_same_again(text_in, optimus::parse_standing);
-  expect_same_again(text_in, optimus::parse_salvage_order);
-  expect_same_again(text_in, optimus::parse_salvage_part);
+  expect_same_again(text_in, optimus::parse_survivor_state);
+  expect_same_again(text_in, optimus::parse_emergency_checkpoint_order);
+  expect_same_again(text_in, optimus::parse_emergency_checkpoint_part);
   plan_with(text_in);
   return 0;
 }

@@ -1,4 +1,4 @@
-// A table of measured runs from outside: every row is predicted or says why not.
+// An untrusted table of measured runs: every row is predicted or skipped with a reason.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

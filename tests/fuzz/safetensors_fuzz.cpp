@@ -1,4 +1,4 @@
-// Any bytes as a safetensors file: tensors that lie inside it and cover its data, or a UserError.
+// Any bytes as a safetensors file: tensors that lie inside the file and cover its data, or a UserError.
 #include <cstdint>
 #include <cstdlib>
 

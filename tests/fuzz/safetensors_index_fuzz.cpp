@@ -1,4 +1,4 @@
-// Any text as model.safetensors.index.json: files beside it, or a UserError of one line.
+// Any text as model.safetensors.index.json: files in the same folder, or a one-line UserError.
 #include <cstdint>
 #include <cstdlib>
 

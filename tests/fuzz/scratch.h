@@ -1,4 +1,5 @@
-// A folder for what a fuzzer must have as files; gone when the fuzzer ends. One that is killed leaves it to run.sh, whose folder it is in.
+// A folder for the files of a fuzzer, removed when the fuzzer ends. If the fuzzer is killed, run.sh removes
+// it with its own folder.
 #pragma once
 
 #include <unistd.h>

@@ -1,5 +1,6 @@
-// Any bytes sent to a run's store, by a stranger and by one who knows the token: the store goes on serving others, says nothing to the
-// stranger, and answers the other in its own form.
+// Any bytes sent to a run's store, by an unauthenticated client and by a client with the token. The store
+// continues to serve other clients, does not answer the unauthenticated client, and answers the other one in
+// its protocol.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -19,10 +20,10 @@ constexpr std::string_view kToken = "0123456789abcdef";
 
 Deadline soon() { return Deadline::after(Seconds(5), "the store"); }
 
-// All that the store says until it has closed.
+// Everything that the store sends until it closes the connection.
 std::string answers_to(const StoreServer& server, std::string_view bytes) {
   Socket client = value_or_throw(Socket::connect("127.0.0.1", server.port(), soon()));
-  (void)client.send(bytes, soon());  // it may have closed before the end
+  (void)client.send(bytes, soon());  // the store may close the connection before the end
   ::shutdown(client.handle(), SHUT_WR);
   std::string all;
   while (true) {
@@ -32,13 +33,13 @@ std::string answers_to(const StoreServer& server, std::string_view bytes) {
   }
 }
 
-// A connection that is reset loses what was on the way, so the last answer may be cut.
+// A connection reset loses data in flight, so the last answer may be truncated.
 void expect_answers(std::string_view said) {
   using namespace store_protocol;
-  if (said.substr(0, kWelcome.size()) != kWelcome.substr(0, said.size())) std::abort();
-  said.remove_prefix(std::min(said.size(), kWelcome.size()));
+  if (said.substr(0, kAccepted.size()) != kAccepted.substr(0, said.size())) std::abort();
+  said.remove_prefix(std::min(said.size(), kAccepted.size()));
   while (said.size() >= kAnswerHeader) {
-    if (said[0] != kValue && said[0] != kNothing && said[0] != kRefused) std::abort();
+    if (said[0] != kValue && said[0] != kNothing && said[0] != kRejected) std::abort();
     const std::size_t size = kAnswerHeader + size_at(said, 1);
     if (size > said.size()) return;
     said.remove_prefix(size);
@@ -53,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       value_or_throw(open_store({.port = server.port(), .token = std::string(kToken)}, soon()));
   const std::string bytes(reinterpret_cast<const char*>(data), size);
   value_or_throw(honest->set("kept", "value"));
-  // Fuzzers do not guess the token, unless a seed has it.
+  // Fuzzers do not guess the token unless a seed contains it.
   if (bytes.find(kToken) == std::string::npos && !answers_to(server, bytes).empty()) std::abort();
   expect_answers(
       answers_to(server, std::string(store_protocol::kGreeting) + std::string(kToken) + "\n" + bytes));

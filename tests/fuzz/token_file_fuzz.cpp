@@ -1,4 +1,4 @@
-// Any bytes as a .idx beside a small .bin, and as an llm.c shard: opens and reads, or a UserError.
+// Any bytes as an .idx file with a small .bin file, and as an llm.c shard: opens and reads, or a UserError.
 #include <cstdint>
 #include <fstream>
 

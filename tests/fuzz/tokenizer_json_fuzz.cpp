@@ -1,5 +1,5 @@
-// Any text as a tokenizer.json: a tokenizer or a UserError; and the tokenizer encodes and decodes without
-// harm.
+// Any text as a tokenizer.json: a tokenizer or a UserError; the tokenizer encodes and decodes without
+// crashing.
 #include <cstdint>
 #include <cstdlib>
 

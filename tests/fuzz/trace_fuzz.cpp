@@ -1,4 +1,4 @@
-// A trace of machines that come and go.
+// Any text as an availability trace: a consistent trace or a UserError.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,4 +1,4 @@
-// Any text as a checkpoint's state.json: a state that round-trips, or a UserError of one line.
+// Any text as a checkpoint's state.json: a state that round-trips, or a one-line UserError.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the engine's test tool, its bench and the check of CUDA kernels on a machine with a GPU that has compilers and PyTorch
-# but none of our packages: straight calls of g++ and nvcc, no CMake. Headers of header-only libraries are taken from a folder
-# (collect_headers.sh makes it).
+# Builds the engine's test tool, its benchmark and the check of CUDA kernels on a GPU machine that has
+# compilers and PyTorch but none of our other dependencies: calls g++ and nvcc directly, without CMake. Headers
+# of header-only libraries come from a folder (created by collect_headers.sh).
 #   tests/gpu/build.sh OUT_FOLDER HEADER_FOLDER
 set -euo pipefail
 out=$(mkdir -p "$1" && cd "$1" && pwd) headers=$(cd "$2" && pwd)
@@ -10,28 +10,28 @@ torch=$(python3 -c 'import torch; print(torch.__path__[0])')
 cuda=${CUDA_HOME:-/usr/local/cuda}
 flags=(-std=c++20 -O2 -DNDEBUG -DOPTIMUS_SOURCE="\"$PWD\"" -fopenmp -DFMT_HEADER_ONLY -DOPTIMUS_CUDA -DAT_PER_OPERATOR_HEADERS -Isrc -Iinclude -Itests -I"$cuda/include"
   -isystem src/comm/gloo_declarations -idirafter "$headers" -idirafter "$torch/include" -idirafter "$torch/include/torch/csrc/api/include")
-# cuDNN without copies, where its frontend is among the headers (attention_cudnn.h).
+# cuDNN without copies, if its frontend is among the headers (attention_cudnn.h).
 cudnn=$torch/../nvidia/cudnn/include
 if [ -d "$headers/cudnn/include" ]; then flags+=(-DOPTIMUS_CUDNN -idirafter "$headers/cudnn/include" -idirafter "$cudnn" -idirafter "$torch/../nvidia/cu13/include"); fi
-# NCCL, as PyTorch's packages bring it.
+# NCCL from PyTorch's packages.
 nccl=$torch/../nvidia/nccl
 if [ -f "$nccl/include/nccl.h" ]; then flags+=(-DOPTIMUS_NCCL -idirafter "$nccl/include"); fi
 sources=(src/base/*.cpp src/model/*.cpp src/cluster/*.cpp src/layout/*.cpp src/plan/*.cpp src/schedule/*.cpp src/cost/*.cpp src/simulate/*.cpp src/checkpoint/*.cpp
   src/store/*.cpp src/data/samples.cpp src/data/permutation.cpp src/data/masking.cpp src/data/token_set.cpp src/data/megatron_file.cpp src/comm/*.cpp src/kernels/*.cpp src/engine/*.cpp
   src/switching/memory.cpp src/run/probe_machine.cpp tests/tools/engine_tool.cpp bench/engine_bench.cpp tests/gpu/kernels_check.cpp)
-# Whole model folders need tokenizers, which need libraries that such a machine lacks.
+# Complete model folders need tokenizers, whose libraries are missing on such a machine.
 for source in "${!sources[@]}"; do
   case ${sources[$source]} in src/checkpoint/hf_folder.cpp | src/checkpoint/hf_tokenizer.cpp) unset "sources[$source]" ;; esac
 done
-sources=("${sources[@]}")  # no gaps: what is added goes to the end
-# With GoogleTest's sources among the headers, the engine's own tests too (OPTIMUS_TEST_DEVICE=cuda).
+sources=("${sources[@]}")  # without gaps, so that new entries are appended
+# If GoogleTest's sources are among the headers, also the engine's own tests (OPTIMUS_TEST_DEVICE=cuda).
 if [ -d "$headers/googletest" ]; then
   flags+=(-I"$headers/googletest/include" -I"$headers/googletest")
   sources+=("$headers/googletest/src/gtest-all.cc" "$headers/googletest/src/gtest_main.cc")
-  # Without those that need rapidcheck, a library that such a machine lacks.
+  # Except tests that need rapidcheck, which is missing on such a machine.
   mapfile -t -O "${#sources[@]}" sources < <(grep -L rapidcheck tests/engine/*_test.cpp)
 fi
-# Machine code for Hopper, and PTX for any card from Ampere on.
+# Machine code for Hopper, and PTX for all GPUs since Ampere.
 device_flags=(-std=c++20 -O3 -DNDEBUG -Isrc -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80)
 device_sources=(src/kernels/*.cu)
 compile() {
@@ -42,7 +42,7 @@ compile() {
 }
 export -f compile
 mapfile -t by_age < <(ls -t src/*/*.h src/*/*.cuh tests/*/*.h)
-export out newest=${by_age[0]}  # what is older than the last change of a header is compiled again
+export out newest=${by_age[0]}  # objects older than the newest header are recompiled
 printf '%s\n' "${device_sources[@]}" |
   xargs -P "$(nproc)" -I{} bash -c 'compile "$@"' _ {} "$cuda/bin/nvcc" "${device_flags[@]}" &
 device=$!

@@ -1,5 +1,5 @@
-// For programs that check kernels on a GPU, where there is no GoogleTest: random tensors on the device, what "equal" means for
-// each element type, and a table of the largest differences seen.
+// For programs that check kernels on a GPU, where GoogleTest is not available: random tensors on the device,
+// the tolerance of each element type, and a table of the largest differences.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -24,8 +24,8 @@ inline at::ScalarType wide_type(at::ScalarType type) {
 inline at::Tensor random_tensor(std::vector<std::int64_t> sizes, at::ScalarType type) {
   return at::randn(sizes, at::TensorOptions(at::kDouble).device(at::kCUDA)).to(type);
 }
-// Rows as columns of a wider buffer that begin `shift` elements in it: 0, no gaps; 8, gaps of whole packs; 3, rows that begin
-// anywhere.
+// Rows as columns of a wider buffer, starting at element `shift`: 0, contiguous; 8, gaps of whole packs; 3,
+// unaligned rows.
 inline at::Tensor random_rows(std::int64_t rows, std::int64_t width, at::ScalarType type,
                               std::int64_t shift) {
   return random_tensor({rows, width + 2 * shift}, type).narrow(1, shift, width);
@@ -34,9 +34,9 @@ inline at::Tensor in_double(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.to(at::kDouble, false, true).contiguous() : tensor;
 }
 
-// Results of the element type are rounded once at the end, from arithmetic in the wider type: half a unit in the last place
-// (2^-9 for bf16 with 8 significant bits, 2^-12 for fp16 with 11), doubled for a tie that falls the other way. fp32: sums of
-// some hundred terms of 2^-24 each and an exponential of 2 units.
+// Results of the element type are rounded once at the end, from arithmetic in the wider type: half a unit in
+// the last place (2^-9 for bf16 with 8 significant bits, 2^-12 for fp16 with 11), doubled for a tie that
+// falls the other way. fp32: sums of several hundred terms of 2^-24 each and an exponential of 2 units.
 inline double tolerance(at::ScalarType type) {
   if (type == at::kDouble) return 1e-13;
   if (type == at::kFloat) return 2e-6;
@@ -45,7 +45,7 @@ inline double tolerance(at::ScalarType type) {
 // Accumulators and statistics are never rounded to the element type.
 inline double wide_tolerance(at::ScalarType type) { return type == at::kDouble ? 1e-13 : 3e-6; }
 
-// The largest difference of each kernel and type, as a fraction of the largest value.
+// The largest difference of each kernel and type, relative to the largest value.
 class Differences {
  public:
   void compare(const std::string& kernel, at::ScalarType type, const at::Tensor& got,
@@ -57,7 +57,7 @@ class Differences {
     double& worst = worst_[kernel][type];
     worst = std::isnan(error) ? error : std::max(worst, error);
     require(kernel, error <= limit,
-            fmt::format("{} {}: {:.3g} is more than {:.3g} (rows {}, width {})", kernel, c10::toString(type),
+            fmt::format("{} {}: error {:.3g} exceeds {:.3g} (rows {}, width {})", kernel, c10::toString(type),
                         error, limit, got.size(0), got.size(-1)));
   }
   void require(const std::string& kernel, bool is_true, const std::string& what) {
@@ -66,7 +66,7 @@ class Differences {
     failed_[kernel] += 1;
     if (failed_[kernel] <= 5) fmt::print(stderr, "FAIL {}\n", what);
   }
-  // One line a kernel. Returns whether all was well.
+  // Prints one line per kernel. Returns whether all checks passed.
   bool print() const {
     for (const auto& [kernel, errors] : worst_) {
       fmt::print("{:<24}", kernel);

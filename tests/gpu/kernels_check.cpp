@@ -1,8 +1,9 @@
-// Every kernel of CudaKernels, in each element type, against PlainKernels in fp64 on the same numbers and device, and products
-// and attention (products_check.h); then the kernels' speed (kernels_speed.h). Prints a line a kernel; exits with 1 when one is wrong.
+// Compares every kernel of CudaKernels, in each element type, with PlainKernels in fp64 on the same numbers
+// and device; also GEMMs and attention (gemm_check.h). Then measures the kernels' speed
+// (kernels_speed.h). Prints one line per kernel; exits with 1 if one is wrong.
 //
-//   kernels_check [--no-speed] [--own]     --own: our own kernels in bf16 alone, neither products nor attention, which are
-//                                          libraries': for compute-sanitizer, under which everything takes long
+//   kernels_check [--no-speed] [--own]     --own: only our own kernels in bf16, without the GEMMs and
+//                                          attention of libraries: for compute-sanitizer, which is slow
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/allclose.h>
@@ -16,8 +17,8 @@
 #include <set>
 
 #include "gpu/device_tensors.h"
+#include "gpu/gemm_check.h"
 #include "gpu/kernels_speed.h"
-#include "gpu/products_check.h"
 #include "kernels/attention.h"
 #include "kernels/fp8.h"
 #include "kernels/kernels.h"
@@ -30,7 +31,8 @@ namespace {
 struct Size {
   std::int64_t rows, width;
 };
-// Nothing, every remainder of packs and warps, each way that norms share out a row, and rows too wide for any of them.
+// Empty tensors, every remainder of packs and warps, each way in which norms distribute a row, and rows too
+// wide for all of them.
 const std::vector<Size> kSizes = {{0, 8},     {1, 1},     {3, 7},     {5, 16},    {17, 33},
                                   {64, 96},   {130, 257}, {9, 1027},  {1000, 64}, {700, 128},
                                   {333, 768}, {40, 2048}, {65, 4096}, {5, 8192},  {3, 11008},
@@ -42,16 +44,16 @@ class Check {
   Check(at::ScalarType type, Differences& differences)
       : type_(type),
         wide_(wide_type(type)),
-        near_(tolerance(type)),
-        wide_near_(wide_tolerance(type)),
+        tolerance_(tolerance(type)),
+        wide_tolerance_(wide_tolerance(type)),
         differences_(differences) {}
 
   void run() {
     for (const Size& size : kSizes)
       for (const std::int64_t shift : kShifts) {
         size_ = size, shift_ = shift;
-        // A normed number alone is a sign, and an activation alone may lie at a zero of the function, where fp16 underflows:
-        // nothing to measure an error by.
+        // A single normed number is only a sign, and a single activation may be at a zero of the function,
+        // where fp16 underflows: there is no magnitude to relate the error to.
         if (size.width > 1) norms(), activations();
         adds();
         score_factors();
@@ -65,9 +67,9 @@ class Check {
     square_sums();
     updates();
     gates();
-    quantises();
-    writes_narrow();
-    quantises_through();
+    quantizes();
+    fp8_outputs();
+    quantizes_activation_gradients();
   }
 
  private:
@@ -75,10 +77,10 @@ class Check {
   at::Tensor vector() const { return random_tensor({size_.width}, type_); }
   at::Tensor wide(std::vector<std::int64_t> sizes) const { return random_tensor(std::move(sizes), wide_); }
   void near(const std::string& kernel, const at::Tensor& got, const at::Tensor& expected) {
-    differences_.compare(kernel, type_, got, expected, near_);
+    differences_.compare(kernel, type_, got, expected, tolerance_);
   }
   void wide_near(const std::string& kernel, const at::Tensor& got, const at::Tensor& expected) {
-    differences_.compare(kernel, type_, got, expected, wide_near_);
+    differences_.compare(kernel, type_, got, expected, wide_tolerance_);
   }
   void same(const std::string& kernel, const at::Tensor& a, const at::Tensor& b) {
     differences_.require(
@@ -127,7 +129,7 @@ class Check {
     same("norm backward", over_residual, dx);
   }
 
-  // Also where dx takes the residual's place.
+  // Also with dx in the memory of the residual.
   void norm_backward_with_sums(const NormOptions& options, const at::Tensor& dy, const at::Tensor& x,
                                const at::Tensor& weight, const at::Tensor& statistics,
                                const at::Tensor& residual) {
@@ -144,12 +146,14 @@ class Check {
     near("norm backward", dx, plain_dx);
     wide_near("norm weight gradient", dw, plain_dw);
     wide_near("norm bias gradient", db, plain_db);
-    if (residual.defined()) wide_near("sums beside a norm", sums.residual, plain_sums.residual);
-    // RMS norms and odd widths sum what was rounded, each of a column's elements by up to half a unit in its last place: near_ of it.
+    if (residual.defined()) wide_near("sums in norm backward", sums.residual, plain_sums.residual);
+    // RMS norms and odd widths sum rounded values, each element of a column with an error of up to half a
+    // unit in its last place: tolerance_ of it.
     if (size_.rows == 0) return;
     const double rounding =
-        near_ * (plain_dx.abs().sum(0).max() / plain_sums.output.abs().max()).item<double>();
-    differences_.compare("sums beside a norm", type_, sums.output, plain_sums.output, wide_near_ + rounding);
+        tolerance_ * (plain_dx.abs().sum(0).max() / plain_sums.output.abs().max()).item<double>();
+    differences_.compare("sums in norm backward", type_, sums.output, plain_sums.output,
+                         wide_tolerance_ + rounding);
   }
 
   void norm_of_heads() {
@@ -198,7 +202,8 @@ class Check {
       }
   }
 
-  // Sequences of 7 rows, the last of them cut short: more of them than one launch has keys for, where there are many rows.
+  // Sequences of 7 rows, the last of them shorter: more sequences than one launch has keys for if there are
+  // many rows.
   DropoutSite site(double rate) const {
     DropoutSite site{.rate = rate, .key = RandomKey(3).with("site"), .samples = {}, .sequence_length = 7};
     for (std::int64_t i = 0; i * 7 < size_.rows; ++i) site.samples.push_back(1000 - 3 * i);
@@ -226,9 +231,10 @@ class Check {
     near("dropout backward", dx, plain_dx);
   }
 
-  // Of attention's scores: bit for bit those that processors have, wherever queries and keys begin.
+  // The dropout factors of attention scores are bit-identical to those on the CPU, for any first query and
+  // key.
   void score_factors() {
-    if (c10::elementSize(type_) < 4) return;  // scores are of the wider type
+    if (c10::elementSize(type_) < 4) return;  // scores have the wider type
     const AttentionDropout dropout{.rate = 0.1,
                                    .key = RandomKey(5).with("scores"),
                                    .samples = {11, 4},
@@ -271,13 +277,13 @@ class Check {
         plain_->rope(plain_x, in_double(cosine), in_double(sine), positions, false);
         near("rope", x, plain_x);
         ours_->rope(x, cosine, sine, positions, true);
-        differences_.compare("rope and back", type_, x, before, 2 * near_);  // rounded twice
+        differences_.compare("rope and back", type_, x, before, 2 * tolerance_);  // rounded twice
       }
   }
 
   void embeddings() {
     for (const std::int64_t width : {1, 37, 96, 768, 2049})
-      for (const std::int64_t num_ids : {1, 3, 19, 5000})  // one: an id over many pieces
+      for (const std::int64_t num_ids : {1, 3, 19, 5000})  // 1: a single id spans many pieces
         for (const std::int64_t num_rows : {0, 1, 63, 64, 65, 128, 1000}) embedding(width, num_ids, num_rows);
   }
   void embedding(std::int64_t width, std::int64_t num_ids, std::int64_t num_rows) {
@@ -325,15 +331,15 @@ class Check {
         near("cross entropy gradient", logits, plain_logits);
         differences_.require("cross entropy",
                              logits[3].abs().max().item<double>() == 0 && losses[20].item<double>() == 0,
-                             "cross entropy counts what does not count");
+                             "cross entropy counts targets of -1");
       }
   }
 
   void extreme_losses() {
     at::Tensor logits = at::full({3, 40}, -1e4, at::TensorOptions(at::kDouble).device(at::kCUDA)).to(type_);
     at::Tensor losses = wide({3}), targets = at::full({3}, 5, logits.options().dtype(at::kLong));
-    logits[0][5] = 1e4;                                         // certain and right
-    logits[1].fill_(-std::numeric_limits<double>::infinity());  // all but one ruled out
+    logits[0][5] = 1e4;                                         // certain and correct
+    logits[1].fill_(-std::numeric_limits<double>::infinity());  // all but one excluded
     logits[1][7] = 0;
     logits[2][39] = std::numeric_limits<double>::quiet_NaN();
     targets[1] = 7;
@@ -356,7 +362,7 @@ class Check {
         flat[count - 1] = std::numeric_limits<double>::infinity();
         ours_->add_square_sum(flat, sum);
         differences_.require("sum of squares", std::isinf(sum.item<double>()),
-                             "an infinite gradient is not seen");
+                             "an infinite gradient is not detected");
       }
   }
 
@@ -371,7 +377,7 @@ class Check {
                    plain_second = in_double(second), plain_weight = in_double(weight);
         for (int step = 1; step <= 5; ++step) {
           const AdamOptions options{.weight_decay = 0.1};
-          const at::Tensor numbers = numbers_behind_gate(at::kCUDA, 1e-2, step, 0.25);
+          const at::Tensor numbers = step_scalars_after_gate(at::kCUDA, 1e-2, step, 0.25);
           const at::Tensor gradient = part(wide({size + 1}));
           ours_->adamw(options, numbers, gradient, master, first, second, weight);
           plain_->adamw(options, numbers, in_double(gradient), plain_master, plain_first, plain_second,
@@ -384,32 +390,33 @@ class Check {
       }
   }
 
-  // As it passes, clips, and stops what is not finite.
+  // The gate passes, clips, and stops non-finite updates.
   void gates() {
     const double infinity = std::numeric_limits<double>::infinity();
     for (const double clip : {0.0, 1.0})
       for (const auto& [loss, squares] : std::vector<std::pair<double, double>>{
                {1000, 9}, {1000, 1e8}, {infinity, 1}, {1, infinity}, {std::nan(""), 1}}) {
-        const auto numbers = at::zeros({kNumStepNumbers}, at::kDouble);
+        const auto numbers = at::zeros({kNumStepScalars}, at::kDouble);
         auto* values = numbers.data_ptr<double>();
-        number(values, StepNumber::learning_rate) = 1e-2, number(values, StepNumber::num_updates) = 4;
-        number(values, StepNumber::num_counted) = 100, number(values, StepNumber::loss_scale) = 2;
-        number(values, StepNumber::loss_sum) = loss, number(values, StepNumber::square_sum) = squares;
+        number(values, StepScalar::learning_rate) = 1e-2, number(values, StepScalar::num_updates) = 4;
+        number(values, StepScalar::num_counted) = 100, number(values, StepScalar::loss_scale) = 2;
+        number(values, StepScalar::loss_sum) = loss, number(values, StepScalar::square_sum) = squares;
         at::Tensor here = numbers.to(at::kCUDA), plain_numbers = numbers.clone();
         ours_->pass_gate({.clip = clip}, here);
         plain_->pass_gate({.clip = clip}, plain_numbers);
         differences_.require("gate", at::allclose(here.cpu(), plain_numbers, 1e-14, 0, true),
-                             fmt::format("the gate of loss {} and squares {}", loss, squares));
+                             fmt::format("gate with loss {} and squares {}", loss, squares));
         at::Tensor master = wide({100}), first = at::zeros({100}, master.options()), second = first.clone();
         const at::Tensor before = master.clone();
         ours_->adamw({}, here, wide({100}), master, first, second, master);
         differences_.require("gate", at::equal(master, before) != std::isfinite(loss + squares),
-                             "an update behind a closed gate, or none behind an open one");
+                             "an update after a closed gate, or none after an open one");
       }
   }
 
-  // Against the three kernels that it takes the place of: rounded to 16 bits in between, so bit for bit but for the sums.
-  void quantises_through() {
+  // Compared with the three kernels that it replaces: with rounding to 16 bits in between, so bit-identical
+  // except for the sums.
+  void quantizes_activation_gradients() {
     if (type_ != at::kBFloat16) return;
     for (const Size& size : std::vector<Size>{{16, 16}, {144, 272}, {1040, 768}, {33, 48}})
       for (const Activation kind :
@@ -420,35 +427,37 @@ class Check {
                            gate = is_gated ? random_rows(size.rows, size.width, type_, 8) : at::Tensor();
           const at::Tensor scale = at::full({}, 1024, x.options().dtype(at::kFloat));
           const std::int64_t columns = is_gated ? 2 * size.width : size.width;
-          const auto room = [&](std::int64_t rows, std::int64_t width) {
+          const auto make_output = [&](std::int64_t rows, std::int64_t width) {
             return at::full({rows, width}, 77, x.options().dtype(at::kByte)).view(at::kFloat8_e5m2);
           };
-          at::Tensor y = room(size.rows, columns), turned = room(columns, size.rows), sum, expected_sum,
-                     expected_y = room(size.rows, columns), expected_turned = room(columns, size.rows);
+          at::Tensor y = make_output(size.rows, columns), transposed = make_output(columns, size.rows), sum,
+                     expected_sum, expected_y = make_output(size.rows, columns),
+                     expected_transposed = make_output(columns, size.rows);
           if (!is_gated) sum = wide({size.width}), expected_sum = sum.clone();
           at::Tensor maximum = at::full({}, 0, scale.options()), expected_maximum = maximum.clone();
-          ours_->quantise_through(kind, dy, x, gate, scale, y, turned, maximum, sum);
-          ours_->Kernels::quantise_through(kind, dy, x, gate, scale, expected_y, expected_turned,
-                                           expected_maximum, expected_sum);
+          ours_->quantize_activation_gradient(kind, dy, x, gate, scale, y, transposed, maximum, sum);
+          ours_->Kernels::quantize_activation_gradient(kind, dy, x, gate, scale, expected_y,
+                                                       expected_transposed, expected_maximum, expected_sum);
           same("quantise through", y.view(at::kByte), expected_y.view(at::kByte));
-          same("quantise through", turned.view(at::kByte), expected_turned.view(at::kByte));
+          same("quantise through", transposed.view(at::kByte), expected_transposed.view(at::kByte));
           same("quantise through", maximum, expected_maximum);
           if (!is_gated) wide_near("quantise through, sums", sum, expected_sum);
         }
   }
 
-  // Straight to 8 bits: bit for bit what rounding 16 bits gives; what a norm reduces in another order may fall on another number of 16.
-  void writes_narrow() {
+  // fp8 output is bit-identical to rounding the 16-bit output. A norm that reduces in a different order may
+  // round to a different 16-bit number.
+  void fp8_outputs() {
     if (type_ != at::kBFloat16) return;
-    const auto room = [&](std::int64_t rows, std::int64_t width, bool turns) {
+    const auto make_output = [&](std::int64_t rows, std::int64_t width, bool turns) {
       const auto bytes = [&](std::int64_t r, std::int64_t w) {
         return at::full({r, w}, 77, at::TensorOptions(at::kByte).device(at::kCUDA)).view(at::kFloat8_e4m3fn);
       };
       const at::TensorOptions wide(at::TensorOptions(at::kFloat).device(at::kCUDA));
-      return Fp8Room{bytes(rows, width), turns ? bytes(width, rows) : at::Tensor(), at::full({}, 64, wide),
-                     at::full({}, 0.25, wide)};
+      return Fp8Output{bytes(rows, width), turns ? bytes(width, rows) : at::Tensor(), at::full({}, 64, wide),
+                       at::full({}, 0.25, wide)};
     };
-    const auto compare = [&](const char* what, const Fp8Room& ours, const Fp8Room& expected) {
+    const auto compare = [&](const char* what, const Fp8Output& ours, const Fp8Output& expected) {
       same(what, ours.y.view(at::kByte), expected.y.view(at::kByte));
       if (ours.transposed.defined())
         same(what, ours.transposed.view(at::kByte), expected.transposed.view(at::kByte));
@@ -461,30 +470,33 @@ class Check {
         const at::Tensor other = has_more ? random_rows(size.rows, size.width, type_, 8) : at::Tensor();
         for (const Activation kind :
              {Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::relu}) {
-          Fp8Room ours = room(size.rows, size.width, true), expected = room(size.rows, size.width, true);
+          Fp8Output ours = make_output(size.rows, size.width, true),
+                    expected = make_output(size.rows, size.width, true);
           ours_->activation_to_fp8(kind, x, other, ours);
           ours_->Kernels::activation_to_fp8(kind, x, other, expected);
-          compare("activation to 8 bits", ours, expected);
-          at::Tensor turned = at::zeros_like(ours.transposed.view(at::kByte)).view(at::kFloat8_e4m3fn);
-          ours_->transpose_fp8(ours.y, turned);
-          same("transposition of 8 bits", turned.view(at::kByte), expected.transposed.view(at::kByte));
+          compare("activation to fp8", ours, expected);
+          at::Tensor transposed = at::zeros_like(ours.transposed.view(at::kByte)).view(at::kFloat8_e4m3fn);
+          ours_->transpose_fp8(ours.y, transposed);
+          same("transposition of fp8", transposed.view(at::kByte), expected.transposed.view(at::kByte));
         }
         const at::Tensor weight = at::randn({size.width}, x.options()),
                          bias = has_more ? at::randn({size.width}, x.options()) : at::Tensor();
         for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm}) {
-          Fp8Room ours = room(size.rows, size.width, false), expected = room(size.rows, size.width, false);
+          Fp8Output ours = make_output(size.rows, size.width, false),
+                    expected = make_output(size.rows, size.width, false);
           at::Tensor statistics = wide({size.rows, kind == NormKind::layer_norm ? 2 : 1}),
                      expected_statistics = statistics.clone();
           ours_->norm_to_fp8({kind, 1e-5}, x, weight, bias, statistics, ours);
           ours_->Kernels::norm_to_fp8({kind, 1e-5}, x, weight, bias, expected_statistics, expected);
-          compare("norm to 8 bits", ours, expected);
-          same("norm to 8 bits", statistics, expected_statistics);
+          compare("norm to fp8", ours, expected);
+          same("norm to fp8", statistics, expected_statistics);
         }
       }
   }
 
-  // Bit for bit, also what is not finite, too large, too small, on an edge of a tile and between other columns.
-  void quantises() {
+  // Bit-identical, including numbers that are not finite, too large or too small, edges of tiles, and columns
+  // of a wider buffer.
+  void quantizes() {
     if (type_ != at::kBFloat16 && type_ != at::kHalf) return;
     for (const Size& size :
          std::vector<Size>{{16, 16}, {144, 272}, {128, 128}, {1040, 768}, {33, 48}, {64, 50}})
@@ -511,38 +523,39 @@ class Check {
           for (const bool has_odd : {true, false}) {
             if (!has_odd) x.copy_(at::nan_to_num(x, 1, 1, 1).clamp(-1000, 1000));
             const at::Tensor scale = at::full({}, 8, x.options().dtype(at::kFloat));
-            const auto room = [&](std::int64_t rows, std::int64_t width) {
+            const auto make_output = [&](std::int64_t rows, std::int64_t width) {
               return at::full({rows, width}, 77, x.options().dtype(at::kByte)).view(fp8_type(operand));
             };
-            at::Tensor y = room(size.rows, size.width), turned = room(size.width, size.rows),
-                       expected_y = room(size.rows, size.width),
-                       expected_turned = room(size.width, size.rows);
+            at::Tensor y = make_output(size.rows, size.width),
+                       transposed = make_output(size.width, size.rows),
+                       expected_y = make_output(size.rows, size.width),
+                       expected_transposed = make_output(size.width, size.rows);
             at::Tensor maximum = at::full({}, 0.5, scale.options()), expected_maximum = maximum.clone(), none;
-            ours_->quantise(operand, x, scale, y, turned, maximum);
-            plain_->quantise(operand, x, scale, expected_y, expected_turned, expected_maximum);
+            ours_->quantize(operand, x, scale, y, transposed, maximum);
+            plain_->quantize(operand, x, scale, expected_y, expected_transposed, expected_maximum);
             const auto bytes = [](const at::Tensor& tensor) {
               return tensor.view(at::kByte).bitwise_and(0xff);
             };
-            // NaN has two signs, and in e5m2 three fractions: any of them is one.
+            // NaN has two signs, and in e5m2 three fractions: all are equal here.
             const auto numbers = [](const at::Tensor& tensor) {
               return at::nan_to_num(tensor.to(at::kFloat), 1e9, 2e9, 3e9);
             };
             same("quantise", numbers(y), numbers(expected_y));
-            same("quantise", numbers(turned), numbers(expected_turned));
+            same("quantise", numbers(transposed), numbers(expected_transposed));
             if (!has_odd)
               same("quantise", bytes(y), bytes(expected_y)),
-                  same("quantise", bytes(turned), bytes(expected_turned));
+                  same("quantise", bytes(transposed), bytes(expected_transposed));
             same("quantise", at::nan_to_num(maximum, -1, -2, -3),
                  at::nan_to_num(expected_maximum, -1, -2, -3));
-            at::Tensor alone = room(size.width, size.rows);
-            ours_->quantise(operand, x, scale, none, alone, none);
-            same("quantise", numbers(alone), numbers(turned));
+            at::Tensor alone = make_output(size.width, size.rows);
+            ours_->quantize(operand, x, scale, none, alone, none);
+            same("quantise", numbers(alone), numbers(transposed));
           }
         }
   }
 
   const at::ScalarType type_, wide_;
-  const double near_, wide_near_;
+  const double tolerance_, wide_tolerance_;
   Differences& differences_;
   const std::unique_ptr<Kernels> ours_ = make_cuda_kernels(), plain_ = make_plain_kernels();
   Size size_{};
@@ -552,14 +565,14 @@ class Check {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const at::AutoDispatchBelowADInplaceOrView no_notes;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
   at::manual_seed(7);
   Differences differences;
   const std::set<std::string> words(argv + 1, argv + argc);
   for (const at::ScalarType type : kTypes)
     if (type == at::kBFloat16 || !words.contains("--own")) Check(type, differences).run();
   if (!words.contains("--own"))
-    for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) ProductsCheck(type, differences).run();
+    for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) GemmCheck(type, differences).run();
   const bool is_right = differences.print();
   if (!words.contains("--no-speed")) print_speed();
   return is_right ? 0 : 1;

@@ -1,4 +1,5 @@
-// Speed of CudaKernels in bf16 at the shapes of two models: milliseconds, and GB/s of what a kernel must read and write at least.
+// Speed of CudaKernels in bf16 for the shapes of two models: milliseconds, and GB/s of the minimum that a
+// kernel must read and write.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +17,7 @@
 
 namespace optimus::test {
 
-// The mean of some runs behind a few that warm up, on the current stream.
+// The mean of several runs after a warm-up, on the current stream.
 inline double milliseconds_of(const std::function<void()>& work) {
   constexpr int kWarm = 3, kRuns = 20;
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
@@ -68,7 +69,7 @@ class Speed {
     return at::randn({rows, width}, at::TensorOptions(at::kBFloat16).device(at::kCUDA));
   }
   static double bytes(const at::Tensor& tensor) { return static_cast<double>(tensor.nbytes()); }
-  static void show(const std::string& kernel, double bytes, const std::function<void()>& work) {
+  static void print_speed_of(const std::string& kernel, double bytes, const std::function<void()>& work) {
     const double milliseconds = milliseconds_of(work);
     fmt::print("  {:<24} {:8.3f} ms {:7.0f} GB/s\n", kernel, milliseconds, bytes / milliseconds * 1e-6);
   }
@@ -78,9 +79,10 @@ class Speed {
     const NormOptions options{.kind = of_.norm, .eps = 1e-5};
     const at::Tensor weight = tensor(1, of_.width).squeeze(0), bias = is_layer ? weight : at::Tensor();
     at::Tensor statistics = at::zeros({rows_, is_layer ? 2 : 1}, sum_.options()), other = sum_.clone();
-    show("norm", 2 * bytes(x_), [&] { kernels_->norm(options, x_, weight, bias, y_, statistics); });
-    show("norm backward", 4 * bytes(x_),
-         [&] { kernels_->norm_backward(options, y_, x_, weight, statistics, z_, z_, sum_, other); });
+    print_speed_of("norm", 2 * bytes(x_), [&] { kernels_->norm(options, x_, weight, bias, y_, statistics); });
+    print_speed_of("norm backward", 4 * bytes(x_), [&] {
+      kernels_->norm_backward(options, y_, x_, weight, statistics, z_, z_, sum_, other);
+    });
   }
 
   void activations() {
@@ -90,27 +92,28 @@ class Speed {
     const at::Tensor gate = of_.is_gated ? up.narrow(1, 0, of_.ffn) : at::Tensor();
     at::Tensor y = tensor(rows_, of_.ffn), dx = gradient.narrow(1, up.size(1) - of_.ffn, of_.ffn),
                d_gate = gradient.narrow(1, 0, of_.ffn);
-    show("activation", bytes(up) + bytes(y), [&] { kernels_->activation(of_.activation, x, gate, y); });
-    show("activation backward", 2 * bytes(up) + bytes(y),
-         [&] { kernels_->activation_backward(of_.activation, dy, x, gate, dx, d_gate); });
+    print_speed_of("activation", bytes(up) + bytes(y),
+                   [&] { kernels_->activation(of_.activation, x, gate, y); });
+    print_speed_of("activation backward", 2 * bytes(up) + bytes(y),
+                   [&] { kernels_->activation_backward(of_.activation, dy, x, gate, dx, d_gate); });
     at::Tensor sum = at::zeros({of_.ffn}, sum_.options());
-    show("sum of rows", bytes(y), [&] { kernels_->add_rows(y, sum); });
+    print_speed_of("sum of rows", bytes(y), [&] { kernels_->add_rows(y, sum); });
   }
 
   void streams() {
     const at::Tensor bias = tensor(1, of_.width).squeeze(0);
     DropoutSite site{.rate = 0, .key = RandomKey(1), .samples = {}, .sequence_length = of_.length};
     for (std::int64_t i = 0; i < of_.sequences; ++i) site.samples.push_back(i);
-    show("add", 3 * bytes(x_), [&] { kernels_->add(x_, bias, y_, site, z_); });
+    print_speed_of("add", 3 * bytes(x_), [&] { kernels_->add(x_, bias, y_, site, z_); });
     site.rate = 0.1;
-    show("add with dropout", 3 * bytes(x_), [&] { kernels_->add(x_, bias, y_, site, z_); });
-    show("dropout backward", 2 * bytes(x_), [&] { kernels_->dropout_backward(x_, site, z_); });
+    print_speed_of("add with dropout", 3 * bytes(x_), [&] { kernels_->add(x_, bias, y_, site, z_); });
+    print_speed_of("dropout backward", 2 * bytes(x_), [&] { kernels_->dropout_backward(x_, site, z_); });
     const at::Tensor qkv = tensor(rows_, 2 * of_.heads * of_.head_dim);
     at::Tensor heads = qkv.narrow(1, 0, of_.heads * of_.head_dim).unflatten(1, {of_.heads, of_.head_dim});
     const at::Tensor angle = at::randn({of_.length, of_.head_dim / 2}, sum_.options()), cosine = angle.cos(),
                      sine = angle.sin();
     const at::Tensor places = at::randint(of_.length, {rows_}, sum_.options().dtype(at::kInt));
-    show("rope", bytes(qkv), [&] { kernels_->rope(heads, cosine, sine, places, false); });
+    print_speed_of("rope", bytes(qkv), [&] { kernels_->rope(heads, cosine, sine, places, false); });
   }
 
   void tables() {
@@ -119,17 +122,19 @@ class Speed {
                      places = at::randint(of_.length, {rows_}, x_.options().dtype(at::kInt));
     at::Tensor dt = at::zeros({of_.vocab, of_.width}, sum_.options()),
                dp = at::zeros({of_.length, of_.width}, sum_.options()), no_types;
-    show("embedding", 2 * bytes(x_), [&] { kernels_->embedding(ids, places, tokens, positions, none, z_); });
-    // Each table's gradient is read and written where it is hit: about once a token, in fp32.
-    show("embedding backward", 2 * bytes(x_) + 4 * bytes(x_),
-         [&] { kernels_->embedding_backward(x_, ids, places, dt, dp, no_types); });
+    print_speed_of("embedding", 2 * bytes(x_),
+                   [&] { kernels_->embedding(ids, places, tokens, positions, none, z_); });
+    // Each table's gradient is read and written only in rows that occur: about once per token, in fp32.
+    print_speed_of("embedding backward", 2 * bytes(x_) + 4 * bytes(x_),
+                   [&] { kernels_->embedding_backward(x_, ids, places, dt, dp, no_types); });
   }
 
   void loss() {
     constexpr std::int64_t kRows = 4096;
     at::Tensor logits = tensor(kRows, of_.vocab), losses = at::zeros({kRows}, sum_.options());
     const at::Tensor targets = at::randint(of_.vocab, {kRows}, x_.options().dtype(at::kLong));
-    show("cross entropy", 2 * bytes(logits), [&] { kernels_->cross_entropy(logits, targets, losses, 1); });
+    print_speed_of("cross entropy", 2 * bytes(logits),
+                   [&] { kernels_->cross_entropy(logits, targets, losses, 1); });
   }
 
   void optimizer() {
@@ -138,11 +143,11 @@ class Speed {
     at::Tensor master = at::zeros({kCount}, sum_.options()), first = master.clone(), second = master.clone(),
                weight = at::zeros({kCount}, x_.options()),
                square = at::zeros({1}, sum_.options().dtype(at::kDouble));
-    const at::Tensor numbers = numbers_behind_gate(at::kCUDA, 1e-3);
-    show("sum of squares", bytes(gradient), [&] { kernels_->add_square_sum(gradient, square); });
-    show("adamw", 7 * bytes(gradient) + bytes(weight),
-         [&] { kernels_->adamw({}, numbers, gradient, master, first, second, weight); });
-    show("convert", bytes(master) + bytes(weight), [&] { kernels_->convert(master, weight); });
+    const at::Tensor numbers = step_scalars_after_gate(at::kCUDA, 1e-3);
+    print_speed_of("sum of squares", bytes(gradient), [&] { kernels_->add_square_sum(gradient, square); });
+    print_speed_of("adamw", 7 * bytes(gradient) + bytes(weight),
+                   [&] { kernels_->adamw({}, numbers, gradient, master, first, second, weight); });
+    print_speed_of("convert", bytes(master) + bytes(weight), [&] { kernels_->convert(master, weight); });
   }
 
   const SpeedShape of_;

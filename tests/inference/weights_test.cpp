@@ -1,4 +1,4 @@
-// Weights from a folder into several devices: each reads its own boxes and nothing else.
+// Loading weights from a folder into several devices: each device reads its own boxes and nothing else.
 #include "inference/weights.h"
 
 #include <ATen/ATen.h>
@@ -9,7 +9,7 @@
 
 #include "base/random.h"
 #include "base/temporary_folder.h"
-#include "inference/convert.h"
+#include "checkpoint/convert.h"
 #include "model/open.h"
 
 namespace optimus {
@@ -22,7 +22,7 @@ ModelSpec small_model(const std::string& preset) {
   return with_overrides(open_model(preset), overrides);
 }
 
-// Values by name and place; outside of the boxes that are kept, none.
+// Values determined by name and position; NaN outside of the stored boxes.
 class KnownWeights final : public WeightSource {
  public:
   explicit KnownWeights(std::map<std::string, Box> kept = {}) : kept_(std::move(kept)) {}
@@ -55,7 +55,7 @@ class KnownWeights final : public WeightSource {
   const std::map<std::string, Box> kept_;
 };
 
-// How much of another source is read.
+// Counts how many values are read from another source.
 class CountedWeights final : public WeightSource {
  public:
   explicit CountedWeights(const WeightSource& source) : source_(source) {}
@@ -96,9 +96,9 @@ void expect_same(const Parameters& a, const Parameters& b) {
       EXPECT_TRUE(at::equal(a.view(tensor.name, member), b.view(tensor.name, member))) << tensor.name;
 }
 
-TEST(LoadWeights, ARankReadsItsOwnBoxesOnly) {
+TEST(LoadWeights, RankReadsOnlyItsBoxes) {
   NullSink events;
-  for (const char* preset : {"gpt2", "llama3-8b"})  // products the wrong way round, and the right one
+  for (const char* preset : {"gpt2", "llama3-8b"})  // transposed and untransposed weights
     for (const int zero : {0, 1, 3})
       for (const Precision precision : {Precision::fp32, Precision::bf16}) {
         const TemporaryFolder folder;
@@ -116,19 +116,19 @@ TEST(LoadWeights, ARankReadsItsOwnBoxesOnly) {
           for (const auto& [name, box] : boxes_of(parameters)) held += box.num_elements();
           EXPECT_EQ(counted.num_read, held) << preset << " zero " << zero << " rank " << rank;
           num_read += counted.num_read;
-          // From a folder that has nothing else come the same values.
+          // A folder that has nothing else gives the same values.
           const Path poor = folder.path() / fmt::format("rank-{}", rank);
           load_weights(*folder_of(poor, model, KnownWeights(boxes_of(parameters))), own, events);
           expect_same(parameters, own);
         }
-        // Sharded weights are read once; of the rest each copy reads what it holds.
+        // Sharded weights are read once; of the rest each replica reads its part.
         if (zero == 3) {
           EXPECT_LT(num_read, 2 * num_parameters(model));
         }
       }
 }
 
-TEST(LoadWeights, PartsOfDevicesMakeUpTheWhole) {
+TEST(LoadWeights, PartsOfAllDevicesFormWholeModel) {
   NullSink events;
   const ModelSpec model = small_model("llama3-8b");
   const TemporaryFolder folder;

@@ -1,4 +1,4 @@
-// The attention implementations against each other, and the plain one against finite differences.
+// Compares the attention implementations with each other, and the plain one with finite differences.
 #include "kernels/attention.h"
 
 #include <ATen/ops/cat.h>
@@ -57,7 +57,7 @@ AttentionTask with_dropout(AttentionTask task) {
   return task;
 }
 
-// q, k, v as column ranges of one buffer; everything that a call reads and writes.
+// q, k, v as column ranges of one buffer, and all other tensors of a call.
 struct Tensors {
   at::Tensor q, k, v, dout, out, logsumexp, dq, dk, dv;
 
@@ -94,15 +94,15 @@ struct Tensors {
   }
 };
 
-// Probabilities and their gradients are rounded to the element type inside ATen's kernels for 16-bit types, so several roundings
-// of 2^-9 (bf16) or 2^-12 (fp16) add up; fp32: sums of head_dim and length terms.
+// ATen's kernels for 16-bit types round probabilities and their gradients to the element type, so several
+// roundings of 2^-9 (bf16) or 2^-12 (fp16) add up; fp32: sums of head_dim and length terms.
 double limit(at::ScalarType type) {
   if (type == at::kDouble) return 1e-13;
   if (type == at::kFloat) return 5e-6;
   return type == at::kBFloat16 ? std::ldexp(1, -6) : std::ldexp(1, -9);
 }
 
-// ATen's kernels for 16-bit types take a shorter series for the exponential: some 1e-5.
+// ATen's kernels for 16-bit types use a shorter series for the exponential: error about 1e-5.
 double statistics_limit(at::ScalarType type) {
   if (type == at::kDouble) return 1e-13;
   return type == at::kFloat ? 5e-6 : 1e-4;
@@ -148,7 +148,7 @@ TEST_P(AttentionTest, HostEqualsPlainWithDropout) {
   }
 }
 
-TEST_P(AttentionTest, GradientsMayLieWhereInputsDo) {
+TEST_P(AttentionTest, GradientsMayAliasInputs) {
   for (const auto& make : {make_plain_attention, make_fused_attention, make_host_attention}) {
     const AttentionTask task = task_of(2, 70, 4, 2, 16, true);
     const auto attention = make();
@@ -183,7 +183,8 @@ TEST_P(AttentionTest, DropoutDoesNotDependOnTheSplit) {
     }
 }
 
-// d(sum of out * dout) along a random direction, by central differences: the error is a few 1e-9 of the value.
+// Derivative of sum(out * dout) in a random direction, by central differences: the error is a few 1e-9 of the
+// value.
 TEST(PlainAttentionTest, GradientsAreDerivatives) {
   for (Case next : cases())
     for (const AttentionTask& task : {next.task, with_dropout(next.task)}) {

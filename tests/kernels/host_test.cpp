@@ -1,4 +1,4 @@
-// Every kernel of HostKernels, in each element type, against PlainKernels in fp64 on the same numbers.
+// Compares every kernel of HostKernels, in each element type, with PlainKernels in fp64 on the same numbers.
 #include <ATen/Parallel.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
@@ -22,7 +22,7 @@ class HostTest : public testing::TestWithParam<at::ScalarType> {
  protected:
   const at::ScalarType type_ = GetParam();
   const std::unique_ptr<Kernels> host_ = make_host_kernels(), plain_ = make_plain_kernels();
-  const double near_ = tolerance(GetParam()), wide_near_ = wide_tolerance(GetParam());
+  const double tolerance_ = tolerance(GetParam()), wide_tolerance_ = wide_tolerance(GetParam());
 
   at::Tensor random(const std::string& name, std::vector<std::int64_t> sizes) const {
     return random_tensor(name, std::move(sizes), type_);
@@ -38,21 +38,21 @@ class HostTest : public testing::TestWithParam<at::ScalarType> {
 INSTANTIATE_TEST_SUITE_P(Types, HostTest, testing::ValuesIn(kTypes),
                          [](const auto& type) { return std::string(c10::toString(type.param)); });
 
-// As a number, added to what was there.
+// The result as a number. The initial value of the accumulator is subtracted.
 double square_sum(const Kernels& kernels, const at::Tensor& flat) {
   at::Tensor sum = at::full({1}, 0.5, at::kDouble);
   kernels.add_square_sum(flat, sum);
   return sum.item<double>() - 0.5;
 }
 
-// Rows x width, with every remainder of vectors and lanes, and none.
+// Rows x width, with every remainder of vectors and lanes, and without rows.
 const std::vector<std::pair<std::int64_t, std::int64_t>> kSizes = {{0, 8},   {1, 1},   {3, 7},     {5, 16},
                                                                    {17, 33}, {64, 96}, {130, 257}, {9, 1027}};
 
 TEST_P(HostTest, NormForwardAndBackward) {
   for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm})
     for (const auto& [num_rows, width] : kSizes) {
-      if (width == 1) continue;  // a normed number is a sign: only eps would be compared
+      if (width == 1) continue;  // a single normed number is only a sign: this would compare only eps
       SCOPED_TRACE(std::to_string(num_rows) + " x " + std::to_string(width));
       const NormOptions options{.kind = kind, .eps = 1e-5};
       const bool is_layer = kind == NormKind::layer_norm;
@@ -64,8 +64,8 @@ TEST_P(HostTest, NormForwardAndBackward) {
       at::Tensor plain_y = in_double(x), plain_statistics = in_double(statistics);
       host_->norm(options, x, weight, bias, y, statistics);
       plain_->norm(options, in_double(x), in_double(weight), in_double(bias), plain_y, plain_statistics);
-      EXPECT_CLOSE(y, plain_y, near_);
-      EXPECT_CLOSE(statistics, plain_statistics, wide_near_);
+      EXPECT_CLOSE(y, plain_y, tolerance_);
+      EXPECT_CLOSE(statistics, plain_statistics, wide_tolerance_);
 
       for (const at::Tensor& added : {residual, at::Tensor()}) {
         at::Tensor dx = strided_like(x), dw = wide("dw", {width}), db = wide("db", {width});
@@ -73,9 +73,9 @@ TEST_P(HostTest, NormForwardAndBackward) {
         host_->norm_backward(options, dy, x, weight, statistics, added, dx, dw, db);
         plain_->norm_backward(options, in_double(dy), in_double(x), in_double(weight), in_double(statistics),
                               in_double(added), plain_dx, plain_dw, plain_db);
-        EXPECT_CLOSE(dx, plain_dx, near_);
-        EXPECT_CLOSE(dw, plain_dw, wide_near_);
-        EXPECT_CLOSE(db, plain_db, wide_near_);
+        EXPECT_CLOSE(dx, plain_dx, tolerance_);
+        EXPECT_CLOSE(dw, plain_dw, wide_tolerance_);
+        EXPECT_CLOSE(db, plain_db, wide_tolerance_);
         at::Tensor in_place = dy.clone(), unused = dw.clone(), unused_too = db.clone();
         host_->norm_backward(options, in_place, x, weight, statistics, added, in_place, unused, unused_too);
         EXPECT_TRUE(at::equal(in_place, dx));
@@ -103,16 +103,16 @@ TEST_P(HostTest, NormOfHeads) {
   at::Tensor plain_y = in_double(y), plain_statistics = in_double(statistics), none;
   host_->norm(options, x, weight, none, y, statistics);
   plain_->norm(options, in_double(x), in_double(weight), none, plain_y, plain_statistics);
-  EXPECT_CLOSE(y, plain_y, near_);
-  EXPECT_CLOSE(statistics, plain_statistics, wide_near_);
+  EXPECT_CLOSE(y, plain_y, tolerance_);
+  EXPECT_CLOSE(statistics, plain_statistics, wide_tolerance_);
   const at::Tensor dy = random("dy", {11, 5, 24});
   at::Tensor dx = random("dx", {11, 5, 24}), dw = wide("dw", {24}), plain_dx = in_double(dx),
              plain_dw = in_double(dw);
   host_->norm_backward(options, dy, x, weight, statistics, none, dx, dw, none);
   plain_->norm_backward(options, in_double(dy), in_double(x), in_double(weight), in_double(statistics), none,
                         plain_dx, plain_dw, none);
-  EXPECT_CLOSE(dx, plain_dx, near_);
-  EXPECT_CLOSE(dw, plain_dw, wide_near_);
+  EXPECT_CLOSE(dx, plain_dx, tolerance_);
+  EXPECT_CLOSE(dw, plain_dw, wide_tolerance_);
 }
 
 TEST_P(HostTest, ActivationsPlainAndGated) {
@@ -125,13 +125,13 @@ TEST_P(HostTest, ActivationsPlainAndGated) {
         at::Tensor plain_y = in_double(x), plain_dx = in_double(x), plain_d_gate = in_double(x);
         host_->activation(kind, x, gate, y);
         plain_->activation(kind, in_double(x), in_double(gate), plain_y);
-        EXPECT_CLOSE(y, plain_y, near_);
+        EXPECT_CLOSE(y, plain_y, tolerance_);
         host_->activation_backward(kind, dy, x, gate, dx, d_gate);
         plain_->activation_backward(kind, in_double(dy), in_double(x), in_double(gate), plain_dx,
                                     plain_d_gate);
-        EXPECT_CLOSE(dx, plain_dx, near_);
+        EXPECT_CLOSE(dx, plain_dx, tolerance_);
         if (gate.defined()) {
-          EXPECT_CLOSE(d_gate, plain_d_gate, near_);
+          EXPECT_CLOSE(d_gate, plain_d_gate, tolerance_);
         }
         at::Tensor in_place = dy.clone(), d_gate_too = d_gate.clone();
         host_->activation_backward(kind, in_place, x, gate, in_place, d_gate_too);
@@ -175,9 +175,9 @@ TEST_P(HostTest, RopeAndItsInverse) {
     const at::Tensor before = in_double(x);
     host_->rope(x, cosine, sine, positions, false);
     plain_->rope(plain_x, in_double(cosine), in_double(sine), positions, false);
-    EXPECT_CLOSE(x, plain_x, near_);
+    EXPECT_CLOSE(x, plain_x, tolerance_);
     host_->rope(x, cosine, sine, positions, true);
-    EXPECT_CLOSE(x, before, 2 * near_);  // rounded twice
+    EXPECT_CLOSE(x, before, 2 * tolerance_);  // rounded twice
   }
 }
 
@@ -195,16 +195,16 @@ TEST_P(HostTest, EmbeddingAndItsGradient) {
       host_->embedding(ids, places, tokens, is_full ? positions : none, is_full ? types : none, out);
       plain_->embedding(ids, places, in_double(tokens), is_full ? in_double(positions) : none,
                         is_full ? in_double(types) : none, plain_out);
-      EXPECT_CLOSE(out, plain_out, near_);
+      EXPECT_CLOSE(out, plain_out, tolerance_);
       at::Tensor dt = wide("dt", {19, width}), dp = is_full ? wide("dp", {8, width}) : none;
       at::Tensor dy = is_full ? wide("dy", {2, width}) : none;
       at::Tensor plain_dt = in_double(dt), plain_dp = in_double(dp), plain_dy = in_double(dy);
       host_->embedding_backward(out, ids, places, dt, dp, dy);
       plain_->embedding_backward(in_double(out), ids, places, plain_dt, plain_dp, plain_dy);
-      EXPECT_CLOSE(dt, plain_dt, wide_near_);
+      EXPECT_CLOSE(dt, plain_dt, wide_tolerance_);
       if (!is_full) continue;
-      EXPECT_CLOSE(dp, plain_dp, wide_near_);
-      EXPECT_CLOSE(dy, plain_dy, wide_near_);
+      EXPECT_CLOSE(dp, plain_dp, wide_tolerance_);
+      EXPECT_CLOSE(dy, plain_dy, wide_tolerance_);
     }
   }
 }
@@ -223,8 +223,8 @@ TEST_P(HostTest, CrossEntropyAndItsGradient) {
     host_->cross_entropy(host_logits, targets, losses, 0.37);
     plain_->cross_entropy(plain_logits, targets, plain_losses, 0.37);
     EXPECT_TRUE(at::equal(losses, only_losses));
-    EXPECT_CLOSE(losses, plain_losses, wide_near_);
-    EXPECT_CLOSE(host_logits, plain_logits, near_);
+    EXPECT_CLOSE(losses, plain_losses, wide_tolerance_);
+    EXPECT_CLOSE(host_logits, plain_logits, tolerance_);
     EXPECT_EQ(host_logits[3].abs().max().item<double>(), 0);
     EXPECT_EQ(losses[20].item<double>(), 0);
   }
@@ -232,8 +232,8 @@ TEST_P(HostTest, CrossEntropyAndItsGradient) {
 
 TEST_P(HostTest, CrossEntropyOfExtremeLogits) {
   at::Tensor logits = at::full({3, 40}, -1e4, at::kDouble).to(type_), losses = wide("x", {3});
-  logits[0][5] = 1e4;                                         // certain and right
-  logits[1].fill_(-std::numeric_limits<double>::infinity());  // all but one ruled out
+  logits[0][5] = 1e4;                                         // certain and correct
+  logits[1].fill_(-std::numeric_limits<double>::infinity());  // all but one excluded
   logits[1][7] = 0;
   logits[2][39] = std::numeric_limits<double>::quiet_NaN();
   at::Tensor targets = at::full({3}, 5, at::kLong);
@@ -260,14 +260,14 @@ TEST_P(HostTest, AddWithBiasResidualAndDropout) {
           at::Tensor y = strided_like(x), plain_y = in_double(x);
           host_->add(x, bias, residual, site(rate), y);
           plain_->add(in_double(x), in_double(bias), in_double(residual), site(rate), plain_y);
-          EXPECT_CLOSE(y, plain_y, near_);
+          EXPECT_CLOSE(y, plain_y, tolerance_);
           at::Tensor in_place = has_residual ? residual.clone() : x.clone();
           host_->add(has_residual ? x : in_place, bias, has_residual ? in_place : none, site(rate), in_place);
           EXPECT_TRUE(at::equal(in_place, y));
           at::Tensor dx = strided_like(x), plain_dx = in_double(x);
           host_->dropout_backward(x, site(rate), dx);
           plain_->dropout_backward(in_double(x), site(rate), plain_dx);
-          EXPECT_CLOSE(dx, plain_dx, near_);
+          EXPECT_CLOSE(dx, plain_dx, tolerance_);
         }
 }
 
@@ -283,7 +283,7 @@ TEST_P(HostTest, DropoutDoesNotDependOnMicroBatches) {
     EXPECT_TRUE(at::equal(part, whole.narrow(0, 6 * sequence, 6)));
   }
   const double kept = whole.ne(0).to(at::kDouble).mean().item<double>();
-  EXPECT_NEAR(kept, 0.5, 5 * 0.5 / 30);  // five deviations of the mean of 900 coins
+  EXPECT_NEAR(kept, 0.5, 5 * 0.5 / 30);  // five standard deviations of the mean of 900 coin flips
 }
 
 TEST_P(HostTest, SumsOverRows) {
@@ -292,7 +292,7 @@ TEST_P(HostTest, SumsOverRows) {
     at::Tensor sum = wide("s", {width}), plain_sum = in_double(sum);
     host_->add_rows(x, sum);
     plain_->add_rows(in_double(x), plain_sum);
-    EXPECT_CLOSE(sum, plain_sum, wide_near_);
+    EXPECT_CLOSE(sum, plain_sum, wide_tolerance_);
   }
 }
 
@@ -303,7 +303,7 @@ TEST_P(HostTest, SquareSum) {
     EXPECT_NEAR(square_sum(*host_, flat), expected, 1e-12 * expected);
     if (size == 0) continue;
     flat[size - 1] = 1e30;
-    EXPECT_NEAR(square_sum(*host_, flat) / 1e60, 1, 1e-6);  // larger than fp32 holds
+    EXPECT_NEAR(square_sum(*host_, flat) / 1e60, 1, 1e-6);  // exceeds the range of fp32
     flat[size - 1] = std::numeric_limits<double>::infinity();
     EXPECT_TRUE(std::isinf(square_sum(*host_, flat)));
     flat[0] = std::numeric_limits<double>::quiet_NaN();
@@ -311,7 +311,7 @@ TEST_P(HostTest, SquareSum) {
   }
 }
 
-TEST_P(HostTest, AdamwFollowsItsTwin) {
+TEST_P(HostTest, AdamwMatchesReference) {
   const std::int64_t size = 20011;
   at::Tensor master = wide("m", {size}), first = at::zeros({size}, master.options()), second = first.clone();
   at::Tensor weight = random("w", {size});
@@ -320,29 +320,30 @@ TEST_P(HostTest, AdamwFollowsItsTwin) {
   at::Tensor plain_weight = in_double(weight);
   for (int step = 1; step <= 5; ++step) {
     const AdamOptions options{.weight_decay = 0.1};
-    const at::Tensor numbers = numbers_behind_gate(at::kCPU, 1e-2, step, 0.25);
+    const at::Tensor numbers = step_scalars_after_gate(at::kCPU, 1e-2, step, 0.25);
     const at::Tensor gradient = wide("g" + std::to_string(step), {size});
     host_->adamw(options, numbers, gradient, master, first, second, weight);
     plain_->adamw(options, numbers, in_double(gradient), plain_master, plain_first, plain_second,
                   plain_weight);
   }
-  EXPECT_CLOSE(master, plain_master, wide_near_);
-  EXPECT_CLOSE(first, plain_first, wide_near_);
-  EXPECT_CLOSE(second, plain_second, wide_near_);
+  EXPECT_CLOSE(master, plain_master, wide_tolerance_);
+  EXPECT_CLOSE(first, plain_first, wide_tolerance_);
+  EXPECT_CLOSE(second, plain_second, wide_tolerance_);
   EXPECT_TRUE(at::equal(weight, master.to(type_)));
 }
 
-// Whoever repeats a part of an update, from any element on, gets its bits: state that is sent before the update relies on it.
-TEST_P(HostTest, AdamwOfPiecesIsThatOfTheWhole) {
+// An update that is repeated for any range of elements is bit-identical. State that is sent before the update
+// relies on this.
+TEST_P(HostTest, AdamwOfPiecesIsBitIdentical) {
   const std::int64_t size = 20011;
   const at::Tensor gradient = wide("g", {size});
   at::Tensor master = wide("m", {size}), first = wide("f", {size}), second = wide("s", {size}).abs();
   at::Tensor weight = random("w", {size});
   at::Tensor by_pieces[] = {master.clone(), first.clone(), second.clone(), weight.clone()};
-  const at::Tensor numbers = numbers_behind_gate(at::kCPU, 1e-2, 3, 0.25);
+  const at::Tensor numbers = step_scalars_after_gate(at::kCPU, 1e-2, 3, 0.25);
   const AdamOptions options{.weight_decay = 0.1};
   host_->adamw(options, numbers, gradient, master, first, second, weight);
-  const std::int64_t lengths[] = {1, 3, 7, 16, 100, 4097, 9000};  // vectors begin and end anywhere
+  const std::int64_t lengths[] = {1, 3, 7, 16, 100, 4097, 9000};  // vectors begin and end at any offset
   std::int64_t at = 0;
   for (std::size_t i = 0; at < size; ++i) {
     const std::int64_t length = std::min(lengths[i % std::size(lengths)], size - at);
@@ -358,39 +359,40 @@ TEST_P(HostTest, AdamwOfPiecesIsThatOfTheWhole) {
   EXPECT_TRUE(at::equal(by_pieces[3], weight));
 }
 
-TEST_P(HostTest, AdamwWhereTheWeightIsTheMaster) {
+TEST_P(HostTest, AdamwWithWeightAsMaster) {
   const at::Tensor gradient = wide("g", {1000});
   at::Tensor master = wide("m", {1000}), first = at::zeros({1000}, master.options()), second = first.clone();
   at::Tensor other = master.clone(), other_first = first.clone(), other_second = first.clone(),
              weight = first.clone();
-  const at::Tensor numbers = numbers_behind_gate(at::kCPU, 1e-2);
+  const at::Tensor numbers = step_scalars_after_gate(at::kCPU, 1e-2);
   host_->adamw({}, numbers, gradient, master, first, second, master);
   host_->adamw({}, numbers, gradient, other, other_first, other_second, weight);
   EXPECT_TRUE(at::equal(master, other) && at::equal(weight, other));
 }
 
-// Sums of loss and squares, targets, loss scale: behind each gate the numbers are its twin's, and an update happens or not.
-TEST_P(HostTest, TheGateFollowsItsTwin) {
+// For sums of loss and squares, targets and loss scales: the numbers after the gate equal those of the
+// reference, and the update happens or not.
+TEST_P(HostTest, GateMatchesReference) {
   const double infinity = std::numeric_limits<double>::infinity();
   const std::vector<std::array<double, 4>> cases = {
       {1000, 9, 100, 1}, {1000, 1e8, 100, 256},   {0, 0, 1, 1}, {5, infinity, 100, 1}, {-infinity, 1, 10, 1},
       {5, 1, 0, 1},      {std::nan(""), 1, 10, 1}};
   for (const double clip : {0.0, 1.0})
     for (const auto& [loss, squares, counted, scale] : cases) {
-      at::Tensor numbers = at::zeros({kNumStepNumbers}, at::kDouble);
+      at::Tensor numbers = at::zeros({kNumStepScalars}, at::kDouble);
       auto* values = numbers.data_ptr<double>();
-      number(values, StepNumber::learning_rate) = 1e-2, number(values, StepNumber::num_updates) = 4;
-      number(values, StepNumber::loss_sum) = loss, number(values, StepNumber::square_sum) = squares;
-      number(values, StepNumber::num_counted) = counted, number(values, StepNumber::loss_scale) = scale;
+      number(values, StepScalar::learning_rate) = 1e-2, number(values, StepScalar::num_updates) = 4;
+      number(values, StepScalar::loss_sum) = loss, number(values, StepScalar::square_sum) = squares;
+      number(values, StepScalar::num_counted) = counted, number(values, StepScalar::loss_scale) = scale;
       at::Tensor plain_numbers = numbers.clone();
       host_->pass_gate({.clip = clip}, numbers);
       plain_->pass_gate({.clip = clip}, plain_numbers);
       const bool is_finite = std::isfinite(loss) && std::isfinite(squares) && counted > 0;
-      EXPECT_EQ(number(values, StepNumber::is_finite), is_finite ? 1 : 0) << loss << " " << squares;
-      EXPECT_EQ(number(values, StepNumber::num_updates), is_finite ? 5 : 4);
+      EXPECT_EQ(number(values, StepScalar::is_finite), is_finite ? 1 : 0) << loss << " " << squares;
+      EXPECT_EQ(number(values, StepScalar::num_updates), is_finite ? 5 : 4);
       EXPECT_TRUE(at::allclose(numbers, plain_numbers, 1e-15, 0, /*equal_nan=*/true));
-      if (is_finite && clip > 0) {  // clipped gradients have at most that norm
-        EXPECT_LE(number(values, StepNumber::factor) * std::sqrt(squares), clip * (1 + 1e-15));
+      if (is_finite && clip > 0) {  // the norm of clipped gradients is at most this
+        EXPECT_LE(number(values, StepScalar::factor) * std::sqrt(squares), clip * (1 + 1e-15));
       }
       at::Tensor master = wide("m", {100}), first = at::zeros({100}, master.options()),
                  second = first.clone();
@@ -401,7 +403,7 @@ TEST_P(HostTest, TheGateFollowsItsTwin) {
     }
 }
 
-TEST_P(HostTest, SumsAreTheSameOnAnyNumberOfThreads) {
+TEST_P(HostTest, SumsDoNotDependOnThreadCount) {
   const at::Tensor dout = random("d", {400, 200}),
                    ids = (random_tensor("i", {400}, at::kDouble) * 99).to(at::kLong).remainder(9);
   const at::Tensor flat = wide("f", {300000});

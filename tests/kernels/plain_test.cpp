@@ -1,5 +1,5 @@
-// PlainKernels' gradients are derivatives of their forward functions: central differences in fp64 along random directions. Their
-// error is about step^2 + 1e-16 / step, a few 1e-10 of the values here.
+// The gradients of PlainKernels are derivatives of their forward functions: central differences in fp64 in
+// random directions. Their error is about step^2 + 1e-16 / step, a few 1e-10 of the values here.
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 
@@ -21,7 +21,7 @@ class PlainTest : public testing::Test {
   static at::Tensor random(const std::string& name, std::vector<std::int64_t> sizes) {
     return random_tensor(name, std::move(sizes), at::kDouble);
   }
-  // value(inputs) moves by gradient . direction along each input's random direction.
+  // For each input, value(inputs) must change by gradient . direction in a random direction.
   static void expect_gradients(std::vector<at::Tensor> inputs, const std::vector<at::Tensor>& gradients,
                                const std::function<double(const std::vector<at::Tensor>&)>& value) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -102,7 +102,7 @@ TEST_F(PlainTest, EmbeddingGradients) {
   });
 }
 
-TEST_F(PlainTest, RopeKeepsLengthsAndDependsOnDistanceOnly) {
+TEST_F(PlainTest, RopePreservesLengthAndDependsOnDistance) {
   const at::Tensor angle = at::ones_like(random("a", {30, 4})).cumsum(0) * random("f", {1, 4});
   const at::Tensor cosine = angle.cos(), sine = angle.sin();
   const auto product = [&](std::int64_t a, std::int64_t b) {

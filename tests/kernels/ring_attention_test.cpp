@@ -1,4 +1,5 @@
-// Ring attention: all parts and all hops together against plain attention over whole sequences; and which scores a hop has.
+// Ring attention: all parts and all ring steps together compared with plain attention over whole sequences;
+// also the scores of each ring step.
 #include "kernels/ring_attention.h"
 
 #include <ATen/ops/equal.h>
@@ -29,20 +30,20 @@ ContextPositions positions_of(std::int64_t length, int cp, int part) {
   return share_of(side, part, 1, length, false).positions;
 }
 
-std::vector<std::int64_t> listed(const ContextPositions& spans) {
+std::vector<std::int64_t> positions_in(const ContextPositions& spans) {
   std::vector<std::int64_t> result;
   for (const Span& span : spans)
     for (std::int64_t position = span.begin; position < span.end; ++position) result.push_back(position);
   return result;
 }
 
-// A whole task and how many parts its positions are cut into.
+// A whole task and the number of parts into which its positions are split.
 struct RingCase {
   AttentionTask task;
   int cp = 1;
 };
 
-// Documents and gaps, one after the other; sometimes a sequence has none, and sequences come in any order.
+// Documents and gaps, one after another; some sequences have none, and sequences come in any order.
 std::vector<AttentionSegment> random_segments(std::int64_t sequences, std::int64_t length) {
   std::vector<AttentionSegment> segments;
   for (std::int64_t sequence = sequences - 1; sequence >= 0; --sequence)
@@ -77,19 +78,19 @@ RingCase random_case(std::int64_t longest) {
   return result;
 }
 
-RingTask hop_of(const RingCase& whole, int own, int theirs) {
+RingTask ring_step_of(const RingCase& whole, int own, int theirs) {
   const AttentionShape& shape = whole.task.shape;
   const ContextPositions mine = positions_of(shape.length, whole.cp, own),
                          others = positions_of(shape.length, whole.cp, theirs);
   return {.shape = shape,
-          .own_length = static_cast<std::int64_t>(listed(mine).size()),
-          .their_length = static_cast<std::int64_t>(listed(others).size()),
+          .own_length = static_cast<std::int64_t>(positions_in(mine).size()),
+          .key_length = static_cast<std::int64_t>(positions_in(others).size()),
           .pieces =
               ring_pieces(mine, others, shape.sequences, shape.length, shape.is_causal, whole.task.segments),
           .dropout = whole.task.dropout};
 }
 
-// [sequences, query, key] of a whole task: how often a pair counts, 0 or 1.
+// [sequences, query, key] of a whole task: how often a pair is computed, 0 or 1.
 std::vector<int> pairs_of(const AttentionTask& task) {
   const std::int64_t length = task.shape.length;
   std::vector<int> result(static_cast<std::size_t>(task.shape.sequences * length * length));
@@ -101,16 +102,16 @@ std::vector<int> pairs_of(const AttentionTask& task) {
   return result;
 }
 
-TEST(RingPiecesTest, CoverEveryPairThatCountsOnce) {
+TEST(RingPiecesTest, CoverEachPairExactlyOnce) {
   EXPECT_TRUE(rc::check([] {
     const RingCase whole = random_case(40);
     const std::int64_t length = whole.task.shape.length;
     std::vector<int> seen(pairs_of(whole.task).size());
     for (int own = 0; own < whole.cp; ++own)
       for (int theirs = 0; theirs < whole.cp; ++theirs) {
-        const auto query_positions = listed(positions_of(length, whole.cp, own)),
-                   key_positions = listed(positions_of(length, whole.cp, theirs));
-        for (const RingPiece& piece : hop_of(whole, own, theirs).pieces)
+        const auto query_positions = positions_in(positions_of(length, whole.cp, own)),
+                   key_positions = positions_in(positions_of(length, whole.cp, theirs));
+        for (const RingPiece& piece : ring_step_of(whole, own, theirs).pieces)
           for (std::int64_t i = 0; i < piece.queries.size(); ++i)
             for (std::int64_t j = 0; j < (piece.is_causal ? i + 1 : piece.keys.size()); ++j) {
               const std::int64_t query = piece.first_query + i, key = piece.first_key + j;
@@ -123,14 +124,14 @@ TEST(RingPiecesTest, CoverEveryPairThatCountsOnce) {
   }));
 }
 
-bool meet(const Span& a, const Span& b) { return a.begin < b.end && b.begin < a.end; }
+bool overlap(const Span& a, const Span& b) { return a.begin < b.end && b.begin < a.end; }
 
-// What threads of the host kernel share out: no two of them have a row in common that they write.
-TEST(RingPiecesTest, RangesForThreadsHaveNothingInCommon) {
+// The ranges of the host kernel's threads: no two of them write to the same row.
+TEST(RingPiecesTest, ThreadRangesAreDisjoint) {
   EXPECT_TRUE(rc::check([] {
     const RingCase whole = random_case(40);
     const std::vector<RingPiece> pieces =
-        hop_of(whole, *rc::gen::inRange(0, whole.cp), *rc::gen::inRange(0, whole.cp)).pieces;
+        ring_step_of(whole, *rc::gen::inRange(0, whole.cp), *rc::gen::inRange(0, whole.cp)).pieces;
     const auto check = [&](const std::vector<Span>& ranges, auto is_common) {
       std::int64_t done = 0;
       for (const Span& range : ranges) {
@@ -143,15 +144,15 @@ TEST(RingPiecesTest, RangesForThreadsHaveNothingInCommon) {
       RC_ASSERT(done == static_cast<std::int64_t>(pieces.size()));
     };
     check(pieces_by_queries(pieces), [](const RingPiece& a, const RingPiece& b) {
-      return a.sequence == b.sequence && meet(a.queries, b.queries);
+      return a.sequence == b.sequence && overlap(a.queries, b.queries);
     });
-    check(pieces_apart(pieces), [](const RingPiece& a, const RingPiece& b) {
-      return a.sequence == b.sequence && (meet(a.queries, b.queries) || meet(a.keys, b.keys));
+    check(independent_pieces(pieces), [](const RingPiece& a, const RingPiece& b) {
+      return a.sequence == b.sequence && (overlap(a.queries, b.queries) || overlap(a.keys, b.keys));
     });
   }));
 }
 
-TEST(RingPiecesTest, WorkIsSharedOutByCost) {
+TEST(RingPiecesTest, WorkIsBalancedByCost) {
   EXPECT_TRUE(rc::check([] {
     const auto costs =
         *rc::gen::container<std::vector<std::int64_t>>(rc::gen::inRange<std::int64_t>(1, 1000));
@@ -159,7 +160,7 @@ TEST(RingPiecesTest, WorkIsSharedOutByCost) {
     const std::int64_t total = std::accumulate(costs.begin(), costs.end(), std::int64_t{0});
     const std::int64_t largest = costs.empty() ? 0 : *std::max_element(costs.begin(), costs.end());
     std::atomic<std::int64_t> most = 0;
-    share_by_cost(costs, [&](Span items) {
+    parallel_for_by_cost(costs, [&](Span items) {
       std::int64_t cost = 0;
       for (std::int64_t i = items.begin; i < items.end; ++i)
         ++done[static_cast<std::size_t>(i)], cost += costs[static_cast<std::size_t>(i)];
@@ -167,14 +168,14 @@ TEST(RingPiecesTest, WorkIsSharedOutByCost) {
       }
     });
     RC_ASSERT(done == std::vector<int>(costs.size(), 1));
-    // A range is off by half an item at either end, the last also by what the division leaves.
+    // A range may differ by half an item at either end, the last one also by the remainder of the division.
     const std::int64_t threads = at::get_num_threads();
     RC_ASSERT(most <= total / threads + largest + threads ||
               costs.size() < static_cast<std::size_t>(threads));
   }));
 }
 
-TEST(RingPiecesTest, HopsAreFewRectangles) {
+TEST(RingPiecesTest, RingStepsAreFewRectangles) {
   const auto pieces = [](int own, int theirs, bool is_causal) {
     return ring_pieces(positions_of(12, 3, own), positions_of(12, 3, theirs), 1, 12, is_causal, {});
   };
@@ -185,20 +186,20 @@ TEST(RingPiecesTest, HopsAreFewRectangles) {
   EXPECT_EQ(pieces(0, 1, true), later);
   const std::vector<RingPiece> earlier{{0, {0, 2}, {0, 2}, false, 2, 0}, {0, {2, 4}, {0, 2}, false, 8, 0}};
   EXPECT_EQ(pieces(1, 0, true), earlier);
-  const std::vector<RingPiece> middle{{0, {0, 4}, {0, 4}, true, 4, 4}};  // its two pieces are neighbours
+  const std::vector<RingPiece> middle{{0, {0, 4}, {0, 4}, true, 4, 4}};  // its two pieces are adjacent
   EXPECT_EQ(pieces(2, 2, true), middle);
   EXPECT_EQ(pieces(1, 0, false).size(), 4U);
 }
 
-// What one part has. Rows behind the last sequence are NaN: nobody may look at them.
+// The data of one part. Rows after the last sequence are NaN: they must not be read.
 struct Part {
-  at::Tensor index;  // rows of the whole
+  at::Tensor index;  // row indices in the whole
   at::Tensor q, k, v, dout, out, logsumexp, dq, dk, dv;
 
   std::int64_t num_rows() const { return index.numel(); }
 };
 
-at::Tensor taken(const at::Tensor& whole, const at::Tensor& index) {
+at::Tensor select_rows(const at::Tensor& whole, const at::Tensor& index) {
   at::Tensor part = at::full({index.numel() + 2, whole.size(1), whole.size(2) + 3},
                              std::numeric_limits<double>::quiet_NaN(), whole.options());
   part = part.narrow(2, 1, whole.size(2));  // heads with gaps between them
@@ -221,20 +222,21 @@ class Ring {
 
   void run() {
     for (int own = 0; own < whole_.cp; ++own)
-      for (int hop = 0; hop < whole_.cp; ++hop) {
-        const int theirs = (own + whole_.cp - hop) % whole_.cp;
+      for (int ring_step = 0; ring_step < whole_.cp; ++ring_step) {
+        const int theirs = (own + whole_.cp - ring_step) % whole_.cp;
         Part &mine = at(own), &others = at(theirs);
-        attention_.forward(hop_of(whole_, own, theirs), mine.q, others.k, others.v, mine.out, mine.logsumexp);
+        attention_.forward(ring_step_of(whole_, own, theirs), mine.q, others.k, others.v, mine.out,
+                           mine.logsumexp);
       }
     for (int own = 0; own < whole_.cp; ++own)
       for (int theirs = 0; theirs < whole_.cp; ++theirs) {
         Part &mine = at(own), &others = at(theirs);
-        attention_.backward(hop_of(whole_, own, theirs), mine.dout, mine.q, others.k, others.v,
+        attention_.backward(ring_step_of(whole_, own, theirs), mine.dout, mine.q, others.k, others.v,
                             mine.out.to(type_), mine.logsumexp, mine.dq, others.dk, others.dv);
       }
   }
 
-  // The parts' rows, put together in fp64.
+  // The rows of all parts, assembled in fp64.
   at::Tensor whole(at::Tensor Part::*member) const {
     at::Tensor result;
     for (const Part& part : parts_) {
@@ -264,15 +266,15 @@ class Ring {
 
   Part make_part(int number) const {
     const AttentionShape& shape = whole_.task.shape;
-    const std::vector<std::int64_t> positions = listed(positions_of(shape.length, whole_.cp, number));
+    const std::vector<std::int64_t> positions = positions_in(positions_of(shape.length, whole_.cp, number));
     const auto length = static_cast<std::int64_t>(positions.size());
     Part part;
     part.index = at::empty({shape.sequences * length}, at::kLong);
     for (std::int64_t i = 0; i < part.num_rows(); ++i)
       part.index.data_ptr<std::int64_t>()[i] =
           i / length * shape.length + positions[static_cast<std::size_t>(i % length)];
-    part.q = taken(given_.at("q"), part.index), part.k = taken(given_.at("k"), part.index);
-    part.v = taken(given_.at("v"), part.index), part.dout = taken(given_.at("dout"), part.index);
+    part.q = select_rows(given_.at("q"), part.index), part.k = select_rows(given_.at("k"), part.index);
+    part.v = select_rows(given_.at("v"), part.index), part.dout = select_rows(given_.at("dout"), part.index);
     part.logsumexp = at::full({shape.sequences, shape.heads, length}, -kInfinity, wide_type(type_));
     const auto zero = [&](const at::Tensor& like) {
       at::Tensor result = like.to(wide_type(type_), false, true);
@@ -290,12 +292,13 @@ class Ring {
   std::vector<Part> parts_;
 };
 
-// Rows are normal numbers and the scale keeps scores of order 1, so every term of a result is of order 1: errors are measured
-// against the largest result, or 1 where the true gradient vanishes (a query that sees one key). Arithmetic is wide for all
-// types, and 16-bit outputs are rounded for both sides before backward. A score of size up to 8 that is a sum of 24 products
-// has an error of some 10 units; probabilities have that as their relative error, plus 2 units of the exponential and, for each
-// of 5 hops, one rounding of a logsumexp of up to 10: sqrt(10^2 + 2^2 + 5 * 10^2) = 25 units if errors are independent. Sums over
-// up to 300 keys, queries and 3 heads, whose terms' errors are independent too, add less than twice that again: 75 units of
+// Rows are normally distributed and the scale keeps scores of order 1, so every term of a result is of order
+// 1. Errors are relative to the largest result, or to 1 if the true gradient vanishes (a query that sees one
+// key). Arithmetic is wide for all types, and 16-bit outputs are rounded on both sides before the backward. A
+// score of size up to 8 that is a sum of 24 products has an error of about 10 units. Probabilities have that
+// as their relative error, plus 2 units of the exponential and, for each of 5 ring steps, one rounding of a
+// logsumexp of up to 10: sqrt(10^2 + 2^2 + 5 * 10^2) = 25 units if errors are independent. Sums over up to
+// 300 keys, queries and 3 heads, whose errors are independent too, add less than twice that: 75 units of
 // 2^-53 (8e-15) or 2^-24 (4.5e-6).
 double ring_limit(at::ScalarType type) { return type == at::kDouble ? 1e-14 : 4.5e-6; }
 
@@ -304,7 +307,7 @@ double ring_difference(const at::Tensor& got, const at::Tensor& expected) {
   return (got - expected).abs().max().item<double>() / std::max(1.0, expected.abs().max().item<double>());
 }
 
-// The largest error of all results, against plain attention over whole sequences.
+// The largest error of all results, compared with plain attention over whole sequences.
 double ring_error(const RingCase& whole, const RingAttention& attention, at::ScalarType type) {
   Ring ring(whole, attention, type);
   ring.run();
@@ -317,7 +320,7 @@ double ring_error(const RingCase& whole, const RingAttention& attention, at::Sca
   const at::Tensor ring_out = ring.whole(&Part::out);
   plain->backward(whole.task, dout, q, k, v, in_double(ring_out.to(type)), logsumexp, dq, dk, dv);
 
-  // Outside all segments: no key seen, zero gradients, exactly.
+  // Outside all segments: no key is seen, and gradients are exactly zero.
   at::Tensor is_covered = at::zeros({shape.sequences, shape.length}, at::kBool);
   for (const AttentionSegment& segment : segments_of(whole.task))
     is_covered.select(0, segment.sequence).narrow(0, segment.begin, segment.end - segment.begin).fill_(true);
@@ -338,7 +341,7 @@ double ring_error(const RingCase& whole, const RingAttention& attention, at::Sca
 struct Implementation {
   std::string name;
   std::unique_ptr<RingAttention> (*make)();
-  std::int64_t longest;  // sequence: several blocks
+  std::int64_t longest;  // sequence length: several blocks
 };
 
 const std::vector<Implementation> kImplementations = {
@@ -350,7 +353,7 @@ class RingAttentionTest : public testing::TestWithParam<Implementation> {};
 INSTANTIATE_TEST_SUITE_P(All, RingAttentionTest, testing::ValuesIn(kImplementations),
                          [](const auto& tested) { return tested.param.name; });
 
-TEST_P(RingAttentionTest, PartsTogetherEqualTheWhole) {
+TEST_P(RingAttentionTest, PartsTogetherMatchWholeAttention) {
   const auto attention = GetParam().make();
   EXPECT_TRUE(rc::check([&] {
     const RingCase whole = random_case(*rc::gen::element<std::int64_t>(20, 20, 20, GetParam().longest));
@@ -360,13 +363,14 @@ TEST_P(RingAttentionTest, PartsTogetherEqualTheWhole) {
   }));
 }
 
-// A logsumexp that is far above what the next keys have, and far below: nothing overflows, the larger part wins.
+// A logsumexp that is far above or far below that of the next keys: nothing overflows, and the larger part
+// dominates.
 TEST_P(RingAttentionTest, LargeScores) {
   const auto attention = GetParam().make();
   const RingTask task{
       .shape = {.sequences = 1, .length = 2, .heads = 1, .kv_heads = 1, .head_dim = 1, .scale = 1},
       .own_length = 1,
-      .their_length = 1,
+      .key_length = 1,
       .pieces = {{.sequence = 0, .queries = {0, 1}, .keys = {0, 1}, .first_query = 1}},
       .dropout = {}};
   const auto one = [](double value) { return at::full({1, 1, 1}, value, at::kFloat); };

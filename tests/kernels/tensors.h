@@ -1,4 +1,4 @@
-// Random tensors for the kernels' tests, and what "equal" means for each element type.
+// Random tensors for kernel tests, and the tolerance of each element type.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -20,7 +20,7 @@ inline at::ScalarType wide_type(at::ScalarType type) {
   return type == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Normal numbers, different for each name.
+// Normally distributed numbers, different for each name.
 inline at::Tensor random_tensor(const std::string& name, std::vector<std::int64_t> sizes,
                                 at::ScalarType type) {
   at::Tensor values = at::empty(sizes, at::kDouble);
@@ -44,7 +44,7 @@ inline at::Tensor in_double(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.to(at::kDouble, false, true) : tensor;
 }
 
-// Largest difference as a fraction of the largest value.
+// The largest difference relative to the largest value.
 inline double difference(const at::Tensor& got, const at::Tensor& expected) {
   if (got.numel() == 0) return 0;
   const at::Tensor a = got.to(at::kDouble), b = expected.to(at::kDouble);
@@ -52,9 +52,9 @@ inline double difference(const at::Tensor& got, const at::Tensor& expected) {
   return (a - b).abs().max().item<double>() / (scale > 0 ? scale : 1);
 }
 
-// Results of the element type are rounded once at the end, from arithmetic in the wider type: half a unit in the last place
-// (2^-9 for bf16 with 8 significant bits, 2^-12 for fp16 with 11), doubled for a tie that falls the other way. fp32: sums of
-// some hundred terms of 2^-24 each and an exponential of 2 units.
+// Results of the element type are rounded once at the end, from arithmetic in the wider type: half a unit in
+// the last place (2^-9 for bf16 with 8 significant bits, 2^-12 for fp16 with 11), doubled for a tie that
+// falls the other way. fp32: sums of several hundred terms of 2^-24 each and an exponential of 2 units.
 inline double tolerance(at::ScalarType type) {
   if (type == at::kDouble) return 1e-13;
   if (type == at::kFloat) return 2e-6;

@@ -5,7 +5,7 @@ import random
 import scenario
 
 TRAINING = ("--model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 4 --lr 1e-2 --sample 0 --threads 1 --precision fp64 "
-            "--steps 60 --save-every 5 --keep-last 0 --patience 3s --start-patience 12s")
+            "--steps 60 --save-every 5 --keep-last 0 --timeout 3s --start-timeout 12s")
 PLANS = ("--dp 4", "--dp 2 --tp 2", "--pp 2 --dp 2", "--dp 4 --zero 3", "--dp 4 --zero 1", "--tp 2 --pp 2 --microbatch 1", "--pp 2 --dp 2 --zero 1 --microbatch 1")
 AFTERWARDS = ((["host1", "host2"], "--devices 4"), (["host1"], "--devices 2"), (["host2"], "--devices 2"))
 
@@ -36,7 +36,7 @@ def random_scenario(seed):
 SURVIVORS = ("--dp 8 --zero 0", "--pp 2 --dp 4 --zero 0", "--tp 2 --dp 4 --zero 0", "--pp 4 --dp 2 --zero 0", "")
 
 
-SURVIVAL = TRAINING.replace("--layers 2", "--layers 4").replace("--batch 4", "--batch 24").replace("--patience 3s --start-patience 12s", "--patience 60s")
+SURVIVAL = TRAINING.replace("--layers 2", "--layers 4").replace("--batch 4", "--batch 24").replace("--timeout 3s --start-timeout 12s", "--timeout 60s")
 MOST_JOINED = 2
 
 

@@ -5,7 +5,7 @@ import random
 import scenario
 
 TRAINING = ("--model gpt2 --layers 4 --hidden 32 --heads 4 --seq 24 --batch 12 --lr 1e-2 --dropout 0.1 --sample 0 --threads 1 --precision fp64 "
-            "--steps 28 --patience 60s")
+            "--steps 28 --timeout 60s")
 HOSTS = ((2, 2), (1, 3), (3, 1), (2, 1, 1), (1, 1, 1, 1))
 # Devices, and how they share the work.
 PLANS = ("--devices 4 --tp 2 --pp 2", "--devices 4 --dp 4 --zero 3", "--devices 4 --pp 4", "--devices 4 --pp 2 --dp 2 --zero 1", "--devices 4 --tp 4",

@@ -1,4 +1,5 @@
-// Hosts as threads over a store on the loopback interface; real links are the lab's (tests/lab/scenarios/links.toml).
+// Hosts as threads over a store on the loopback interface; the lab measures real links
+// (tests/lab/scenarios/links.toml).
 #include "launch/measure_links.h"
 
 #include <gtest/gtest.h>
@@ -33,8 +34,8 @@ TEST(LinkRounds, PairsAreDisjointAndReachEveryHost) {
   EXPECT_EQ(num_link_rounds(10'000), 14);
 }
 
-TEST(LinkFromMessages, WhatABurstIsLentDoesNotCount) {
-  // 100 MB/s, 50 us, and the first 64 KiB of a message for nothing.
+TEST(LinkFromMessages, IgnoresBurstCredits) {
+  // 100 MB/s, 50 us, and the first 64 KiB of a message at no cost.
   std::vector<MessageTime> times;
   for (const double bytes : {1.0, 1024.0, 131072.0, 1048576.0, 4194304.0})
     times.push_back({bytes, 50e-6 + std::max(0.0, bytes - 65536) / 100e6});
@@ -53,9 +54,9 @@ PairTimes pair_of(int first, int second, double bytes_per_second) {
   return {first, second, {{1, 1e-5}, {1e6, 1e6 / bytes_per_second}, {2e6, 2e6 / bytes_per_second}}, ""};
 }
 
-TEST(ClusterFromPairs, ASlowHostIsAGroupOfItsOwn) {
+TEST(ClusterFromPairs, SlowHostFormsItsOwnGroup) {
   const HardwareProfile node = standard_cluster("cpux2");
-  // Hosts 0, 1, 3 are fast, 2 is slow: 2 meets 3 and 0, 1 meets 0 and 3.
+  // Hosts 0, 1, 3 are fast, 2 is slow: 2 is paired with 3 and 0, 1 with 0 and 3.
   const std::vector<PairTimes> pairs = {pair_of(0, 1, 1e8), pair_of(2, 3, 1e7), pair_of(0, 2, 1e7),
                                         pair_of(1, 3, 1.05e8)};
   const std::vector<ProbedHost> hosts = {{"a", 2}, {"b", 2}, {"c", 2}, {"d", 2}};
@@ -68,7 +69,7 @@ TEST(ClusterFromPairs, ASlowHostIsAGroupOfItsOwn) {
   EXPECT_EQ(cluster.link(Device{0}, Device{1}).kind, LinkClass::domain);
 }
 
-TEST(ClusterFromPairs, AHostThatNobodyReachesIsNamed) {
+TEST(ClusterFromPairs, NamesUnreachableHost) {
   const std::vector<ProbedHost> hosts = {{"a", 1}, {"b", 1}, {"c", 1}};
   try {
     cluster_from_pairs(standard_cluster("cpux2"), hosts, {pair_of(0, 1, 1e8), {0, 2, {}, "no route"}});
@@ -84,15 +85,15 @@ struct HostsOnLoopback {
     return value_or_throw(open_store({.port = server.port(), .token = "a-token-of-this-test"},
                                      Deadline::after(Seconds(5), "test")));
   }
-  LinkMeeting meeting(KeyStore& store, int host, int num_hosts) {
+  LinkMeasurement measurement(KeyStore& store, int host, int num_hosts) {
     return {.store = store,
             .prefix = "test/",
             .secret = "secret",
             .host = host,
             .num_hosts = num_hosts,
             .address = "127.0.0.1",
-            .for_a_pair = Seconds(0.2),
-            .for_a_partner = Seconds(1)};
+            .pair_budget = Seconds(0.2),
+            .partner_timeout = Seconds(1)};
   }
 };
 
@@ -104,12 +105,12 @@ std::vector<PairTimes> measured_pairs(int num_hosts, int silent) {
     if (host != silent)
       others.emplace_back([&, host] {
         const auto store = hosts.store();
-        measure_own_links(hosts.meeting(*store, host, num_hosts));
+        measure_own_links(hosts.measurement(*store, host, num_hosts));
       });
   const auto store = hosts.store();
-  const LinkMeeting meeting = hosts.meeting(*store, 0, num_hosts);
-  measure_own_links(meeting);
-  return collect_pairs(meeting, Deadline::after(Seconds(2), "test"));
+  const LinkMeasurement measurement = hosts.measurement(*store, 0, num_hosts);
+  measure_own_links(measurement);
+  return collect_pairs(measurement, Deadline::after(Seconds(2), "test"));
 }
 
 TEST(MeasureLinks, HostsMeasureTheirPairs) {
@@ -123,7 +124,7 @@ TEST(MeasureLinks, HostsMeasureTheirPairs) {
   }
 }
 
-TEST(MeasureLinks, AHostThatNeverComesIsNoted) {
+TEST(MeasureLinks, RecordsMissingHost) {
   const std::vector<PairTimes> pairs = measured_pairs(3, 2);
   ASSERT_EQ(pairs.size(), 2U);
   EXPECT_GE(pairs[0].times.size(), 2U);
@@ -131,14 +132,14 @@ TEST(MeasureLinks, AHostThatNeverComesIsNoted) {
   EXPECT_NE(pairs[1].why, "");
 }
 
-TEST(MeasureLinks, StrangersAreNotTalkedTo) {
+TEST(MeasureLinks, RejectsConnectionsWithoutSecret) {
   HostsOnLoopback hosts;
   const auto store = hosts.store();
   std::jthread other([&] {
     const auto own = hosts.store();
-    LinkMeeting meeting = hosts.meeting(*own, 1, 2);
-    meeting.for_a_partner = Seconds(5);
-    measure_own_links(meeting);
+    LinkMeasurement measurement = hosts.measurement(*own, 1, 2);
+    measurement.partner_timeout = Seconds(5);
+    measure_own_links(measurement);
   });
   const Deadline deadline = Deadline::after(Seconds(5), "test");
   const std::string place = value_or_throw(wait_for_key(*store, "test/links/at/0/1", deadline, [] {}));
@@ -147,9 +148,9 @@ TEST(MeasureLinks, StrangersAreNotTalkedTo) {
     Socket stranger = value_or_throw(Socket::connect(host, port, deadline));
     (void)stranger.send(garbage, deadline);
   }
-  const LinkMeeting meeting = hosts.meeting(*store, 0, 2);
-  measure_own_links(meeting);
-  const std::vector<PairTimes> pairs = collect_pairs(meeting, deadline);
+  const LinkMeasurement measurement = hosts.measurement(*store, 0, 2);
+  measure_own_links(measurement);
+  const std::vector<PairTimes> pairs = collect_pairs(measurement, deadline);
   ASSERT_EQ(pairs.size(), 1U);
   EXPECT_GE(pairs[0].times.size(), 2U) << pairs[0].why;
 }

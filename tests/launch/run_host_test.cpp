@@ -1,10 +1,10 @@
-// Whom the host of a run takes for lost, from what pulses say. Without ranks.
+// Which ranks the host of a run considers lost, according to heartbeats. Without ranks.
 #include "launch/run_host.h"
 
 #include <gtest/gtest.h>
 
 #include "base/temporary_folder.h"
-#include "elastic/pulse.h"
+#include "elastic/heartbeat.h"
 #include "plan/random_plan.h"
 #include "run/memory_board.h"
 
@@ -15,22 +15,24 @@ constexpr Seconds kSilence{0.8};
 
 struct RunHostTest : testing::Test {
   RunHostTest() {
-    Regrouping::Facts regrouping{.model = model, .run = folder.path(), .answers = {}};
+    MembershipCoordinator::Facts coordinator{.model = model, .run = folder.path(), .answers = {}};
     const Plan plan = uniform_plan(model, {.dp = 2, .batch = 4, .sequence_length = 16});
-    regrouping.answers.choose = [plan](int) { return plan; };
-    host = std::make_unique<RunHost>(board, files,
-                                     RunHostFacts{.regrouping = regrouping,
-                                                  .salvage = {.run = folder.path(), .model = model},
-                                                  .workers = {{0, 1, "a", "cpu", {}}, {1, 2, "b", "cpu", {}}},
-                                                  .plan = plan,
-                                                  .silence = kSilence});
+    coordinator.answers.choose = [plan](int) { return plan; };
+    host = std::make_unique<RunHost>(
+        board, files,
+        RunHostOptions{.coordinator = coordinator,
+                       .emergency_checkpoint = {.run = folder.path(), .model = model},
+                       .workers = {{0, 1, "a", "cpu", {}}, {1, 2, "b", "cpu", {}}},
+                       .plan = plan,
+                       .silence = kSilence});
   }
 
-  void beat(int seat, std::int64_t step) {
-    ASSERT_TRUE(board.set(pulse_key(seat), text(Pulse{.number = ++number, .step = step})));
+  void send_heartbeat(int worker_id, std::int64_t step) {
+    ASSERT_TRUE(board.set(heartbeat_key(worker_id), text(Heartbeat{.number = ++number, .step = step})));
   }
-  bool is_somebody_lost() { return board.find(SalvageKeys{0}.somebody())->has_value(); }
-  // What happens every 20 ms for so long, until somebody is lost. How long that took; nothing: nobody was.
+  bool is_somebody_lost() { return board.find(RecoveryKeys{0}.first_report())->has_value(); }
+  // Repeats an action every 20 ms for a given time, until a rank is lost. Returns how long that took;
+  // nullopt: none was lost.
   std::optional<double> lost_after(Seconds time, const std::function<void(int)>& what) {
     const auto began = Deadline::Clock::now();
     const auto passed = [&] { return std::chrono::duration<double>(Deadline::Clock::now() - began).count(); };
@@ -50,32 +52,34 @@ struct RunHostTest : testing::Test {
   std::unique_ptr<RunHost> host;
 };
 
-TEST_F(RunHostTest, WhoIsSilentWhileNothingGetsOnIsLost) {
-  beat(0, 5), beat(1, 5);
-  const auto after = lost_after(Seconds(10), [&](int) { beat(0, 5); });
+TEST_F(RunHostTest, SilentRankIsLostWithoutProgress) {
+  send_heartbeat(0, 5), send_heartbeat(1, 5);
+  const auto after = lost_after(Seconds(10), [&](int) { send_heartbeat(0, 5); });
   ASSERT_TRUE(after.has_value());
   EXPECT_GE(*after, kSilence.value);
 }
 
-// Its pulses are lost on the way; the others' steps show that it is there. When they do not any more, it is lost as soon as any other.
-TEST_F(RunHostTest, NobodyIsLostWhileTheTrainingGetsOn) {
-  beat(0, 5), beat(1, 5);
-  EXPECT_EQ(lost_after(Seconds(4 * kSilence.value), [&](int i) { beat(0, 6 + i / 5); }), std::nullopt);
+// Its heartbeats are lost on the network; the steps of the others show that it participates. When these stop,
+// it is lost as soon as any other rank.
+TEST_F(RunHostTest, NoRankIsLostWhileTrainingAdvances) {
+  send_heartbeat(0, 5), send_heartbeat(1, 5);
+  EXPECT_EQ(lost_after(Seconds(4 * kSilence.value), [&](int i) { send_heartbeat(0, 6 + i / 5); }),
+            std::nullopt);
   const auto began = Deadline::Clock::now();
-  beat(0, 3);  // back at a checkpoint, and no further
-  ASSERT_TRUE(lost_after(Seconds(10), [&](int) { beat(0, 3); }).has_value());
+  send_heartbeat(0, 3);  // back at a checkpoint, without further progress
+  ASSERT_TRUE(lost_after(Seconds(10), [&](int) { send_heartbeat(0, 3); }).has_value());
   EXPECT_GE(std::chrono::duration<double>(Deadline::Clock::now() - began).count(), kSilence.value);
 }
 
-TEST(Pulse, SaysWhatItSaid) {
-  const auto pulse = parse_pulse(text(Pulse{7, 41, 0.25, "forward of block 3 has taken 9 s"}));
-  ASSERT_TRUE(pulse.has_value());
-  EXPECT_EQ(pulse->number, 7);
-  EXPECT_EQ(pulse->step, 41);
-  EXPECT_EQ(pulse->waiting, 0.25);
-  EXPECT_EQ(pulse->hangs, "forward of block 3 has taken 9 s");
+TEST(Heartbeat, SurvivesRoundTrip) {
+  const auto heartbeat = parse_heartbeat(text(Heartbeat{7, 41, 0.25, "forward of block 3 has taken 9 s"}));
+  ASSERT_TRUE(heartbeat.has_value());
+  EXPECT_EQ(heartbeat->number, 7);
+  EXPECT_EQ(heartbeat->step, 41);
+  EXPECT_EQ(heartbeat->waiting, 0.25);
+  EXPECT_EQ(heartbeat->hang_description, "forward of block 3 has taken 9 s");
   for (const char* const text : {"", "7", "7 ", "7 41", "7 41 ", "7 41 0.25", "x 41 0.25 ", "7 x 0.25 "})
-    EXPECT_FALSE(parse_pulse(text).has_value()) << text;
+    EXPECT_FALSE(parse_heartbeat(text).has_value()) << text;
 }
 
 }  // namespace

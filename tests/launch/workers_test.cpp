@@ -1,5 +1,6 @@
-// Worker processes: this program starts itself, with one test that is a worker which adds numbers with the others until it is told
-// otherwise. Some end, are ended or stopped; one line tells, no process is left.
+// Worker processes: this program starts itself with one test that is a worker and adds numbers with the
+// others until told otherwise. Some workers end, are killed or stopped; one line reports it, and no process
+// is left.
 #include "launch/workers.h"
 
 #include <gtest/gtest.h>
@@ -23,8 +24,8 @@ namespace {
 
 volatile std::sig_atomic_t is_asked_to_end = 0;
 
-// Steps until something happens; each rank leaves a file after its first ones.
-Json steps(Comm& comm, const WorkerPlace& place, const std::string& how) {
+// Steps until an event; each rank creates a file after its first steps.
+Json steps(Comm& comm, const WorkerSpec& place, const std::string& how) {
   const Group world{Role::world, {}};
   done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(Seconds(30), "connecting")));
   StepAgreement agreement(comm, Seconds(1.5));
@@ -33,18 +34,18 @@ Json steps(Comm& comm, const WorkerPlace& place, const std::string& how) {
     if (step == 10 && comm.rank() == 1 && how == "user-error") throw UserError("the data of rank 1 is gone");
     if (step == 10 && comm.rank() == 1 && how == "exit") ::_exit(7);
     if (step == 10 && comm.rank() == 1 && how == "abort") std::abort();
-    done_or_throw(comm.all_reduce(world, numbers, Sum::sum, "gradients")
+    done_or_throw(comm.all_reduce(world, numbers, ReduceOp::sum, "gradients")
                       ->wait(Deadline::after(Seconds(1.5), "a step")));
     if (step == 5) std::ofstream(place.run / fmt::format("began-{}", comm.rank())) << "\n";
     if (agreement.take().ends) throw Interrupted{};
-    agreement.say({.ends = is_asked_to_end != 0});
+    agreement.submit({.ends = is_asked_to_end != 0});
   }
   agreement.take();
   return {{"steps", 20}};
 }
 
 TEST(Worker, IsOne) {
-  const std::optional<WorkerPlace> place = worker_place(process_environment());
+  const std::optional<WorkerSpec> place = worker_spec(process_environment());
   if (!place) GTEST_SKIP() << "started by the other tests of this file";
   std::signal(SIGINT, [](int) { is_asked_to_end = 1; });
   std::ifstream file(place->run / "how");
@@ -80,7 +81,7 @@ struct WorkersTest : testing::Test {
     }
     return "nothing failed";
   }
-  void expect_nobody_left(const Workers& workers, int size = 3) const {
+  void expect_no_process_left(const Workers& workers, int size = 3) const {
     for (int rank = 0; rank < size; ++rank) EXPECT_NE(::kill(workers.pid(rank), 0), 0) << "rank " << rank;
   }
 
@@ -94,7 +95,7 @@ void expect_words(const std::string& line, const std::vector<std::string>& words
   EXPECT_EQ(line.find('\n'), std::string::npos) << line;
 }
 
-TEST_F(WorkersTest, DoTheirWork) {
+TEST_F(WorkersTest, CompleteTheirWork) {
   const auto workers = start("done");
   const Json listed = read_json(run / "workers.json");
   ASSERT_EQ(listed["workers"].size(), 3U);
@@ -103,51 +104,51 @@ TEST_F(WorkersTest, DoTheirWork) {
   EXPECT_EQ(listed["workers"][2]["device"], "cpu");
   EXPECT_EQ(listed["workers"][2]["log"], "logs/rank-2.log");
   EXPECT_EQ(workers->wait([] { return false; })["steps"], 20);
-  expect_nobody_left(*workers);
+  expect_no_process_left(*workers);
   EXPECT_TRUE(read_json(run / "workers.json")["workers"].empty());
 }
 
-TEST_F(WorkersTest, KilledOneIsNamed) {
+TEST_F(WorkersTest, NamesKilledWorker) {
   const auto workers = start("forever");
   wait_until_under_way();
   ::kill(workers->pid(2), SIGKILL);
   expect_words(failure_of(*workers), {"rank 2 (process ", "was ended by signal 9", "rank-2.log",
-                                      "; rank 0 saw: ", "in world {0 1 2}, epoch 0", "rank 2 missing"});
-  expect_nobody_left(*workers);
+                                      "; rank 0 reported: ", "in world {0 1 2}, epoch 0", "rank 2 missing"});
+  expect_no_process_left(*workers);
 }
 
-TEST_F(WorkersTest, StoppedOneIsNamed) {
+TEST_F(WorkersTest, NamesStoppedWorker) {
   const auto workers = start("forever");
   wait_until_under_way();
   ::kill(workers->pid(1), SIGSTOP);
   expect_words(failure_of(*workers),
-               {"rank 1 (process ", "does not answer", "; rank 0 saw: ", "rank 1 missing"});
-  expect_nobody_left(*workers);
+               {"rank 1 (process ", "does not respond", "; rank 0 reported: ", "rank 1 missing"});
+  expect_no_process_left(*workers);
 }
 
-TEST_F(WorkersTest, ErrorOfOneIsTheRuns) {
+TEST_F(WorkersTest, ErrorOfOneWorkerEndsTheRun) {
   const auto workers = start("user-error");
   expect_words(failure_of(*workers), {"rank 1 (process ", "the data of rank 1 is gone"});
-  expect_nobody_left(*workers);
+  expect_no_process_left(*workers);
 }
 
-TEST_F(WorkersTest, OneThatEndsByItselfIsNamed) {
+TEST_F(WorkersTest, NamesWorkerThatExited) {
   for (const auto& [how, words] :
        {std::pair("exit", "ended with code 7"), std::pair("abort", "was ended by signal 6")}) {
     const auto workers = start(how);
     expect_words(failure_of(*workers), {"rank 1 (process ", words});
-    expect_nobody_left(*workers);
+    expect_no_process_left(*workers);
   }
 }
 
-TEST_F(WorkersTest, AllEndWhenAsked) {
+TEST_F(WorkersTest, AllEndOnRequest) {
   const auto workers = start("forever");
   wait_until_under_way();
   EXPECT_THROW(workers->wait([] { return true; }), Interrupted);
-  expect_nobody_left(*workers);
+  expect_no_process_left(*workers);
 }
 
-TEST_F(WorkersTest, EndWithTheirOwner) {
+TEST_F(WorkersTest, EndWithParentProcess) {
   auto workers = start("forever");
   wait_until_under_way();
   const std::vector<pid_t> pids = {workers->pid(0), workers->pid(1), workers->pid(2)};
@@ -155,7 +156,7 @@ TEST_F(WorkersTest, EndWithTheirOwner) {
   for (const pid_t pid : pids) EXPECT_NE(::kill(pid, 0), 0);
 }
 
-TEST_F(WorkersTest, ProgramThatIsNotThere) {
+TEST_F(WorkersTest, MissingProgram) {
   try {
     Workers workers({.program = folder / "nothing",
                      .words = {"x"},
@@ -165,11 +166,11 @@ TEST_F(WorkersTest, ProgramThatIsNotThere) {
                      .token = "t"});
     FAIL() << "it was started";
   } catch (const UserError& error) {
-    expect_words(error.what(), {"worker 0 could not be started", "No such file"});
+    expect_words(error.what(), {"cannot start worker 0", "No such file"});
   }
 }
 
-TEST(WorkerProtocol, OptionsAreTakenOver) {
+TEST(WorkerProtocol, OptionsSurviveRoundTrip) {
   struct Options {
     std::string name;
     std::vector<std::string> list;
@@ -191,25 +192,25 @@ TEST(WorkerProtocol, OptionsAreTakenOver) {
   OptionTable first, second;
   declare_all(first, from), declare_all(second, to);
   first.find("rate")->origin = Origin::flag, first.find("count")->origin = Origin::planner;
-  take_over(second, parse_json(hand_over(first).dump(), "x"), "x");
-  EXPECT_EQ(hand_over(second), hand_over(first));
+  restore_options(second, parse_json(serialize_options(first).dump(), "x"), "x");
+  EXPECT_EQ(serialize_options(second), serialize_options(first));
   EXPECT_EQ(to.rate, from.rate);
   EXPECT_EQ(to.list, from.list);
   EXPECT_EQ(second.find("rate")->origin, Origin::flag);
 }
 
-TEST(WorkerProtocol, ReportsAndPlacesComeBack) {
+TEST(WorkerProtocol, ReportsAndSpecsSurviveRoundTrip) {
   const WorkerReport report{WorkerReport::End::lost, "line \"one\"", {2, 3}, {{"loss", 1.5}}};
   const WorkerReport read = parse_worker_report(text(report));
   EXPECT_EQ(text(read), text(report));
   EXPECT_THROW(parse_worker_report("{\"end\": \"never\", \"why\": \"\", \"missing\": []}"), UserError);
   EXPECT_THROW(parse_worker_report("nonsense"), UserError);
-  WorkerPlace place{1, 3, "127.0.0.1", 4000, false, "token", "/run", "cuda:1", 2, 77, 3, -1};
-  const auto again = worker_place([&](const std::string&) { return std::optional(text(place)); });
+  WorkerSpec place{1, 3, "127.0.0.1", 4000, false, "token", "/run", "cuda:1", 2, 77, 3, -1};
+  const auto again = worker_spec([&](const std::string&) { return std::optional(text(place)); });
   EXPECT_EQ(text(*again), text(place));
   place.rank = 3;
-  EXPECT_THROW(worker_place([&](const std::string&) { return std::optional(text(place)); }), UserError);
-  EXPECT_FALSE(worker_place([](const std::string&) { return std::optional<std::string>(); }));
+  EXPECT_THROW(worker_spec([&](const std::string&) { return std::optional(text(place)); }), UserError);
+  EXPECT_FALSE(worker_spec([](const std::string&) { return std::optional<std::string>(); }));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Executes the shares of all ranks on real arrays, step by step as layout/diff.h prescribes, and watches the
-// memory. Written from the header alone; uses nothing of diff's insides.
+// Executes the shares of all ranks on real arrays, step by step as layout/diff.h prescribes, and tracks the
+// memory. Written only from the header, independent of the implementation of diff.
 #pragma once
 
 #include <algorithm>
@@ -48,12 +48,12 @@ inline std::size_t offset_in(const Box& box, const std::array<std::int64_t, kMax
 
 inline constexpr std::int64_t kUnwritten = -1;
 
-// Every element holds its tensor's number and its own logical index.
+// Every element contains the number of its tensor and its own logical index.
 inline World filled_world(const Layout& layout, int num_ranks) {
   const RankIndex index(layout);
   World world(static_cast<std::size_t>(num_ranks), std::vector<std::vector<Array>>(layout.tensors.size()));
   for (int r = 0; r < num_ranks; ++r)
-    for (const HeldBox& held : boxes_of(layout, index, Rank{r})) {
+    for (const TensorBox& held : boxes_of(layout, index, Rank{r})) {
       const Box whole(layout.tensors[static_cast<std::size_t>(held.tensor)].shape);
       Array array{held.box, {}};
       for_each_index(held.box, [&](const auto& at) {
@@ -89,7 +89,7 @@ class Executor {
     return std::move(world_);
   }
 
-  // The most that a rank held above max(old, new).
+  // The maximum number of bytes that a rank held above max(old, new).
   Bytes largest_excess() const {
     Bytes most;
     for (std::size_t r = 0; r < most_.size(); ++r) most = std::max(most, most_[r] - bound_[r]);
@@ -113,7 +113,7 @@ class Executor {
 
   std::vector<Box> new_boxes(std::size_t rank, int tensor) const {
     std::vector<Box> boxes;
-    for (const HeldBox& box : boxes_of(to_, to_index_, Rank{static_cast<int>(rank)}))
+    for (const TensorBox& box : boxes_of(to_, to_index_, Rank{static_cast<int>(rank)}))
       if (box.tensor == tensor) boxes.push_back(box.box);
     return boxes;
   }
@@ -157,11 +157,11 @@ class Executor {
       });
       is_written = true;
     }
-    if (!is_written) throw std::logic_error("a box arrives that nobody wants");
+    if (!is_written) throw std::logic_error("an unexpected box arrives");
   }
 
   void post(std::size_t rank, const RankShare::Wave& wave, std::vector<std::vector<Array>>& fresh) {
-    for (const HeldBox& copy : wave.copies)
+    for (const TensorBox& copy : wave.copies)
       write(fresh[static_cast<std::size_t>(copy.tensor)], copy.box, read(rank, copy.tensor, copy.box));
     for (const RankShare::Operation& operation : wave.operations)
       if (operation.is_send)

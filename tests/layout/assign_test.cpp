@@ -1,4 +1,5 @@
-// Choosing devices: against all permutations, and that what is kept is what diff does not move.
+// The choice of devices compared with all permutations, and the kept bytes compared with the bytes that diff
+// moves.
 #include "layout/assign.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +13,10 @@
 namespace optimus {
 namespace {
 
-// By trying all: the most bytes that stay when `count` virtual ranks get different ones of the devices.
-std::int64_t most_kept(const Layout& from, const Layout& to, const std::vector<Rank>& devices, int count) {
+// Exhaustive search: the maximum number of bytes that stay in place if `count` virtual ranks are assigned to
+// distinct devices.
+std::int64_t max_saved_microbatches(const Layout& from, const Layout& to, const std::vector<Rank>& devices,
+                                    int count) {
   std::vector<Rank> order = devices;
   std::sort(order.begin(), order.end());
   std::int64_t most = 0;
@@ -24,7 +27,7 @@ std::int64_t most_kept(const Layout& from, const Layout& to, const std::vector<R
   return most;
 }
 
-TEST(Assign, TheExampleOfTheHeader) {
+TEST(Assign, HeaderExample) {
   Layout from{{{"a", {4}, 1, 0}, {"b", {4}, 1, 1}},
               {{1, 1, 1, {Rank{0}}}, {1, 1, 1, {Rank{1}}}},
               {{{0, -1, {}}}, {{1, -1, {}}}}};
@@ -32,21 +35,22 @@ TEST(Assign, TheExampleOfTheHeader) {
   std::swap(to.placements[0], to.placements[1]);
   const Assignment assignment = assign(from, to, first_ranks(2));
   EXPECT_EQ(assignment.device_of, (std::vector<Rank>{Rank{1}, Rank{0}}));
-  EXPECT_EQ(assignment.kept, Bytes(8));
+  EXPECT_EQ(assignment.bytes_in_place, Bytes(8));
   EXPECT_EQ(assignment.needed, Bytes(8));
 }
 
-TEST(Assign, SameLayoutStaysWhereItIs) {
+TEST(Assign, SameLayoutMovesNothing) {
   const Layout layout{{{"w", {8, 6}, 1, 0}}, {{2, 2, 2, first_ranks(8)}}, {{{0, 1, split_evenly(6, 2)}}}};
   EXPECT_EQ(assign(layout, layout, first_ranks(8)).device_of, first_ranks(8));
 }
 
-TEST(Assign, RefusesTooFewDevicesAndRepeatedOnes) {
+TEST(Assign, RejectsTooFewOrRepeatedDevices) {
   const Layout layout{{{"w", {8}, 1, 0}}, {{2, 1, 1, first_ranks(2)}}, {{{0, -1, {}}}}};
   EXPECT_THROW(assign(layout, layout, {Rank{0}}), UserError);
   EXPECT_THROW(assign(layout, layout, {Rank{0}, Rank{0}, Rank{1}}), UserError);
   EXPECT_THROW(assign(layout, layout, {Rank{0}, Rank{-1}}), UserError);
-  EXPECT_EQ(assign(layout, layout, {Rank{9}, Rank{1}}).kept, Bytes(8));  // device 9 is new and empty
+  EXPECT_EQ(assign(layout, layout, {Rank{9}, Rank{1}}).bytes_in_place,
+            Bytes(8));  // device 9 is new and empty
 }
 
 TEST(AssignProperty, EqualsTheBestOfAllPermutations) {
@@ -59,10 +63,11 @@ TEST(AssignProperty, EqualsTheBestOfAllPermutations) {
     const int count = num_ranks(to);
     RC_ASSERT(static_cast<int>(assignment.device_of.size()) == count);
     RC_ASSERT(assignment.is_exact);
-    RC_ASSERT(assignment.kept == assignment.kept_bound);
-    RC_ASSERT(assignment.kept.value == most_kept(from, to, first_ranks(num_devices), count));
+    RC_ASSERT(assignment.bytes_in_place == assignment.in_place_bound);
+    RC_ASSERT(assignment.bytes_in_place.value ==
+              max_saved_microbatches(from, to, first_ranks(num_devices), count));
     const TransferPlan plan = diff(from, with_devices(to, assignment.device_of)).value();
-    RC_ASSERT(plan.moved == assignment.needed - assignment.kept);
+    RC_ASSERT(plan.moved == assignment.needed - assignment.bytes_in_place);
     RC_ASSERT(plan.naive == assignment.needed);
   }));
 }
@@ -74,16 +79,17 @@ TEST(AssignProperty, GreedyIsBetweenHalfOfTheBestAndTheBound) {
     const Layout to = random_layout(tensors, first_ranks(draw(1, 9)));
     const Assignment exact = assign(from, to, first_ranks(9));
     const Assignment greedy = assign(from, to, first_ranks(9), {.max_work = 0});
-    RC_ASSERT(greedy.kept <= exact.kept);
-    RC_ASSERT(greedy.kept_bound >= exact.kept);
-    RC_ASSERT(2 * greedy.kept >= exact.kept);
-    RC_ASSERT(greedy.is_exact == (greedy.kept == greedy.kept_bound));
+    RC_ASSERT(greedy.bytes_in_place <= exact.bytes_in_place);
+    RC_ASSERT(greedy.in_place_bound >= exact.bytes_in_place);
+    RC_ASSERT(2 * greedy.bytes_in_place >= exact.bytes_in_place);
+    RC_ASSERT(greedy.is_exact == (greedy.bytes_in_place == greedy.in_place_bound));
     const TransferPlan plan = diff(from, with_devices(to, greedy.device_of)).value();
-    RC_ASSERT(plan.moved <= greedy.needed - greedy.kept);  // ranks left over may happen to hold something
+    // unassigned ranks may by chance get a device with matching data
+    RC_ASSERT(plan.moved <= greedy.needed - greedy.bytes_in_place);
   }));
 }
 
-// Against an exhaustive search over all flows.
+// Exhaustive search over all flows.
 std::int64_t best_weight(const TransportProblem& problem, std::size_t edge, std::vector<int>& demand,
                          std::vector<int>& supply) {
   if (edge == problem.edges.size()) return 0;

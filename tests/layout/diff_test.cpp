@@ -1,4 +1,5 @@
-// From one layout to another: what moves is right, least, balanced, within memory, and really moves.
+// Plans from one layout to another are correct, minimal, balanced and within the memory limit, and can be
+// executed.
 #include "layout/diff.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +41,7 @@ Elements no_elements(const Layout& layout) {
 
 Elements elements_of(const Layout& layout, Rank rank) {
   Elements elements = no_elements(layout);
-  for (const HeldBox& held : boxes_of(layout, RankIndex(layout), rank)) {
+  for (const TensorBox& held : boxes_of(layout, RankIndex(layout), rank)) {
     const auto t = static_cast<std::size_t>(held.tensor);
     for_each_index(held.box,
                    [&](const auto& at) { elements[t][offset_in(Box(layout.tensors[t].shape), at)] = true; });
@@ -54,7 +55,7 @@ void set_where(Elements& elements, const Elements& where, bool value) {
       if (where[t][i]) elements[t][i] = value;
 }
 
-// What somebody needs and no living rank holds.
+// Elements that some rank needs and no live rank holds.
 Elements lost_elements(const Scenario& scenario) {
   Elements lost = no_elements(scenario.to);
   for (int r = 0; r < world_of(scenario); ++r) set_where(lost, elements_of(scenario.to, Rank{r}), true);
@@ -64,7 +65,7 @@ Elements lost_elements(const Scenario& scenario) {
 }
 
 struct Counted {
-  std::int64_t missing = 0, needed = 0;  // bytes
+  std::int64_t missing = 0, needed = 0;  // in bytes
 };
 Counted count_by_element(const Scenario& scenario) {
   Counted counted;
@@ -80,7 +81,7 @@ Counted count_by_element(const Scenario& scenario) {
   return counted;
 }
 
-TEST(Diff, MovesTheExampleOfTheHeader) {
+TEST(Diff, HeaderExampleMoves) {
   const DeviceGrid two{1, 1, 2, first_ranks(2)};
   const Layout from = one_tensor({4, 4}, two, {0, 0, {{0, 2}, {2, 4}}});
   const Layout to = one_tensor({4, 4}, two, {0, 1, {{0, 2}, {2, 4}}});
@@ -88,7 +89,7 @@ TEST(Diff, MovesTheExampleOfTheHeader) {
   ASSERT_EQ(plan.waves.size(), 1u);
   const RankShare share = share_of(plan, Rank{0});
   const Box mine{{0, 2}, {0, 2}}, sent{{0, 2}, {2, 4}}, received{{2, 4}, {0, 2}};
-  EXPECT_EQ(share.waves[0].copies, (std::vector<HeldBox>{{0, mine}}));
+  EXPECT_EQ(share.waves[0].copies, (std::vector<TensorBox>{{0, mine}}));
   EXPECT_EQ(share.waves[0].operations,
             (std::vector<RankShare::Operation>{{false, 0, Rank{1}, received}, {true, 0, Rank{1}, sent}}));
   EXPECT_EQ(plan.moved, Bytes(8));
@@ -97,7 +98,7 @@ TEST(Diff, MovesTheExampleOfTheHeader) {
   EXPECT_EQ(plan.max_sent, Bytes(4));
 }
 
-TEST(Diff, KeepsWhatDoesNotChange) {
+TEST(Diff, UnchangedBoxesStay) {
   const Layout layout = one_tensor({5, 3}, {2, 2, 1, first_ranks(4)}, {0, -1, {}});
   const TransferPlan plan = diff(layout, layout).value();
   EXPECT_TRUE(plan.waves.empty());
@@ -118,7 +119,7 @@ TEST(Diff, PrefersTheSameNodeThenTheSameRack) {
   EXPECT_EQ(plan.moved_at, (std::vector<Bytes>{Bytes(16), Bytes(32), Bytes(0)}));
 }
 
-TEST(Diff, OwnersTakeTurnsWithinOne) {
+TEST(Diff, OwnerLoadsDifferByAtMostOne) {
   for (const int receivers : {1, 2, 3, 5, 7, 12})
     for (const int owners : {1, 2, 3, 4})
       for (const int num_tensors : {1, 2, 5}) {
@@ -140,8 +141,8 @@ TEST(Diff, OwnersTakeTurnsWithinOne) {
       }
 }
 
-TEST(Diff, ShardsOfOneOwnerGroupAreSpreadOverIt) {
-  // Four replicas of everything become 32 shards on other ranks: every owner gives eight.
+TEST(Diff, SpreadsShardsOverReplicas) {
+  // Four replicas become 32 shards on other ranks: every owner sends eight of them.
   const Layout from = one_tensor({64, 2}, {4, 1, 1, first_ranks(4)}, {0, -1, {}});
   DeviceGrid grid{1, 32, 1, {}};
   for (int r = 0; r < 32; ++r) grid.ranks.push_back(Rank{4 + r});
@@ -149,16 +150,16 @@ TEST(Diff, ShardsOfOneOwnerGroupAreSpreadOverIt) {
   EXPECT_EQ(plan.max_sent, Bytes(8 * 4));
 }
 
-TEST(Diff, NamesWhatIsLost) {
+TEST(Diff, ReportsLostBoxes) {
   const Layout from = one_tensor({4, 4}, {1, 1, 2, first_ranks(2)}, {0, 0, {{0, 2}, {2, 4}}});
   const Layout to = one_tensor({4, 4}, {1, 1, 1, {Rank{0}}}, {0, -1, {}});
   const auto plan = diff(from, to, {.dead = {Rank{1}}});
   ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().why, "no living rank holds [2:4, 0:4] of tensor t (1 such pieces)");
-  EXPECT_EQ(plan.error().lost, (std::vector<HeldBox>{{0, Box{{2, 4}, {0, 4}}}}));
+  EXPECT_EQ(plan.error().why, "no live rank holds [2:4, 0:4] of tensor t (1 such pieces)");
+  EXPECT_EQ(plan.error().lost, (std::vector<TensorBox>{{0, Box{{2, 4}, {0, 4}}}}));
 }
 
-TEST(Diff, RefusesLayoutsThatDoNotBelongTogether) {
+TEST(Diff, RejectsMismatchedLayouts) {
   const DeviceGrid one{1, 1, 1, {Rank{0}}};
   const Layout a = one_tensor({4}, one, {0, -1, {}}), b = one_tensor({5}, one, {0, -1, {}});
   EXPECT_THROW((void)diff(a, b), UserError);
@@ -182,7 +183,7 @@ TEST(DiffProperty, MovesExactlyWhatIsMissingAndVerifies) {
   }));
 }
 
-TEST(DiffProperty, AppliedToArraysYieldsTheNewLayoutAndBack) {
+TEST(DiffProperty, ExecutionYieldsNewLayout) {
   EXPECT_TRUE(holds("contents", 200, [] {
     const Scenario scenario = random_scenario();
     const int world = world_of(scenario);
@@ -198,7 +199,7 @@ TEST(DiffProperty, AppliedToArraysYieldsTheNewLayoutAndBack) {
   }));
 }
 
-TEST(DiffProperty, TakesANearestOwner) {
+TEST(DiffProperty, UsesNearestOwner) {
   EXPECT_TRUE(holds("nearest", 100, [] {
     const Scenario scenario = random_scenario();
     const TransferPlan plan = diff(scenario.from, scenario.to, scenario.options).value();
@@ -207,7 +208,7 @@ TEST(DiffProperty, TakesANearestOwner) {
       const Box& box = plan.boxes[static_cast<std::size_t>(transfer.box)];
       int nearest = 99;
       for (int r = 0; r < index.num_ranks(); ++r)
-        for (const HeldBox& held : boxes_of(scenario.from, index, Rank{r}))
+        for (const TensorBox& held : boxes_of(scenario.from, index, Rank{r}))
           if (held.tensor == transfer.tensor && held.box.contains(box))
             nearest = std::min(nearest, distance(scenario.options.topology, Rank{r}, transfer.receiver));
       RC_ASSERT(distance(scenario.options.topology, transfer.sender, transfer.receiver) == nearest);
@@ -215,7 +216,7 @@ TEST(DiffProperty, TakesANearestOwner) {
   }));
 }
 
-TEST(DiffProperty, EveryRankFindsItsShareAlone) {
+TEST(DiffProperty, LocalSharesMatchPlan) {
   EXPECT_TRUE(holds("diff_for", 200, [] {
     const Scenario scenario = random_scenario();
     const LayoutChange change(scenario.from, scenario.to, scenario.options);
@@ -231,8 +232,8 @@ TEST(DiffProperty, EveryRankFindsItsShareAlone) {
   }));
 }
 
-// The header promises it: each operation waited for before the next is begun.
-TEST(DiffProperty, NeedsNoMoreThanOneOperationInFlight) {
+// As documented in the header, execution may complete each operation before it starts the next one.
+TEST(DiffProperty, RunsWithOneOperationInFlight) {
   EXPECT_TRUE(holds("one at a time", 100, [] {
     const Scenario scenario = random_scenario();
     const TransferPlan plan = diff(scenario.from, scenario.to, scenario.options).value();
@@ -250,7 +251,7 @@ TEST(DiffProperty, NeedsNoMoreThanOneOperationInFlight) {
   }));
 }
 
-TEST(DiffProperty, KeepsTheReserveOrNamesOneThatDoes) {
+TEST(DiffProperty, KeepsReserveOrReportsSufficientOne) {
   EXPECT_TRUE(holds("reserve", 300, [] {
     Scenario scenario = random_scenario();
     scenario.options.reserve = Bytes(draw(0, 60));
@@ -271,7 +272,7 @@ TEST(DiffProperty, KeepsTheReserveOrNamesOneThatDoes) {
   }));
 }
 
-TEST(DiffProperty, DeadRanksNeverSendAndLostBoxesAreExact) {
+TEST(DiffProperty, DeadRanksNeverSend) {
   EXPECT_TRUE(holds("dead", 300, [] {
     const Scenario scenario = random_scenario(true);
     const Elements lost = lost_elements(scenario);
@@ -281,7 +282,7 @@ TEST(DiffProperty, DeadRanksNeverSendAndLostBoxesAreExact) {
     RC_ASSERT(plan.has_value() == (num_lost == 0));
     if (!plan) {
       Elements named = no_elements(scenario.to);
-      for (const HeldBox& box : plan.error().lost) {
+      for (const TensorBox& box : plan.error().lost) {
         const auto t = static_cast<std::size_t>(box.tensor);
         for_each_index(box.box, [&](const auto& at) {
           named[t][offset_in(Box(scenario.to.tensors[t].shape), at)] = true;

@@ -1,4 +1,4 @@
-// Splits, boxes, seats, and what makes a layout valid.
+// Splits, boxes, seats, and the validation of layouts.
 #include "layout/layout.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-std::string why_not(const Layout& layout) {
+std::string layout_error(const Layout& layout) {
   try {
     validate(layout);
   } catch (const UserError& error) {
@@ -44,7 +44,7 @@ TEST(Split, ShardsAreBlocksOfEqualSizeWithAnEmptyTail) {
   EXPECT_EQ(shard_span(5, 4, 3), (Span{5, 5}));
 }
 
-TEST(SplitProperty, EveryThingIsGivenOnceAndSharesAreFair) {
+TEST(SplitProperty, SplitsAreCompleteAndFair) {
   EXPECT_TRUE(holds("splits", 500, [] {
     const std::int64_t n = draw(0, 1000);
     std::vector<double> weights;
@@ -72,54 +72,54 @@ TEST(Layout, BoxesOfTheExample) {
   const Layout layout = example();
   const RankIndex index(layout);
   EXPECT_EQ(index.num_ranks(), 8);
-  EXPECT_EQ(index.seats(Rank{6})[0], (RankIndex::Seat{0, 1, 1, 0}));
-  EXPECT_TRUE(index.seats(Rank{8}).empty());
-  EXPECT_EQ(boxes_of(layout, index, Rank{0}), (std::vector<HeldBox>{{0, Box{{0, 2}, {0, 3}}}}));
-  EXPECT_EQ(boxes_of(layout, index, Rank{7}), (std::vector<HeldBox>{{0, Box{{2, 4}, {3, 6}}}}));
+  EXPECT_EQ(index.positions(Rank{6})[0], (RankIndex::GridPosition{0, 1, 1, 0}));
+  EXPECT_TRUE(index.positions(Rank{8}).empty());
+  EXPECT_EQ(boxes_of(layout, index, Rank{0}), (std::vector<TensorBox>{{0, Box{{0, 2}, {0, 3}}}}));
+  EXPECT_EQ(boxes_of(layout, index, Rank{7}), (std::vector<TensorBox>{{0, Box{{2, 4}, {3, 6}}}}));
   EXPECT_EQ(bytes_of(layout, index, Rank{7}), Bytes(12));
 }
 
-TEST(Layout, ATiedTensorIsListedOncePerDistinctBox) {
+TEST(Layout, TiedTensorListedOncePerBox) {
   Layout layout = example();
   layout.grids.push_back({1, 1, 1, {Rank{0}}});
   layout.placements[0].push_back({1, -1, {}});
   layout.placements[0].push_back({1, -1, {}});
   EXPECT_EQ(boxes_of(layout, RankIndex(layout), Rank{0}),
-            (std::vector<HeldBox>{{0, Box{{0, 2}, {0, 3}}}, {0, Box{{0, 4}, {0, 6}}}}));
+            (std::vector<TensorBox>{{0, Box{{0, 2}, {0, 3}}}, {0, Box{{0, 4}, {0, 6}}}}));
 }
 
-TEST(Layout, SaysWhatIsWrong) {
-  EXPECT_EQ(why_not(example()), "");
+TEST(Layout, ReportsInvalidLayouts) {
+  EXPECT_EQ(layout_error(example()), "");
   Layout layout = example();
   layout.grids[0].ranks[3] = Rank{0};
-  EXPECT_EQ(why_not(layout), "grid 0 names rank 0 twice");
+  EXPECT_EQ(layout_error(layout), "grid 0 contains rank 0 twice");
   layout = example();
   layout.grids[0].ranks.pop_back();
-  EXPECT_EQ(why_not(layout), "grid 0 lists 7 ranks, its shape 2 x 2 x 2 asks for 8");
+  EXPECT_EQ(layout_error(layout), "grid 0 lists 7 ranks, but its shape 2 x 2 x 2 requires 8");
   layout = example();
   layout.grids[0].num_parts = 1 << 30;
-  EXPECT_NE(why_not(layout).find("more than"), std::string::npos);
+  EXPECT_NE(layout_error(layout).find("more than"), std::string::npos);
   layout = example();
   layout.grids[0].ranks[0] = Rank{2'000'000'000};
-  EXPECT_NE(why_not(layout).find("names rank 2000000000"), std::string::npos);
+  EXPECT_NE(layout_error(layout).find("contains rank 2000000000"), std::string::npos);
   layout = example();
   layout.placements[0][0].parts[1] = {4, 6};
-  EXPECT_EQ(why_not(layout), "tensor 'w': the parts on grid 0 do not cover dimension 1 of shape [4, 6]");
+  EXPECT_EQ(layout_error(layout), "tensor 'w': the parts on grid 0 do not cover dimension 1 of shape [4, 6]");
   layout.placements[0][0].parts[1] = {3, 7};
-  EXPECT_EQ(why_not(layout), "tensor 'w': part 3:7 is not inside dimension 1 of shape [4, 6]");
+  EXPECT_EQ(layout_error(layout), "tensor 'w': part 3:7 is not inside dimension 1 of shape [4, 6]");
   layout.placements[0][0] = {0, 2, {{0, 1}, {1, 2}}};
-  EXPECT_NE(why_not(layout).find("is cut along dimension 2"), std::string::npos);
+  EXPECT_NE(layout_error(layout).find("is cut along dimension 2"), std::string::npos);
   layout.placements[0][0] = {1, -1, {}};
-  EXPECT_EQ(why_not(layout), "tensor 'w' is placed on grid 1, the layout has 1");
+  EXPECT_EQ(layout_error(layout), "tensor 'w' is placed on grid 1, but the number of grids is 1");
   layout = example();
   layout.tensors[0].shape = {std::int64_t{1} << 40, std::int64_t{1} << 40};
-  EXPECT_NE(why_not(layout).find("63 bits"), std::string::npos);
+  EXPECT_NE(layout_error(layout).find("63 bits"), std::string::npos);
   layout.tensors[0].shape = {-1, 2};
-  EXPECT_NE(why_not(layout).find("negative"), std::string::npos);
+  EXPECT_NE(layout_error(layout).find("negative"), std::string::npos);
   layout.tensors[0].shape = Shape{};
-  EXPECT_NE(why_not(layout).find("0 dims"), std::string::npos);
+  EXPECT_NE(layout_error(layout).find("0 dims"), std::string::npos);
   layout.placements.clear();
-  EXPECT_EQ(why_not(layout), "a layout of 1 tensors has placements for 0");
+  EXPECT_EQ(layout_error(layout), "a layout of 1 tensors has placements for 0 tensors");
 }
 
 TEST(LayoutProperty, RandomLayoutsAreValidAndEveryElementIsHeld) {
@@ -130,7 +130,7 @@ TEST(LayoutProperty, RandomLayoutsAreValidAndEveryElementIsHeld) {
     for (int t = 0; t < static_cast<int>(layout.tensors.size()); ++t) {
       std::int64_t most = 0;
       for (int r = 0; r < index.num_ranks(); ++r)
-        for (const HeldBox& held : boxes_of(layout, index, Rank{r}))
+        for (const TensorBox& held : boxes_of(layout, index, Rank{r}))
           if (held.tensor == t) most += held.box.num_elements();
       RC_ASSERT(most >= layout.tensors[static_cast<std::size_t>(t)].shape.num_elements());
     }

@@ -1,5 +1,5 @@
-// rapidcheck with a number of cases: `few` in a quick run, twenty times as many with OPTIMUS_LONG=1. On
-// failure the seed and the way to repeat the case are printed.
+// Runs rapidcheck with a given number of cases: `few` in a quick run, twenty times as many with
+// OPTIMUS_LONG=1. On failure it prints the seed and the way to repeat the case.
 #pragma once
 
 #include <rapidcheck.h>

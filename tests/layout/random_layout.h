@@ -1,5 +1,5 @@
-// Random small layouts for property tests: odd sizes, uneven, overlapping and empty parts, shards with empty
-// tails, replicas, several groups with different cuts, tied tensors (a rank in two groups).
+// Random small layouts for property tests: odd sizes; uneven, overlapping and empty parts; shards with empty
+// tails; replicas; several groups with different cuts; tied tensors (a rank in two groups).
 #pragma once
 
 #include <rapidcheck.h>
@@ -12,7 +12,7 @@
 
 namespace optimus {
 
-// At full size from the first case on; still shrinks towards `low`.
+// Uses the full range from the first case on; still shrinks towards `low`.
 inline int draw(int low, int high) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(low, high + 1));
 }
@@ -22,7 +22,7 @@ inline std::vector<TensorInfo> random_tensors(int max_tensors = 4) {
   std::vector<TensorInfo> tensors;
   const int count = draw(1, max_tensors);
   for (int t = 0; t < count; ++t) {
-    if (t > 0 && one_in(3)) {  // of the same kind as the one before
+    if (t > 0 && one_in(3)) {  // of the same kind as the previous one
       tensors.push_back(tensors.back());
     } else {
       TensorInfo tensor;
@@ -64,14 +64,14 @@ inline std::vector<Span> random_parts(std::int64_t size, int num_parts) {
       for (int i = 0; i < num_parts; ++i) weights.push_back(draw(i == 0 ? 1 : 0, 5));
       return split_by_weight(size, weights);
     }
-    case 2: {  // fewer heads than parts: neighbours hold the same
+    case 2: {  // fewer heads than parts: neighboring parts hold the same heads
       const int heads = draw(1, num_parts);
       const auto spans = split_evenly(size, heads);
       for (int i = 0; i < num_parts; ++i)
         parts.push_back(spans[static_cast<std::size_t>(i * heads / num_parts)]);
       return parts;
     }
-    default:  // an even split, each part grown into its neighbours, in any order
+    default:  // an even split, each part extended into its neighbors, in any order
       parts = split_evenly(size, num_parts);
       for (Span& part : parts) {
         part.begin = std::max<std::int64_t>(0, part.begin - draw(0, 2));
@@ -82,7 +82,7 @@ inline std::vector<Span> random_parts(std::int64_t size, int num_parts) {
   }
 }
 
-// Over some of `ranks`. Groups are mostly disjoint, as pipelines are.
+// Uses some of `ranks`. Groups are mostly disjoint, as pipelines are.
 inline Layout random_layout(const std::vector<TensorInfo>& tensors, const std::vector<Rank>& ranks) {
   Layout layout{tensors, {}, {}};
   std::vector<Rank> left = shuffled(ranks);
@@ -138,7 +138,7 @@ struct Scenario {
   DiffOptions options;
 };
 
-// Ranks may join, leave, or (when may_die) die.
+// Ranks may join, leave, or (if may_die) die.
 inline Scenario random_scenario(bool may_die = false) {
   Scenario scenario;
   const int world = draw(1, 9);
@@ -151,7 +151,7 @@ inline Scenario random_scenario(bool may_die = false) {
     else
       alive.push_back(rank);
   scenario.to = random_layout(tensors, alive);
-  if (one_in(3) && scenario.options.dead.empty())  // some tensors stay where they are
+  if (one_in(3) && scenario.options.dead.empty())  // some tensors do not move
     for (std::size_t t = 0; t < tensors.size(); ++t)
       if (one_in(2)) {
         scenario.to.placements[t].clear();

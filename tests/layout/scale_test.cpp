@@ -1,6 +1,5 @@
-// A large model on many devices: that the algebra is right there too, and that nothing grows with ranks *
-// ranks. The figures themselves are bench/layout_bench.cpp's; the limits here are wide enough for a loaded
-// machine.
+// A large model on many devices: the results are correct there too, and no cost grows with ranks * ranks.
+// bench/layout_bench.cpp measures the times; the limits here are wide enough for a loaded machine.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -18,7 +17,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-TEST(Scale, TheWholePlanOf512DevicesIsRightAndItsSharesAgree) {
+TEST(Scale, PlanFor512DevicesIsValid) {
   const Layout from = llama_405b({4, 16, true}), to = llama_405b({2, 32, true});
   const DiffOptions options{.topology = nodes_and_racks(512), .reserve = Bytes(std::int64_t{2} << 30)};
   const LayoutChange change(from, to, options);
@@ -33,8 +32,8 @@ TEST(Scale, TheWholePlanOf512DevicesIsRightAndItsSharesAgree) {
     EXPECT_EQ(diff_for(change, *order, Rank{rank}).value(), share_of(plan, Rank{rank}));
 }
 
-TEST(Scale, ReplicasShareTheWorkOfSending) {
-  // Every old replica serves one of the new ones: nobody sends more than twice what one receives.
+TEST(Scale, ReplicasShareSends) {
+  // Every old replica serves one of the new ones: no rank sends more than twice the bytes that one receives.
   const Layout from = llama_405b({4, 16, false}), to = llama_405b({2, 32, false});
   const TransferPlan plan = diff(from, to).value();
   EXPECT_LE(plan.max_sent / plan.max_received, 1.1);
@@ -46,11 +45,11 @@ TEST(Scale, AssignmentIsExactForShardedState) {
   for (int r = 0; r < 512; ++r) devices.push_back(Rank{r});
   const Assignment found = assign(from, to, devices);
   EXPECT_TRUE(found.is_exact);
-  EXPECT_EQ(diff(from, with_devices(to, found.device_of))->moved, found.needed - found.kept);
-  EXPECT_LT(found.needed - found.kept, diff(from, to)->moved);
+  EXPECT_EQ(diff(from, with_devices(to, found.device_of))->moved, found.needed - found.bytes_in_place);
+  EXPECT_LT(found.needed - found.bytes_in_place, diff(from, to)->moved);
 }
 
-TEST(Scale, OneShareOf100000DevicesIsQuick) {
+TEST(Scale, ShareFor100000DevicesIsFast) {
   for (const bool is_sharded : {true, false}) {
     const Layout from = llama_405b({16, 782, is_sharded}), to = llama_405b({8, 1564, is_sharded});
     const auto begin = std::chrono::steady_clock::now();
@@ -69,7 +68,7 @@ TEST(Scale, GradientGroupsOf100000DevicesAreFew) {
   const SyncPlan plan = sync(llama_405b({16, 782, false}));
   EXPECT_LT(seconds_since(begin), 3.0);
   EXPECT_EQ(plan.groups.size(),
-            16u * 9u);  // of each stage: one a part, and one that all parts share for the norms
+            16u * 9u);  // per stage: one group per part, and one group of all parts for the norms
 }
 
 }  // namespace

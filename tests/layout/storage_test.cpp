@@ -1,4 +1,4 @@
-// Where boxes lie in buffers, and the runs that copies use.
+// The placement of boxes in buffers, and the runs that copies use.
 #include "layout/storage.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST(Storage, RunsAreAsLongAsPossible) {
   EXPECT_EQ(copy_runs(entry, Box{{3, 4}, {1, 3}, {2, 3}}),
             (std::vector<CopyRun>{{122, 1, 0, 1}, {127, 1, 1, 1}}));
   EXPECT_TRUE(copy_runs(entry, Box{{3, 3}, {1, 3}, {2, 3}}).empty());
-  const StorageEntry padded{0, Box{{0, 2}, {0, 3}}, 0, 0, 4, false};  // rows further apart than they are wide
+  const StorageEntry padded{0, Box{{0, 2}, {0, 3}}, 0, 0, 4, false};  // the row stride exceeds the row width
   EXPECT_EQ(copy_runs(padded, padded.box), (std::vector<CopyRun>{{0, 3, 0, 1}, {4, 3, 3, 1}}));
 }
 
@@ -85,11 +85,11 @@ TEST(Storage, FindsOverlaps) {
   EXPECT_EQ(find_overlap(storage)->first, 2u);
 }
 
-TEST(Storage, SaysWhatCannotBe) {
+TEST(Storage, RejectsInvalidSpecs) {
   const Layout layout = attention();
   const RankIndex index(layout);
   const auto build = [&](const StorageSpec& spec) { return build_storage(layout, index, Rank{0}, spec); };
-  EXPECT_THROW(build({.fusions = {{0, 3}}}), UserError);  // rows of 3 and of 4
+  EXPECT_THROW(build({.fusions = {{0, 3}}}), UserError);  // rows of width 3 and 4
   EXPECT_THROW(build({.fusions = {{0, 1}, {1, 2}}}), UserError);
   EXPECT_THROW(build({.fusions = {{0, 9}}}), UserError);
   EXPECT_THROW(build({.fusions = {{0, 1}}, .transposed = {0}}), UserError);
@@ -98,8 +98,8 @@ TEST(Storage, SaysWhatCannotBe) {
   EXPECT_THROW(build({.row_multiple = 0}), UserError);
 }
 
-// Every element of a box lies at a place of its own, and runs find it there.
-TEST(StorageProperty, RunsReachEveryElementWhereTheFormulaPutsIt) {
+// Every element of a box has a unique position, and runs address it correctly.
+TEST(StorageProperty, RunsMatchOffsetFormula) {
   EXPECT_TRUE(holds("runs", 300, [] {
     const Layout layout = random_layout(random_tensors(), first_ranks(draw(1, 6)));
     StorageSpec spec{.row_multiple = draw(1, 4), .alignment = 1 << draw(0, 8)};
@@ -118,7 +118,7 @@ TEST(StorageProperty, RunsReachEveryElementWhereTheFormulaPutsIt) {
         sub[d].begin = draw(static_cast<int>(sub[d].begin), static_cast<int>(sub[d].end) - 1);
         sub[d].end = draw(static_cast<int>(sub[d].begin) + 1, static_cast<int>(sub[d].end));
       }
-      std::map<std::int64_t, std::int64_t> place_of;  // element of the sub-box -> place in the buffer
+      std::map<std::int64_t, std::int64_t> place_of;  // element of the sub-box -> position in the buffer
       for (const CopyRun& run : copy_runs(entry, sub))
         for (std::int64_t i = 0; i < run.length; ++i)
           RC_ASSERT(place_of.emplace(run.box_offset + i * run.box_stride, run.offset + i).second);

@@ -1,4 +1,4 @@
-// Gradient reductions: against the owners of every single element.
+// Gradient reductions compared with the owners of every single element.
 #include "layout/sync.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-TEST(Sync, TheExampleOfTheHeader) {
+TEST(Sync, HeaderExample) {
   const Layout layout{{{"w", {12}, 4, 0}},
                       {{1, 1, 2, first_ranks(2)}, {1, 1, 3, {Rank{2}, Rank{3}, Rank{4}}}},
                       {{{0, 0, split_evenly(12, 2)}, {1, 0, split_evenly(12, 3)}}}};
@@ -41,11 +41,9 @@ TEST(Sync, ManyTensorsShareFewGroups) {
   EXPECT_EQ(plan.reductions.size(), 100u);
 }
 
-TEST(Sync, RefusesAnInvalidLayout) {
-  EXPECT_THROW(sync({{{"w", {4}, 4, 0}}, {}, {{{0, -1, {}}}}}), UserError);
-}
+TEST(Sync, RejectsInvalidLayout) { EXPECT_THROW(sync({{{"w", {4}, 4, 0}}, {}, {{{0, -1, {}}}}}), UserError); }
 
-TEST(SyncProperty, EveryElementIsInOneReductionOfExactlyItsOwners) {
+TEST(SyncProperty, EachElementInOneReduction) {
   EXPECT_TRUE(holds("owners", 300, [] {
     const Layout layout = random_layout(random_tensors(), first_ranks(draw(1, 9)));
     const RankIndex index(layout);
@@ -56,7 +54,7 @@ TEST(SyncProperty, EveryElementIsInOneReductionOfExactlyItsOwners) {
       times.emplace_back(static_cast<std::size_t>(tensor.shape.num_elements()));
     }
     for (int r = 0; r < index.num_ranks(); ++r)
-      for (const HeldBox& held : boxes_of(layout, index, Rank{r})) {
+      for (const TensorBox& held : boxes_of(layout, index, Rank{r})) {
         const auto t = static_cast<std::size_t>(held.tensor);
         for_each_index(held.box, [&](const auto& at) {
           auto& list = owners[t][offset_in(Box(layout.tensors[t].shape), at)];

@@ -1,4 +1,4 @@
-// verify says no to every plan that is wrong. (That it says yes to right ones is in diff_test.)
+// verify rejects every invalid plan. (diff_test checks that it accepts valid ones.)
 #include "layout/verify.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// Inserts or removes transfer `at`, and moves the waves behind it.
+// Inserts or removes transfer `at` and adjusts the indices of the waves after it.
 void shift_waves(TransferPlan& plan, std::size_t at, int by) {
   for (TransferWave& wave : plan.waves) {
     if (wave.transfers_begin > at) wave.transfers_begin += static_cast<std::size_t>(by);
@@ -27,12 +27,12 @@ std::size_t any_transfer(const TransferPlan& plan) {
 }
 
 bool owns(const Layout& layout, Rank rank, int tensor, const Box& box) {
-  for (const HeldBox& held : boxes_of(layout, RankIndex(layout), rank))
+  for (const TensorBox& held : boxes_of(layout, RankIndex(layout), rank))
     if (held.tensor == tensor && held.box.contains(box)) return true;
   return false;
 }
 
-// Calls use(scenario, plan, number of a transfer) for random plans that have a transfer.
+// Calls use(scenario, plan, index of a transfer) for random plans that have a transfer.
 template <typename Use>
 void with_random_plan(const Use& use) {
   const Scenario scenario = random_scenario();
@@ -40,7 +40,7 @@ void with_random_plan(const Use& use) {
   if (!plan.transfers.empty()) use(scenario, plan, any_transfer(plan));
 }
 
-TEST(VerifyProperty, RefusesADroppedTransfer) {
+TEST(VerifyProperty, RejectsDroppedTransfer) {
   EXPECT_TRUE(holds("dropped", 100, [] {
     with_random_plan([](const Scenario& scenario, TransferPlan& plan, std::size_t at) {
       plan.transfers.erase(plan.transfers.begin() + static_cast<std::ptrdiff_t>(at));
@@ -50,7 +50,7 @@ TEST(VerifyProperty, RefusesADroppedTransfer) {
   }));
 }
 
-TEST(VerifyProperty, RefusesARepeatedTransfer) {
+TEST(VerifyProperty, RejectsRepeatedTransfer) {
   EXPECT_TRUE(holds("repeated", 100, [] {
     with_random_plan([](const Scenario& scenario, TransferPlan& plan, std::size_t at) {
       plan.transfers.insert(plan.transfers.begin() + static_cast<std::ptrdiff_t>(at), plan.transfers[at]);
@@ -60,7 +60,7 @@ TEST(VerifyProperty, RefusesARepeatedTransfer) {
   }));
 }
 
-TEST(VerifyProperty, RefusesASenderThatDoesNotOwn) {
+TEST(VerifyProperty, RejectsSenderWithoutData) {
   EXPECT_TRUE(holds("wrong sender", 100, [] {
     with_random_plan([](const Scenario& scenario, TransferPlan& plan, std::size_t at) {
       Transfer& transfer = plan.transfers[at];
@@ -74,7 +74,7 @@ TEST(VerifyProperty, RefusesASenderThatDoesNotOwn) {
   }));
 }
 
-TEST(VerifyProperty, RefusesAWrongReceiverOrBox) {
+TEST(VerifyProperty, RejectsWrongReceiverOrBox) {
   EXPECT_TRUE(holds("wrong receiver or box", 100, [] {
     with_random_plan([](const Scenario& scenario, TransferPlan& plan, std::size_t at) {
       const Transfer right = plan.transfers[at];
@@ -94,7 +94,7 @@ TEST(VerifyProperty, RefusesAWrongReceiverOrBox) {
   }));
 }
 
-TEST(VerifyProperty, RefusesADroppedOrRepeatedCopy) {
+TEST(VerifyProperty, RejectsDroppedOrRepeatedCopy) {
   EXPECT_TRUE(holds("copies", 100, [] {
     const Scenario scenario = random_scenario();
     const TransferPlan right = diff(scenario.from, scenario.to, scenario.options).value();
@@ -114,13 +114,13 @@ TEST(VerifyProperty, RefusesADroppedOrRepeatedCopy) {
   }));
 }
 
-TEST(VerifyProperty, RefusesToSendWhatIsThere) {
+TEST(VerifyProperty, RejectsRedundantSend) {
   int num_seen = 0;
   EXPECT_TRUE(holds("needless", 200, [&] {
     const Scenario scenario = random_scenario();
     TransferPlan plan = diff(scenario.from, scenario.to, scenario.options).value();
     if (plan.copies.empty()) return;
-    // The last copy becomes a transfer of the last wave that has one, from somebody else who has the box.
+    // The last copy becomes a transfer in the last wave that has one, from another rank that has the box.
     while (plan.waves.back().copies_begin == plan.copies.size()) {
       plan.waves.pop_back();
       plan.transfers.resize(plan.waves.back().transfers_end);
@@ -135,13 +135,13 @@ TEST(VerifyProperty, RefusesToSendWhatIsThere) {
       plan.transfers.back().sender = Rank{r};
       RC_ASSERT(is_refused(scenario, plan));
       const auto why = verify(scenario.from, scenario.to, plan, scenario.options).error().why;
-      num_seen += why.find("of which it holds a part") != std::string::npos ? 1 : 0;
+      num_seen += why.find("already holds a part") != std::string::npos ? 1 : 0;
     }
   }));
   EXPECT_GT(num_seen, 10);
 }
 
-TEST(VerifyProperty, RefusesADeadSender) {
+TEST(VerifyProperty, RejectsDeadSender) {
   EXPECT_TRUE(holds("dead sender", 100, [] {
     with_random_plan([](Scenario scenario, TransferPlan& plan, std::size_t at) {
       scenario.options.dead = {plan.transfers[at].sender};
@@ -150,8 +150,8 @@ TEST(VerifyProperty, RefusesADeadSender) {
   }));
 }
 
-// All waves as one exceed the memory exactly when the plan needs less than one wave does.
-TEST(VerifyProperty, RefusesMergedWavesThatExceedTheBound) {
+// A single wave exceeds the memory limit exactly if the plan needs less memory than a single wave.
+TEST(VerifyProperty, RejectsMergedWavesAboveMemoryLimit) {
   int num_refused = 0;
   EXPECT_TRUE(holds("merged waves", 200, [&] {
     Scenario scenario = random_scenario();
@@ -169,7 +169,7 @@ TEST(VerifyProperty, RefusesMergedWavesThatExceedTheBound) {
       Bytes held = bytes_of(scenario.from, from_index, Rank{r});
       const Bytes bound = std::max(held, bytes_of(scenario.to, to_index, Rank{r})) + plan.reserve;
       const auto old_boxes = boxes_of(scenario.from, from_index, Rank{r});
-      for (const HeldBox& box : boxes_of(scenario.to, to_index, Rank{r}))
+      for (const TensorBox& box : boxes_of(scenario.to, to_index, Rank{r}))
         if (std::find(old_boxes.begin(), old_boxes.end(), box) == old_boxes.end())
           held += Bytes(box.box.num_elements() *
                         scenario.to.tensors[static_cast<std::size_t>(box.tensor)].bytes_per_element);
@@ -188,12 +188,12 @@ TEST(Verify, NamesRankTensorAndBox) {
   TransferPlan plan = diff(from, to).value();
   plan.transfers.pop_back();
   plan.waves[0].transfers_end--;
-  EXPECT_EQ(verify(from, to, plan).error().why, "rank 1 gets [0:2, 2:4] of 'w' 0 times");
+  EXPECT_EQ(verify(from, to, plan).error().why, "rank 1 receives [0:2, 2:4] of 'w' 0 times");
   plan = diff(from, to).value();
   plan.waves.clear();
   EXPECT_FALSE(verify(from, to, plan));
   plan.transfers.clear(), plan.copies.clear();
-  EXPECT_EQ(verify(from, to, plan).error().why, "tensor 'w' changes on rank 0, but is in no wave");
+  EXPECT_EQ(verify(from, to, plan).error().why, "tensor 'w' changes on rank 0, but no wave includes it");
   plan = diff(from, to).value();
   plan.transfers[0].box = 99;
   EXPECT_FALSE(verify(from, to, plan));
@@ -201,20 +201,20 @@ TEST(Verify, NamesRankTensorAndBox) {
   EXPECT_FALSE(verify(from, to, plan));
 }
 
-TEST(Deadlock, IsFoundWhenWavesOfTwoRanksCross) {
-  // Rank 0 wants a before b, rank 1 gives b before a, one wave each.
+TEST(Deadlock, DetectsCrossedWaves) {
+  // Rank 0 needs a before b, rank 1 sends b before a, in one wave each.
   const std::vector<std::vector<PostedOperation>> crossed{{{0, 1, false, 7}, {1, 1, true, 8}},
                                                           {{0, 0, false, 8}, {1, 0, true, 7}}};
   EXPECT_EQ(check_no_deadlock(crossed).error().why,
-            "rank 0 waits for ever in wave 0 for 1 of its sends and receives");
-  // Posted together they meet.
+            "rank 0 waits forever in wave 0 for 1 of its sends and receives");
+  // In the same wave, the operations match.
   const std::vector<std::vector<PostedOperation>> together{{{0, 1, false, 7}, {0, 1, true, 8}},
                                                            {{0, 0, false, 8}, {0, 0, true, 7}}};
   EXPECT_TRUE(check_no_deadlock(together));
 }
 
 TEST(Deadlock, WavesMayBeFarApart) {
-  // Rank 0 is done after its first wave while ranks 1 and 2 have three.
+  // Rank 0 finishes after its first wave, while ranks 1 and 2 have three waves.
   const std::vector<std::vector<PostedOperation>> programs{
       {{0, 2, true, 1}},
       {{1, 2, true, 2}, {2, 2, false, 3}},
@@ -222,11 +222,11 @@ TEST(Deadlock, WavesMayBeFarApart) {
   EXPECT_TRUE(check_no_deadlock(programs));
 }
 
-TEST(Deadlock, SeesSendsThatMeetTheWrongReceive) {
+TEST(Deadlock, DetectsMismatchedReceive) {
   const std::vector<std::vector<PostedOperation>> swapped{{{0, 1, true, 1}, {0, 1, true, 2}},
                                                           {{0, 0, false, 2}, {0, 0, false, 1}}};
   EXPECT_EQ(check_no_deadlock(swapped).error().why,
-            "in wave 0, rank 0 sends to rank 1 something else than it expects");
+            "in wave 0, rank 0 sends data to rank 1 that differs from the data it expects");
   const std::vector<std::vector<PostedOperation>> nobody{{{0, 5, true, 1}}};
   EXPECT_FALSE(check_no_deadlock(nobody));
   const std::vector<std::vector<PostedOperation>> alone{{{0, 1, true, 1}}, {}};
@@ -240,7 +240,7 @@ TEST(Cover, FindsMissingRepeatedAndUnwanted) {
   EXPECT_EQ(find_cover_mistake({whole}, {whole, {{1, 2}, {1, 2}}})->times, 2);
   EXPECT_EQ(find_cover_mistake({whole}, {whole, {{4, 5}, {1, 2}}})->box, (Box{{4, 5}, {1, 2}}));
   EXPECT_FALSE(
-      find_cover_mistake({whole, {{2, 6}, {0, 4}}}, {whole, {{4, 6}, {0, 4}}}));  // overlapping wants
+      find_cover_mistake({whole, {{2, 6}, {0, 4}}}, {whole, {{4, 6}, {0, 4}}}));  // overlapping wanted boxes
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Orders within memory, and the choice of senders, each against a slower way of finding the same.
+// Orders within the memory limit and the choice of senders, each compared with a slower reference
+// implementation.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -19,10 +20,10 @@ struct RandomBanker {
   std::vector<int> kind_of;
 };
 
-RandomBanker random_banker(int num_classes, int num_things) {
+RandomBanker random_banker(int num_classes, int num_items) {
   RandomBanker random;
   random.problem.num_classes = num_classes;
-  for (int i = 0; i < num_things; ++i) {
+  for (int i = 0; i < num_items; ++i) {
     MemoryDemandKind kind{{}, {i}};
     for (int c = 0; c < num_classes; ++c)
       if (num_classes == 1 || !one_in(3)) kind.demands.push_back({c, draw(0, 9), draw(0, 9)});
@@ -41,7 +42,7 @@ std::int64_t least_excess(const RandomBanker& random) {
   return least;
 }
 
-TEST(BankerProperty, WhatItFindsKeepsTheReserve) {
+TEST(BankerProperty, OrdersKeepReserve) {
   EXPECT_TRUE(holds("keeps", 300, [] {
     const RandomBanker random = random_banker(draw(1, 4), draw(1, 6));
     const std::int64_t reserve = draw(0, 20);
@@ -52,13 +53,13 @@ TEST(BankerProperty, WhatItFindsKeepsTheReserve) {
     for (int i = 0; i < static_cast<int>(all.size()); ++i) RC_ASSERT(all[static_cast<std::size_t>(i)] == i);
     RC_ASSERT(excess_of(random.problem, random.kind_of, *order) <= reserve);
     const MergedOrder merged =
-        merge_neighbours(random.problem, random.kind_of, *order, reserve, [](int, int) { return true; });
+        merge_adjacent(random.problem, random.kind_of, *order, reserve, [](int, int) { return true; });
     RC_ASSERT(merged.excess <= reserve);
   }));
 }
 
-// With one class whose things all shrink or all grow, the greedy rule is the best there is.
-TEST(BankerProperty, IsBestForOneRankThatOnlyShrinksOrOnlyGrows) {
+// For one class whose things all shrink or all grow, the greedy rule is optimal.
+TEST(BankerProperty, OptimalForMonotoneRank) {
   EXPECT_TRUE(holds("best", 200, [] {
     RandomBanker random = random_banker(1, draw(1, 6));
     const bool grows = one_in(2);
@@ -72,8 +73,8 @@ TEST(BankerProperty, IsBestForOneRankThatOnlyShrinksOrOnlyGrows) {
   }));
 }
 
-// In general it is a heuristic. How good: nearly always the best, on small random problems.
-TEST(BankerProperty, IsSeldomFarFromTheBest) {
+// In general the rule is a heuristic; on small random problems it is nearly always optimal.
+TEST(BankerProperty, UsuallyOptimal) {
   int num_found = 0, num_all = 0;
   EXPECT_TRUE(holds("near", 300, [&] {
     const RandomBanker random = random_banker(draw(1, 4), draw(1, 5));
@@ -86,9 +87,9 @@ TEST(BankerProperty, IsSeldomFarFromTheBest) {
 }
 
 TEST(Waves, AlternateBetweenStagesWhenMemoryIsFull) {
-  // Two stages of one rank each; then both ranks hold half of every layer. In the order of the model rank 1
-  // would take in four halves before it gives anything away. A layer from here, one from there: never more
-  // than two.
+  // Two stages of one rank each become two ranks that hold half of every layer. In the order of the model,
+  // rank 1 would receive four halves before it sends anything. If layers alternate between the stages, it
+  // never exceeds two.
   Layout from, to;
   from.grids = {{1, 1, 1, {Rank{0}}}, {1, 1, 1, {Rank{1}}}};
   to.grids = {{1, 2, 1, first_ranks(2)}};
@@ -106,11 +107,12 @@ TEST(Waves, AlternateBetweenStagesWhenMemoryIsFull) {
   const auto none = order_waves(LayoutChange(from, to, options));
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().why,
-            "a reserve of 4 B is too small to move from one layout to the other, 10 B would do");
+            "a reserve of 4 B is too small to change from one layout to the other; 10 B would be sufficient");
 }
 
-TEST(Waves, ComeByTurnsFromAllWhoSend) {
-  // Four layers from each of two stages, and an embedding on the first: neither sends all of its own before the other begins.
+TEST(Waves, AlternateBetweenSenders) {
+  // Four layers from each of two stages, plus an embedding on the first one: neither stage sends everything
+  // before the other begins.
   Layout from, to;
   from.grids = {{1, 1, 1, {Rank{0}}}, {1, 1, 1, {Rank{1}}}};
   to.grids = {{1, 2, 1, first_ranks(2)}};
@@ -124,7 +126,7 @@ TEST(Waves, ComeByTurnsFromAllWhoSend) {
             (std::vector<std::vector<int>>{{1}, {5}, {2}, {6}, {0}, {3}, {7}, {4}, {8}}));
 }
 
-TEST(Waves, BlocksMoveWholeWhenMemoryIsNoConcern) {
+TEST(Waves, MovesWholeBlocksWithoutMemoryLimit) {
   Layout from{{}, {{1, 1, 1, {Rank{0}}}}, {}}, to{{}, {{1, 1, 1, {Rank{1}}}}, {}};
   for (int t = 0; t < 6; ++t) {
     from.tensors.push_back({"t" + std::to_string(t), {2}, 1, t / 3});
@@ -141,14 +143,14 @@ TEST(RankDomains, DistancesAndPlaces) {
   EXPECT_EQ(distance(topology, Rank{2}, Rank{5}), 1);
   EXPECT_EQ(distance(topology, Rank{0}, Rank{5}), 2);
   const RankPlaces places(topology, 6);
-  EXPECT_EQ(places.place_of(Rank{4}), 2);  // the node 5 = {0, 1, 4} comes first
+  EXPECT_EQ(places.place_of(Rank{4}), 2);  // node 5 = {0, 1, 4} is first
   EXPECT_EQ(places.domain(0, places.place_of(Rank{3})).end - places.domain(0, places.place_of(Rank{3})).begin,
             2);
-  EXPECT_THROW(RankPlaces({{{0, 1, 0}, {0, 0, 1}}}, 3), UserError);  // node 0 in two racks
+  EXPECT_THROW(RankPlaces({{{0, 1, 0}, {0, 0, 1}}}, 3), UserError);  // node 0 is in two racks
   EXPECT_THROW(RankPlaces({{{0, 1}}}, 3), UserError);
 }
 
-TEST(FanoutProperty, OneReceiverFindsWhatAllFindTogether) {
+TEST(FanoutProperty, LocalResultMatchesGlobal) {
   EXPECT_TRUE(holds("fanout", 300, [] {
     const int world = draw(2, 24);
     const RankPlaces places(random_topology(world), world);
@@ -163,14 +165,14 @@ TEST(FanoutProperty, OneReceiverFindsWhatAllFindTogether) {
     RC_ASSERT(fanouts.needs.size() + fanouts.holders.size() == receivers.size());
     for (const FanoutNeed& need : fanouts.needs) {
       const Fanout& fanout = fanouts.fanouts[static_cast<std::size_t>(need.fanout)];
-      const OwnFanout own = own_fanout(receivers, owners, places, need.receiver);
+      const ReceiverFanout own = fanout_of(receivers, owners, places, need.receiver);
       RC_ASSERT(own.k == need.k);
       RC_ASSERT(std::tie(own.fanout.first_owner, own.fanout.num_owners, own.fanout.num_receivers,
                          own.fanout.level) ==
                 std::tie(fanout.first_owner, fanout.num_owners, fanout.num_receivers, fanout.level));
       const int round = draw(0, 100);
       const int owner = fanout.owner(need.k, round);
-      RC_ASSERT(fanout.first_taker(owner, round) == need.k % fanout.num_owners);
+      RC_ASSERT(fanout.first_receiver(owner, round) == need.k % fanout.num_owners);
     }
   }));
 }

@@ -1,4 +1,4 @@
-// Three custom blocks of different widths, the middle one without parameters.
+// A model of three custom blocks of different widths; the middle one has no parameters.
 #pragma once
 
 #include "model/spec.h"

@@ -1,4 +1,4 @@
-// Models that are rows of custom blocks: what follows from their numbers.
+// Models of custom blocks: the properties derived from their numbers.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-TEST(CustomModel, IsItsBlocks) {
+TEST(CustomModel, ConsistsOfItsBlocks) {
   const ModelSpec spec = custom_model();
   validate(spec);
   EXPECT_EQ(num_blocks(spec), 3);
@@ -23,13 +23,13 @@ TEST(CustomModel, IsItsBlocks) {
   EXPECT_FALSE(tensors[1].has_weight_decay);
   EXPECT_EQ(output_width(spec, 0), 40);
   EXPECT_EQ(input_name(spec, 1), "input");
-  EXPECT_EQ(operations(spec, 1, 1).at(0).kept.at(0).elements_per_token, 40);
+  EXPECT_EQ(operations(spec, 1, 1).at(0).saved.at(0).elements_per_token, 40);
   EXPECT_EQ(gradients(spec, 0).at(0).elements_per_token, 40);
   EXPECT_TRUE(gradients(spec, 2).empty());
   EXPECT_EQ(model_flops_per_token(spec, 1), 3 * (1000 + 0 + 400));
 }
 
-std::string refusal(ModelSpec spec) {
+std::string custom_model_error(ModelSpec spec) {
   try {
     validate(spec);
   } catch (const UserError& error) {
@@ -38,25 +38,25 @@ std::string refusal(ModelSpec spec) {
   return "";
 }
 
-TEST(CustomModel, WhatDoesNotFitTogetherIsRefused) {
+TEST(CustomModel, RejectsInconsistentBlocks) {
   const auto changed = [](auto change) {
     ModelSpec spec = custom_model();
     change(spec);
-    return refusal(spec);
+    return custom_model_error(spec);
   };
   using Spec = ModelSpec&;
   EXPECT_EQ(changed([](Spec) {}), "");
   EXPECT_NE(changed([](Spec s) { s.is_tied = true; }).find("not tied"), std::string::npos);
-  EXPECT_NE(changed([](Spec s) { s.custom[1].name = "a"; }).find("name of its own"), std::string::npos);
+  EXPECT_NE(changed([](Spec s) { s.custom[1].name = "a"; }).find("unique name"), std::string::npos);
   EXPECT_NE(changed([](Spec s) { s.custom[1].inputs = 39; }).find("takes 39"), std::string::npos);
   EXPECT_NE(changed([](Spec s) { s.custom[2].outputs = 1; }).find("ends in the loss"), std::string::npos);
-  EXPECT_NE(changed([](Spec s) { s.custom[2].tensors[0].name = "a.weight"; }).find("name of its own"),
+  EXPECT_NE(changed([](Spec s) { s.custom[2].tensors[0].name = "a.weight"; }).find("unique name"),
             std::string::npos);
   EXPECT_NE(changed([](Spec s) { s.custom[2].tensors[0].shape[0] = -1; }).find("must be from 1"),
             std::string::npos);
   EXPECT_NE(changed([](Spec s) {
               s.custom[2].tensors[0].shape = {1 << 30, 1 << 30};
-            }).find("can be counted"),
+            }).find("supported maximum"),
             std::string::npos);
 }
 

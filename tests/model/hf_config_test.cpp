@@ -1,4 +1,4 @@
-// config.json as found in the wild, as written by us, and as nobody should write it.
+// config.json files as published, as written by this project, and invalid ones.
 #include "model/hf_config.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ ModelSpec read(const std::string& text) {
   return spec_from_hf_config(parse_json(text, "config.json"), "config.json");
 }
 
-// A small config of each family, to which a test adds or from which it removes.
+// A small config of each family, which tests extend or reduce.
 Json base_config(Family family) {
   switch (family) {
     case Family::gpt2:
@@ -37,7 +37,7 @@ Json base_config(Family family) {
           {"max_position_embeddings", 64}};
 }
 
-std::string refusal_of(const Json& config) {
+std::string error_of(const Json& config) {
   try {
     spec_from_hf_config(config, "config.json");
   } catch (const UserError& error) {
@@ -46,12 +46,12 @@ std::string refusal_of(const Json& config) {
   return "";
 }
 
-std::string refusal_with(Family family, const char* key, const Json& value) {
+std::string error_with(Family family, const char* key, const Json& value) {
   Json config = base_config(family);
   if (family != Family::gpt2 && family != Family::bert && family != Family::megatron_bert)
     config["num_key_value_heads"] = 2;
   config[key] = value;
-  return refusal_of(config);
+  return error_of(config);
 }
 
 TEST(HfConfig, Gpt2AsOnTheHub) {
@@ -117,41 +117,40 @@ TEST(HfConfig, BertAsOnTheHub) {
   EXPECT_EQ(spec, expected);
 }
 
-TEST(HfConfig, MistralWithAnActiveWindowIsRefusedAndWithoutItIsRead) {
+TEST(HfConfig, RejectsActiveMistralWindow) {
   const char* text = R"({{"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336,
     "max_position_embeddings": {}, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
     "rms_norm_eps": 1e-05, "rope_theta": 10000.0, {} "vocab_size": 32000}})";
   const auto config = [&](int positions, const char* window) {
     return parse_json(fmt::format(fmt::runtime(text), positions, window), "config.json");
   };
-  EXPECT_EQ(
-      refusal_of(config(32768, "\"sliding_window\": 4096,")),
-      "config.json: sliding_window is 4096, which is not supported within max_position_embeddings 32768: it "
-      "must be null, or the positions at most the window");
-  EXPECT_NE(refusal_of(config(32768, "")), "");  // absent means 4096 to transformers
-  EXPECT_EQ(refusal_of(config(4096, "\"sliding_window\": 4096,")), "");
+  EXPECT_EQ(error_of(config(32768, "\"sliding_window\": 4096,")),
+            "config.json: sliding_window is 4096, which is not supported with max_position_embeddings 32768: "
+            "it must be null or at least max_position_embeddings");
+  EXPECT_NE(error_of(config(32768, "")), "");  // transformers defaults to 4096
+  EXPECT_EQ(error_of(config(4096, "\"sliding_window\": 4096,")), "");
   ModelSpec expected = *find_preset("mistral-7b");
   expected.name = "";
   EXPECT_EQ(spec_from_hf_config(config(32768, "\"sliding_window\": null,"), ""), expected);
 }
 
-TEST(HfConfig, QwenWindowsCountOnlyWhereTheyAct) {
+TEST(HfConfig, IgnoresInactiveQwenWindows) {
   Json config = base_config(Family::qwen2);
   config["num_key_value_heads"] = 2;
   config["use_sliding_window"] = true;
   config["sliding_window"] = 16;
-  EXPECT_EQ(refusal_of(config), "");  // from layer 28 on, of which there is none
+  EXPECT_EQ(error_of(config), "");  // the window applies from layer 28 on, which does not exist
   config["max_window_layers"] = 1;
-  EXPECT_NE(refusal_of(config), "");
+  EXPECT_NE(error_of(config), "");
   config["layer_types"] = {"full_attention", "full_attention"};
-  EXPECT_EQ(refusal_of(config), "");
+  EXPECT_EQ(error_of(config), "");
   config["layer_types"] = {"full_attention", "sliding_attention"};
-  EXPECT_EQ(refusal_of(config),
+  EXPECT_EQ(error_of(config),
             "config.json: layer_types[1] is 'sliding_attention', which is not supported: it must be "
             "'full_attention'");
 }
 
-TEST(HfConfig, OldAndNewRopeMeanTheSame) {
+TEST(HfConfig, OldAndNewRopeAreEquivalent) {
   Json old_form = base_config(Family::llama), new_form = old_form, both = old_form;
   const Json scaling = {{"type", "linear"}, {"factor", 2}};
   const Json parameters = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 5e5}};
@@ -164,81 +163,81 @@ TEST(HfConfig, OldAndNewRopeMeanTheSame) {
   EXPECT_EQ(spec_from_hf_config(new_form, ""), spec);
   EXPECT_EQ(spec_from_hf_config(both, ""), spec);
   both["rope_parameters"]["factor"] = 3;
-  EXPECT_EQ(refusal_of(both), "config.json: rope_scaling and rope_parameters differ; keep one of them");
+  EXPECT_EQ(error_of(both), "config.json: rope_scaling and rope_parameters differ; keep one of them");
 }
 
-TEST(HfConfig, RefusesRopesThatWeDoNotHave) {
-  const auto refusal = [](const Json& scaling) {
-    return refusal_with(Family::llama, "rope_scaling", scaling);
+TEST(HfConfig, RejectsUnsupportedRopes) {
+  const auto rope_error = [](const Json& scaling) {
+    return error_with(Family::llama, "rope_scaling", scaling);
   };
   EXPECT_EQ(
-      refusal({{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}}),
+      rope_error({{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}}),
       "config.json: rope_scaling.rope_type is 'yarn', which is not supported; supported are default, linear, "
       "llama3");
   for (const char* kind : {"dynamic", "longrope", "su", "mrope", ""})
-    EXPECT_NE(refusal({{"type", kind}, {"factor", 2}}), "") << kind;
-  EXPECT_NE(refusal({{"type", "linear"}}), "");
-  EXPECT_NE(refusal({{"type", "linear"}, {"factor", 2}, {"mscale", 1}}), "");
-  EXPECT_NE(refusal({{"type", "linear"}, {"factor", 2}, {"partial_rotary_factor", 0.5}}), "");
-  EXPECT_NE(refusal({{"type", "linear"}, {"rope_type", "llama3"}, {"factor", 2}}), "");
-  EXPECT_NE(refusal("linear"), "");
-  EXPECT_EQ(refusal(Json::object()), "");
+    EXPECT_NE(rope_error({{"type", kind}, {"factor", 2}}), "") << kind;
+  EXPECT_NE(rope_error({{"type", "linear"}}), "");
+  EXPECT_NE(rope_error({{"type", "linear"}, {"factor", 2}, {"mscale", 1}}), "");
+  EXPECT_NE(rope_error({{"type", "linear"}, {"factor", 2}, {"partial_rotary_factor", 0.5}}), "");
+  EXPECT_NE(rope_error({{"type", "linear"}, {"rope_type", "llama3"}, {"factor", 2}}), "");
+  EXPECT_NE(rope_error("linear"), "");
+  EXPECT_EQ(rope_error(Json::object()), "");
   Json config = base_config(Family::llama);
   config["rope_theta"] = 1e4;
   config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
-  EXPECT_EQ(refusal_of(config),
+  EXPECT_EQ(error_of(config),
             "config.json: rope_theta is 10000, but rope_parameters has 1000000; keep one of them");
 }
 
-TEST(HfConfig, RefusesWhatItDoesNotHonourByNameAndValue) {
+TEST(HfConfig, RejectsUnsupportedKeys) {
   EXPECT_EQ(
-      refusal_with(Family::gpt2, "scale_attn_by_inverse_layer_idx", true),
+      error_with(Family::gpt2, "scale_attn_by_inverse_layer_idx", true),
       "config.json: scale_attn_by_inverse_layer_idx is 'true', which is not supported: it must be false or "
       "absent");
-  EXPECT_EQ(refusal_with(Family::qwen3, "num_experts", 128),
+  EXPECT_EQ(error_with(Family::qwen3, "num_experts", 128),
             "config.json: key 'num_experts' (value '128') is not known for model_type qwen3; remove it if "
             "the model "
             "does not depend on it");
   EXPECT_EQ(
-      refusal_with(Family::llama, "hidden_act", "quick_gelu"),
+      error_with(Family::llama, "hidden_act", "quick_gelu"),
       "config.json: hidden_act is 'quick_gelu', which is not supported; supported are gelu, gelu_python, "
       "gelu_new, gelu_pytorch_tanh, gelu_python_tanh, silu, swish, relu");
-  EXPECT_EQ(refusal_with(Family::llama, "model_type", "mamba"),
+  EXPECT_EQ(error_with(Family::llama, "model_type", "mamba"),
             "config.json: model_type is 'mamba', which is not supported; supported are gpt2, llama, mistral, "
             "qwen2, "
             "qwen3, bert, megatron-bert, mixtral, qwen3_moe, deepseek_v3");
-  EXPECT_NE(refusal_with(Family::gpt2, "reorder_and_upcast_attn", true), "");
-  EXPECT_NE(refusal_with(Family::gpt2, "scale_attn_weights", false), "");
-  EXPECT_NE(refusal_with(Family::gpt2, "add_cross_attention", true), "");
-  EXPECT_NE(refusal_with(Family::bert, "position_embedding_type", "relative_key"), "");
-  EXPECT_NE(refusal_with(Family::bert, "is_decoder", true), "");
-  EXPECT_NE(refusal_with(Family::bert, "tie_word_embeddings", false), "");
-  EXPECT_NE(refusal_with(Family::llama, "quantization_config", {{"bits", 4}}), "");
-  EXPECT_NE(refusal_with(Family::llama, "hidden_sizes", 32), "");
-  EXPECT_NE(refusal_with(Family::mistral, "attention_bias", true), "");
-  EXPECT_EQ(refusal_with(Family::llama, "is_decoder", true), "");
-  EXPECT_EQ(refusal_with(Family::llama, "num_experts", nullptr), "");
-  EXPECT_EQ(refusal_with(Family::gpt2, "add_cross_attention", false), "");
+  EXPECT_NE(error_with(Family::gpt2, "reorder_and_upcast_attn", true), "");
+  EXPECT_NE(error_with(Family::gpt2, "scale_attn_weights", false), "");
+  EXPECT_NE(error_with(Family::gpt2, "add_cross_attention", true), "");
+  EXPECT_NE(error_with(Family::bert, "position_embedding_type", "relative_key"), "");
+  EXPECT_NE(error_with(Family::bert, "is_decoder", true), "");
+  EXPECT_NE(error_with(Family::bert, "tie_word_embeddings", false), "");
+  EXPECT_NE(error_with(Family::llama, "quantization_config", {{"bits", 4}}), "");
+  EXPECT_NE(error_with(Family::llama, "hidden_sizes", 32), "");
+  EXPECT_NE(error_with(Family::mistral, "attention_bias", true), "");
+  EXPECT_EQ(error_with(Family::llama, "is_decoder", true), "");
+  EXPECT_EQ(error_with(Family::llama, "num_experts", nullptr), "");
+  EXPECT_EQ(error_with(Family::gpt2, "add_cross_attention", false), "");
 }
 
-TEST(HfConfig, RefusesWrongTypesAndMissingDimensions) {
-  EXPECT_EQ(refusal_with(Family::gpt2, "n_head", -3),
+TEST(HfConfig, RejectsWrongTypesAndMissingDimensions) {
+  EXPECT_EQ(error_with(Family::gpt2, "n_head", -3),
             "config.json: n_head must be a whole number from 1 to 1073741824, found '-3'");
-  EXPECT_NE(refusal_with(Family::gpt2, "n_head", "four"), "");
-  EXPECT_NE(refusal_with(Family::gpt2, "n_head", 5), "");
-  EXPECT_EQ(refusal_with(Family::gpt2, "hidden_size", 64),
+  EXPECT_NE(error_with(Family::gpt2, "n_head", "four"), "");
+  EXPECT_NE(error_with(Family::gpt2, "n_head", 5), "");
+  EXPECT_EQ(error_with(Family::gpt2, "hidden_size", 64),
             "config.json: n_embd and hidden_size differ; keep one of them");
-  EXPECT_NE(refusal_with(Family::llama, "vocab_size", 1e300), "");
-  EXPECT_NE(refusal_with(Family::llama, "attention_bias", "yes"), "");
-  EXPECT_NE(refusal_with(Family::llama, "layer_types", 3), "");
+  EXPECT_NE(error_with(Family::llama, "vocab_size", 1e300), "");
+  EXPECT_NE(error_with(Family::llama, "attention_bias", "yes"), "");
+  EXPECT_NE(error_with(Family::llama, "layer_types", 3), "");
   Json config = base_config(Family::llama);
   config.erase("hidden_size");
-  EXPECT_EQ(refusal_of(config), "config.json: hidden_size is missing");
-  EXPECT_NE(refusal_of(Json::array()), "");
-  EXPECT_NE(refusal_of(Json::object()), "");
+  EXPECT_EQ(error_of(config), "config.json: hidden_size is missing");
+  EXPECT_NE(error_of(Json::array()), "");
+  EXPECT_NE(error_of(Json::object()), "");
 }
 
-TEST(HfConfig, AbsentKeysMeanWhatTheyMeanToTransformers) {
+TEST(HfConfig, AbsentKeysUseTransformersDefaults) {
   Json config = base_config(Family::qwen3);
   config["num_attention_heads"] = 32;
   EXPECT_EQ(spec_from_hf_config(config, "").kv_heads, 32);
@@ -257,7 +256,7 @@ TEST(HfConfig, AbsentKeysMeanWhatTheyMeanToTransformers) {
   EXPECT_EQ(spec_from_hf_config(config, "").max_positions, 77);
 }
 
-TEST(HfConfig, WhatWeWriteReadsBackTheSame) {
+TEST(HfConfig, RoundTrips) {
   for (const std::string& name : preset_names()) {
     const ModelSpec spec = *find_preset(name);
     EXPECT_EQ(read(hf_config_from_spec(spec).dump()), spec) << name;
@@ -270,7 +269,7 @@ TEST(HfConfig, WhatWeWriteReadsBackTheSame) {
   }
 }
 
-TEST(HfConfig, ReadsAFolderAndNamesTheModelAfterIt) {
+TEST(HfConfig, NamesModelAfterFolder) {
   const Path folder = Path(testing::TempDir()) / "my-model";
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "config.json") << hf_config_from_spec(*find_preset("gpt2")).dump();

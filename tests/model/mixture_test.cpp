@@ -1,4 +1,4 @@
-// Mixtures of experts: what they hold, what a token meets of it, and what is no mixture.
+// Mixtures of experts: their parameters, the parameters that a token uses, and invalid mixtures.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-std::string mixture_refusal(const ModelSpec& spec) {
+std::string mixture_error(const ModelSpec& spec) {
   try {
     validate(spec);
   } catch (const UserError& error) {
@@ -20,8 +20,8 @@ std::string mixture_refusal(const ModelSpec& spec) {
   return "";
 }
 
-TEST(Mixture, TheirMakersSayWhatATokenMeets) {
-  // Mixtral's and DeepSeek's own figures; Qwen's names say a3b and a22b.
+TEST(Mixture, ActiveParametersMatchPublishedFigures) {
+  // Published figures of Mixtral and DeepSeek; Qwen's names contain a3b and a22b.
   EXPECT_EQ(num_active_parameters(*find_preset("mixtral-8x7b")), 12879925248);
   EXPECT_NEAR(static_cast<double>(num_active_parameters(*find_preset("mixtral-8x22b"))), 39e9, 0.5e9);
   EXPECT_NEAR(static_cast<double>(num_active_parameters(*find_preset("qwen3-30b-a3b"))), 3.3e9, 0.1e9);
@@ -30,11 +30,11 @@ TEST(Mixture, TheirMakersSayWhatATokenMeets) {
   EXPECT_EQ(num_active_parameters(*find_preset("gpt2")), num_parameters(*find_preset("gpt2")));
 }
 
-TEST(Mixture, FlopsCountWhatATokenMeets) {
+TEST(Mixture, FlopsCountActiveParameters) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     const ModelSpec spec = random_mixture(seed);
-    ASSERT_EQ(mixture_refusal(spec), "") << seed;
-    // 6 for each parameter in a product that a token meets: all but embedding, norms and biases.
+    ASSERT_EQ(mixture_error(spec), "") << seed;
+    // 6 for each parameter in a GEMM that a token uses: all except embedding, norms and biases.
     std::int64_t in_products = num_active_parameters(spec);
     for (const LogicalTensor& tensor : logical_tensors(spec)) {
       const bool is_matrix = tensor.shape.num_dims == 2 && tensor.block > 0;
@@ -54,29 +54,29 @@ TEST(Mixture, FlopsCountWhatATokenMeets) {
   }
 }
 
-TEST(Mixture, LayersAreDenseOrNotAsTheConfigSays) {
+TEST(Mixture, LayerKindsFollowConfig) {
   ModelSpec spec = *find_preset("deepseek-v3");
   EXPECT_FALSE(spec.is_mixture_layer(2));
   EXPECT_TRUE(spec.is_mixture_layer(3));
-  EXPECT_EQ(num_of_pattern(spec, pattern(spec, 1)), 3);
-  EXPECT_EQ(num_of_pattern(spec, pattern(spec, 61)), 58);
+  EXPECT_EQ(num_blocks_of_pattern(spec, pattern(spec, 1)), 3);
+  EXPECT_EQ(num_blocks_of_pattern(spec, pattern(spec, 61)), 58);
   spec = *find_preset("qwen3-30b-a3b");
   spec.mixture.every = 4;
   EXPECT_EQ(first_of_pattern(spec, pattern(spec, 4)), 4);
-  EXPECT_EQ(num_of_pattern(spec, pattern(spec, 4)), 12);
+  EXPECT_EQ(num_blocks_of_pattern(spec, pattern(spec, 4)), 12);
   EXPECT_EQ(first_of_pattern(*find_preset("mixtral-8x7b"), static_cast<int>(BlockKind::layer)), -1);
 }
 
-TEST(Mixture, RefusesWhatIsNone) {
+TEST(Mixture, RejectsInvalidMixtures) {
   ModelSpec spec = *find_preset("qwen3-30b-a3b");
   spec.mixture.experts_per_token = 129;
-  EXPECT_NE(mixture_refusal(spec).find("experts a token is 129, must be from 1 to 128"), std::string::npos);
+  EXPECT_NE(mixture_error(spec).find("experts per token is 129, must be from 1 to 128"), std::string::npos);
   spec = *find_preset("qwen3-30b-a3b"), spec.mixture.every = 40, spec.mixture.first_layer = 40;
-  EXPECT_NE(mixture_refusal(spec).find("none of 48 layers"), std::string::npos);
+  EXPECT_NE(mixture_error(spec).find("none of the 48 layers"), std::string::npos);
   spec = *find_preset("llama3-8b"), spec.mixture = find_preset("mixtral-8x7b")->mixture;
-  EXPECT_NE(mixture_refusal(spec).find("experts is 8, must be 0 in llama"), std::string::npos);
+  EXPECT_NE(mixture_error(spec).find("experts is 8, must be 0 in llama"), std::string::npos);
   spec = *find_preset("deepseek-v3"), spec.latent.rope_dim = 192;
-  EXPECT_NE(mixture_refusal(spec).find("latent attention"), std::string::npos);
+  EXPECT_NE(mixture_error(spec).find("latent attention"), std::string::npos);
 }
 
 TEST(Mixture, ProfilesShowBothKindsOfLayers) {

@@ -1,4 +1,4 @@
-// Published shapes have published numbers of parameters.
+// Published shapes have the published numbers of parameters.
 #include "model/presets.h"
 
 #include <gtest/gtest.h>
@@ -44,12 +44,13 @@ TEST(Presets, ExactNumbersOfParameters) {
   for (const auto& [name, count] : counts) EXPECT_EQ(num_parameters(*find_preset(name)), count) << name;
 }
 
-// What the name says, within a tenth: a slip of a digit in a table would not pass.
-TEST(Presets, NamesTellTheSize) {
+// The size agrees with the name within 10 %, which detects wrong digits in the tables.
+TEST(Presets, NamesMatchSizes) {
   for (const std::string& name : preset_names()) {
     const auto at = name.rfind('-');
     const bool has_size = at != std::string::npos && std::isdigit(static_cast<unsigned char>(name[at + 1]));
-    if (!has_size || name.find('x', at) != std::string::npos) continue;  // 8x7b is no product of two
+    // the name 8x7b does not contain the size
+    if (!has_size || name.find('x', at) != std::string::npos) continue;
     const double unit = name.back() == 'm' ? 1e6 : name.back() == 'b' ? 1e9 : 1e12;
     const double said = std::stod(name.substr(at + 1)) * unit;
     const double count = static_cast<double>(num_parameters(*find_preset(name)));
@@ -65,7 +66,7 @@ TEST(Presets, NamesAreUniqueAndFoundInAnyCase) {
   EXPECT_FALSE(find_preset(""));
 }
 
-TEST(OpenModel, TakesPresetsFoldersAndFiles) {
+TEST(OpenModel, OpensPresetsFoldersAndFiles) {
   EXPECT_EQ(open_model("llama3-8b").layers, 32);
   const Path folder = Path(testing::TempDir()) / "open-model";
   std::filesystem::create_directories(folder);
@@ -75,7 +76,7 @@ TEST(OpenModel, TakesPresetsFoldersAndFiles) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(OpenModel, SaysWhatIsNear) {
+TEST(OpenModel, SuggestsNearestPreset) {
   try {
     open_model("lama3-8b");
     FAIL();

@@ -1,4 +1,4 @@
-// The profile is the sum of its parts, and says so to scripts and to people.
+// The profile is the sum of its blocks, as JSON and as text.
 #include "model/profile.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(Profile, BlocksSumToTheModel) {
   }
 }
 
-TEST(Profile, ScriptsFindTheirKeys) {
+TEST(Profile, JsonHasDocumentedKeys) {
   const OrderedJson json = to_json(profile_model(*find_preset("llama3-8b"), 8192));
   EXPECT_EQ(json["parameters"], 8030261248);
   EXPECT_EQ(json["layers"], 32);
@@ -40,13 +40,14 @@ TEST(Profile, TensorParallelDividesNearlyAllOfALayer) {
   EXPECT_EQ(layer.cut_flops, 1);
   EXPECT_GT(layer.cut_parameters, 0.999);
   EXPECT_LT(layer.cut_parameters, 1);
-  EXPECT_GT(layer.cut_kept, 0.7);
-  EXPECT_LT(layer.cut_kept, 0.95);
-  EXPECT_EQ(layer.most_parts, 64);
-  EXPECT_LT(profile_model(*find_preset("bert-base"), 512).blocks[2].cut_flops, 1);  // its transform is whole
+  EXPECT_GT(layer.cut_saved, 0.7);
+  EXPECT_LT(layer.cut_saved, 0.95);
+  EXPECT_EQ(layer.max_parts, 64);
+  // the transform is not cut
+  EXPECT_LT(profile_model(*find_preset("bert-base"), 512).blocks[2].cut_flops, 1);
 }
 
-TEST(Profile, ReadsWell) {
+TEST(Profile, FormatsTable) {
   const std::string table = text(profile_model(*find_preset("gpt2"), 1024));
   EXPECT_NE(
       table.find("gpt2 (gpt2): 12 layers, hidden 768, 12 heads of 64, ffn 3072, vocabulary 50257, tied"),
@@ -56,12 +57,12 @@ TEST(Profile, ReadsWell) {
   EXPECT_NE(table.find("2.09 GiB"), std::string::npos) << table;
 }
 
-TEST(Profile, LearnedPositionsEnd) {
+TEST(Profile, RejectsSequencesBeyondLearnedPositions) {
   EXPECT_THROW(profile_model(*find_preset("gpt2"), 1025), UserError);
   EXPECT_THROW(profile_model(*find_preset("gpt2"), 0), UserError);
   EXPECT_NO_THROW(profile_model(*find_preset("llama3-8b"), 100000));
-  EXPECT_EQ(usual_sequence_length(*find_preset("gpt2")), 1024);
-  EXPECT_EQ(usual_sequence_length(*find_preset("llama3.1-8b")), 8192);
+  EXPECT_EQ(default_sequence_length(*find_preset("gpt2")), 1024);
+  EXPECT_EQ(default_sequence_length(*find_preset("llama3.1-8b")), 8192);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Small valid models of every family, all options exercised; a pure function of the seed.
+// Small valid models of every family with all options; a pure function of the seed.
 #pragma once
 
 #include <random>
@@ -24,7 +24,7 @@ inline ModelSpec random_spec(std::uint64_t seed) {
   spec.heads = spec.kv_heads * (fixed.has_grouped_heads ? 1 + below(3) : 1);
   spec.head_dim = 2 * (1 + below(8));
   spec.hidden = spec.heads * spec.head_dim;
-  if (fixed.has_own_head_dim && coin()) spec.hidden = spec.heads * 2 * (1 + below(8));
+  if (fixed.has_independent_head_dim && coin()) spec.hidden = spec.heads * 2 * (1 + below(8));
   spec.ffn = 1 + below(64);
   spec.vocab = 1 + below(200);
   spec.max_positions = 1 + below(64);
@@ -49,11 +49,11 @@ inline ModelSpec random_spec(std::uint64_t seed) {
   return spec;
 }
 
-// The same of mixtures of experts.
+// The same for mixtures of experts.
 inline ModelSpec random_mixture(std::uint64_t seed) {
   constexpr Family kMixtures[] = {Family::mixtral, Family::qwen3_moe, Family::deepseek_v3};
   const Family family = kMixtures[seed % 3];
-  ModelSpec dense;  // Llama-like, without biases; its shape is as good as any
+  ModelSpec dense;  // a Llama-like model without biases; any shape is suitable
   for (std::uint64_t other = seed * 1000; !(dense.family == Family::mistral); ++other)
     dense = random_spec(other);
   std::mt19937_64 random(seed);
@@ -68,7 +68,7 @@ inline ModelSpec random_mixture(std::uint64_t seed) {
   m.ffn = family == Family::mixtral ? spec.ffn : 1 + below(30);
   m.balance_loss = family == Family::deepseek_v3 ? 0 : 0.01;
   if (family == Family::qwen3_moe) {
-    m.normalises = below(2) == 1, m.every = 1 + below(spec.layers);
+    m.normalizes_weights = below(2) == 1, m.every = 1 + below(spec.layers);
     m.first_layer = m.every == 1 ? below(spec.layers) : 0;
     spec.has_qkv_bias = spec.has_out_bias = below(2) == 1;
   }

@@ -1,4 +1,4 @@
-// What is a model and what is not.
+// Valid and invalid model specs.
 #include "model/spec.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-std::string refusal_of(const ModelSpec& spec) {
+std::string error_of(const ModelSpec& spec) {
   try {
     validate(spec);
   } catch (const UserError& error) {
@@ -22,40 +22,40 @@ std::string refusal_of(const ModelSpec& spec) {
   return "";
 }
 
-std::string refusal_with(const char* preset, const std::function<void(ModelSpec&)>& change) {
+std::string error_with(const char* preset, const std::function<void(ModelSpec&)>& change) {
   ModelSpec spec = *find_preset(preset);
   change(spec);
-  return refusal_of(spec);
+  return error_of(spec);
 }
 
 TEST(Spec, EveryPresetAndEveryRandomSpecIsValid) {
-  for (const std::string& name : preset_names()) EXPECT_EQ(refusal_of(*find_preset(name)), "") << name;
-  for (std::uint64_t seed = 0; seed < 700; ++seed) EXPECT_EQ(refusal_of(random_spec(seed)), "") << seed;
+  for (const std::string& name : preset_names()) EXPECT_EQ(error_of(*find_preset(name)), "") << name;
+  for (std::uint64_t seed = 0; seed < 700; ++seed) EXPECT_EQ(error_of(random_spec(seed)), "") << seed;
 }
 
-TEST(Spec, RefusesEachDimensionByNameAndValue) {
-  EXPECT_EQ(refusal_with("gpt2", [](auto& s) { s.layers = 0; }),
+TEST(Spec, RejectsInvalidDimensions) {
+  EXPECT_EQ(error_with("gpt2", [](auto& s) { s.layers = 0; }),
             "model 'gpt2': layers is 0, must be from 1 to 10000");
-  EXPECT_EQ(refusal_with("gpt2", [](auto& s) { s.vocab = -5; }),
+  EXPECT_EQ(error_with("gpt2", [](auto& s) { s.vocab = -5; }),
             "model 'gpt2': vocab is -5, must be from 1 to 1073741824");
-  EXPECT_EQ(refusal_with("llama3-8b", [](auto& s) { s.kv_heads = 7; }),
+  EXPECT_EQ(error_with("llama3-8b", [](auto& s) { s.kv_heads = 7; }),
             "model 'llama3-8b': kv-heads 7 must divide heads 32");
-  EXPECT_EQ(refusal_with("gpt2", [](auto& s) { s.kv_heads = 4; }),
-            "model 'gpt2': gpt2 has no grouped heads: kv-heads 4 must equal heads 12");
-  EXPECT_EQ(refusal_with("gpt2", [](auto& s) { s.head_dim = 32; }),
+  EXPECT_EQ(error_with("gpt2", [](auto& s) { s.kv_heads = 4; }),
+            "model 'gpt2': gpt2 has no grouped-query attention: kv-heads 4 must equal heads 12");
+  EXPECT_EQ(error_with("gpt2", [](auto& s) { s.head_dim = 32; }),
             "model 'gpt2': head-dim 32 must be hidden / heads = 64 in gpt2");
-  EXPECT_EQ(refusal_with("qwen3-8b", [](auto& s) { s.head_dim = 65; }),
+  EXPECT_EQ(error_with("qwen3-8b", [](auto& s) { s.head_dim = 65; }),
             "model 'qwen3-8b': head-dim 65 must be even for rotary positions");
-  EXPECT_EQ(refusal_with("bert-base", [](auto& s) { s.is_tied = false; }),
+  EXPECT_EQ(error_with("bert-base", [](auto& s) { s.is_tied = false; }),
             "model 'bert-base': bert's output projection is its word embedding; it cannot be untied");
-  EXPECT_EQ(refusal_with("gpt2", [](auto& s) { s.token_types = 2; }),
+  EXPECT_EQ(error_with("gpt2", [](auto& s) { s.token_types = 2; }),
             "model 'gpt2': token-types is 2, must be 0");
 }
 
-TEST(Spec, RefusesWhatTheFamilyDoesNotHave) {
+TEST(Spec, RejectsUnsupportedFamilyFeatures) {
   const std::function<void(ModelSpec&)> changes[] = {
       [](auto& s) { s.norm = NormKind::rms_norm; },
-      [](auto& s) { s.norm_place = NormPlace::post; },
+      [](auto& s) { s.norm_position = NormPosition::post; },
       [](auto& s) { s.positions = PositionKind::rope; },
       [](auto& s) { s.is_gated = true; },
       [](auto& s) { s.has_qk_norm = true; },
@@ -63,30 +63,30 @@ TEST(Spec, RefusesWhatTheFamilyDoesNotHave) {
       [](auto& s) { s.has_mlp_bias = false; },
       [](auto& s) { s.rope_scaling.kind = RopeScalingKind::linear; },
   };
-  for (const auto& change : changes) EXPECT_NE(refusal_with("gpt2", change), "");
-  EXPECT_NE(refusal_with("mistral-7b", [](auto& s) { s.has_qkv_bias = true; }), "");
-  EXPECT_NE(refusal_with("qwen2.5-7b", [](auto& s) { s.has_out_bias = true; }), "");
-  EXPECT_NE(refusal_with("llama3-8b", [](auto& s) { s.has_qkv_bias = true; }), "");
+  for (const auto& change : changes) EXPECT_NE(error_with("gpt2", change), "");
+  EXPECT_NE(error_with("mistral-7b", [](auto& s) { s.has_qkv_bias = true; }), "");
+  EXPECT_NE(error_with("qwen2.5-7b", [](auto& s) { s.has_out_bias = true; }), "");
+  EXPECT_NE(error_with("llama3-8b", [](auto& s) { s.has_qkv_bias = true; }), "");
 }
 
-TEST(Spec, RefusesNumbersOutsideTheirRange) {
-  EXPECT_NE(refusal_with("gpt2", [](auto& s) { s.norm_eps = 0; }), "");
-  EXPECT_NE(refusal_with("gpt2", [](auto& s) { s.norm_eps = std::nan(""); }), "");
-  EXPECT_NE(refusal_with("gpt2", [](auto& s) { s.init_range = -1; }), "");
-  EXPECT_NE(refusal_with("gpt2", [](auto& s) { s.hidden_dropout = 1; }), "");
-  EXPECT_NE(refusal_with("llama3-8b", [](auto& s) { s.rope_theta = INFINITY; }), "");
-  EXPECT_NE(refusal_with("llama3.1-8b", [](auto& s) { s.rope_scaling.factor = 0; }), "");
-  EXPECT_NE(refusal_with("llama3.1-8b", [](auto& s) { s.rope_scaling.low_freq_factor = 4; }), "");
-  EXPECT_NE(refusal_with("llama3.1-8b", [](auto& s) { s.rope_scaling.original_max_positions = 0; }), "");
+TEST(Spec, RejectsNumbersOutOfRange) {
+  EXPECT_NE(error_with("gpt2", [](auto& s) { s.norm_eps = 0; }), "");
+  EXPECT_NE(error_with("gpt2", [](auto& s) { s.norm_eps = std::nan(""); }), "");
+  EXPECT_NE(error_with("gpt2", [](auto& s) { s.init_range = -1; }), "");
+  EXPECT_NE(error_with("gpt2", [](auto& s) { s.hidden_dropout = 1; }), "");
+  EXPECT_NE(error_with("llama3-8b", [](auto& s) { s.rope_theta = INFINITY; }), "");
+  EXPECT_NE(error_with("llama3.1-8b", [](auto& s) { s.rope_scaling.factor = 0; }), "");
+  EXPECT_NE(error_with("llama3.1-8b", [](auto& s) { s.rope_scaling.low_freq_factor = 4; }), "");
+  EXPECT_NE(error_with("llama3.1-8b", [](auto& s) { s.rope_scaling.original_max_positions = 0; }), "");
 }
 
-TEST(Spec, RefusesMoreParametersThanCanBeCounted) {
-  const std::string why = refusal_with("llama3-8b", [](auto& s) { s.ffn = s.vocab = 1 << 30; });
-  EXPECT_EQ(why, "");  // 4e14: absurd, but counted
-  EXPECT_NE(refusal_with("qwen3-8b", [](auto& s) { s.hidden = s.ffn = 1 << 30; }), "");
+TEST(Spec, RejectsTooManyParameters) {
+  const std::string why = error_with("llama3-8b", [](auto& s) { s.ffn = s.vocab = 1 << 30; });
+  EXPECT_EQ(why, "");  // 4e14: unrealistic, but supported
+  EXPECT_NE(error_with("qwen3-8b", [](auto& s) { s.hidden = s.ffn = 1 << 30; }), "");
 }
 
-TEST(Spec, OverridesFollowEachOther) {
+TEST(Spec, DependentOverridesAreDerived) {
   const ModelSpec gpt2 = *find_preset("gpt2");
   const ModelSpec small = with_overrides(gpt2, {.layers = 4, .hidden = 96, .heads = 6, .vocab = 257});
   EXPECT_EQ(small.head_dim, 16);
@@ -107,7 +107,7 @@ TEST(Spec, OverridesFollowEachOther) {
   EXPECT_EQ(with_overrides(gpt2, {}), gpt2);
 }
 
-TEST(Spec, OverridesThatDoNotFitAreRefused) {
+TEST(Spec, RejectsInconsistentOverrides) {
   const ModelSpec gpt2 = *find_preset("gpt2");
   EXPECT_THROW(with_overrides(gpt2, {.heads = 7}), UserError);
   EXPECT_THROW(with_overrides(gpt2, {.heads = 0}), UserError);

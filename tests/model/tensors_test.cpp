@@ -1,5 +1,5 @@
-// The list of parameters: complete, in order, cut and placed as the contract says. That names and shapes
-// equal transformers' own is tests/parity/model_parity.py.
+// The list of parameters is complete, ordered, and cut and placed as documented. tests/parity/model_parity.py
+// compares names and shapes with those of transformers.
 #include "model/tensors.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(Tensors, BlocksOfGpt2InOrderOfUse) {
   EXPECT_EQ(names(spec, 13), (std::vector<std::string>{"head.norm.weight", "head.norm.bias"}));
 }
 
-TEST(Tensors, BertNormsComeAfterWhatTheyNorm) {
+TEST(Tensors, BertUsesPostNorm) {
   const ModelSpec spec = *find_preset("bert-base");
   const auto of_layer = names(spec, 1);
   EXPECT_EQ(of_layer.front(), "layers.0.attention.q.weight");
@@ -56,15 +56,15 @@ TEST(Tensors, BertNormsComeAfterWhatTheyNorm) {
                                                        "head.transform_norm.bias", "head.output.bias"}));
 }
 
-TEST(Tensors, FusedGpt2QueriesKeysValuesHaveTheirRows) {
+TEST(Tensors, Gpt2FusedQkvOffsets) {
   const auto layer = logical_tensors(*find_preset("gpt2"), 3);
   const LogicalTensor& k = named(layer, "layers.2.attention.k.weight");
   EXPECT_EQ(k.shape, (Shape{768, 768}));
-  EXPECT_EQ(k.hf, (HfPlace{"transformer.h.2.attn.c_attn.weight", true, 768, {768, 2304}}));
+  EXPECT_EQ(k.hf, (HfLocation{"transformer.h.2.attn.c_attn.weight", true, 768, {768, 2304}}));
   EXPECT_EQ(named(layer, "layers.2.attention.v.bias").hf,
-            (HfPlace{"transformer.h.2.attn.c_attn.bias", false, 1536, {2304}}));
+            (HfLocation{"transformer.h.2.attn.c_attn.bias", false, 1536, {2304}}));
   EXPECT_EQ(named(layer, "layers.2.mlp.up.weight").hf,
-            (HfPlace{"transformer.h.2.mlp.c_fc.weight", true, 0, {768, 3072}}));
+            (HfLocation{"transformer.h.2.mlp.c_fc.weight", true, 0, {768, 3072}}));
 }
 
 TEST(Tensors, CutsOfGroupedHeads) {
@@ -80,7 +80,7 @@ TEST(Tensors, CutsOfGroupedHeads) {
   EXPECT_EQ(unit_width(spec, CutUnit::kv_heads), 128);
 }
 
-TEST(Tensors, ResidualProjectionsOfGpt2StartSmaller) {
+TEST(Tensors, Gpt2ResidualInitIsScaled) {
   const auto layer = logical_tensors(*find_preset("gpt2"), 1);
   const double small = 0.02 / std::sqrt(24.0);
   EXPECT_DOUBLE_EQ(named(layer, "layers.0.attention.out.weight").init.deviation, small);
@@ -90,15 +90,15 @@ TEST(Tensors, ResidualProjectionsOfGpt2StartSmaller) {
       named(logical_tensors(*find_preset("llama3-8b"), 1), "layers.0.mlp.down.weight").init.deviation, 0.02);
 }
 
-TEST(Tensors, OnlyATiedWordEmbeddingServesBothEnds) {
+TEST(Tensors, OnlyTiedEmbeddingIsShared) {
   EXPECT_TRUE(logical_tensors(*find_preset("gpt2"), 0)[0].is_also_head);
   EXPECT_FALSE(logical_tensors(*find_preset("llama3-8b"), 0)[0].is_also_head);
   EXPECT_EQ(names(*find_preset("llama3-8b"), 33),
             (std::vector<std::string>{"head.norm.weight", "head.output.weight"}));
 }
 
-// Holds for every model: names are unique, blocks ascend, cuts fit whole units, every row of every tensor in
-// a checkpoint belongs to exactly one of ours, and counts agree.
+// Properties of every model: names are unique, blocks are in ascending order, cuts consist of whole units,
+// every row of every checkpoint tensor belongs to exactly one logical tensor, and the counts agree.
 void check_all(const ModelSpec& spec) {
   std::set<std::string> seen;
   std::map<std::string, std::int64_t> rows;
@@ -116,7 +116,7 @@ void check_all(const ModelSpec& spec) {
                 num_units(spec, tensor.cut.unit) * unit_width(spec, tensor.cut.unit));
     }
     EXPECT_EQ(rows[tensor.hf.name], tensor.hf.offset);
-    rows[tensor.hf.name] += tensor.shape[0] / tensor.hf.pieces;  // of each of a mixture's experts
+    rows[tensor.hf.name] += tensor.shape[0] / tensor.hf.pieces;  // rows of each expert of a mixture
     total[tensor.hf.name] = tensor.hf.shape[tensor.hf.is_transposed || tensor.hf.pieces > 1 ? 1 : 0];
   }
   EXPECT_EQ(rows, total);
@@ -124,7 +124,7 @@ void check_all(const ModelSpec& spec) {
   EXPECT_LT(block, num_blocks(spec));
 }
 
-TEST(Tensors, EveryModelIsCoveredExactlyOnce) {
+TEST(Tensors, EveryCheckpointRowIsCoveredOnce) {
   for (std::uint64_t seed = 0; seed < 350; ++seed) {
     SCOPED_TRACE(seed);
     check_all(random_spec(seed));

@@ -1,4 +1,5 @@
-// Pictures and the text in them: points lie where their numbers are, long lines stay small, nothing that is shown becomes markup.
+// Charts and their text: points are at the position of their numbers, long lines stay small, and no content
+// becomes markup.
 #include "observe/chart.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-TEST(Html, NothingBecomesMarkup) {
+TEST(Html, EscapesAllMarkup) {
   EXPECT_EQ(html_text("<b onclick=\"x('&')\">\n\x1b\xff"),
             "&lt;b onclick=&quot;x(&#39;&amp;&#39;)&quot;&gt;  \xef\xbf\xbd");
   rc::check([](const std::string& any) {
@@ -32,7 +33,7 @@ TEST(Html, NothingBecomesMarkup) {
   });
 }
 
-// The plot goes from 64 to 948 and from 222 (the least value) up to 30.
+// The plot spans 64 to 948 horizontally, and 222 (the smallest value) to 30 vertically.
 TEST(Chart, PointsLieWhereTheirNumbersAre) {
   Chart chart{.title = "loss", .line = {{1, 4}, {2, 3}, {3, 2}}};
   EXPECT_NE(svg_of(chart).find("d=\"M64.0 30.0L506.0 126.0L948.0 222.0\""), std::string::npos);
@@ -49,7 +50,7 @@ TEST(Chart, LongLinesKeepTheirExtremes) {
   chart.line[600'000].value = 9;
   const std::string svg = svg_of(chart);
   EXPECT_LT(svg.size(), 20'000U);
-  EXPECT_NE(svg.find("222.0V126.0"), std::string::npos);  // from the least to the middle
+  EXPECT_NE(svg.find("222.0V126.0"), std::string::npos);  // from the smallest value to the middle
   EXPECT_NE(svg.find("126.0V30.0"), std::string::npos);
 }
 
@@ -71,7 +72,7 @@ TEST(Chart, AnyNumbersStayInside) {
   });
 }
 
-TEST(Metrics, ComeBackFromTheirLines) {
+TEST(Metrics, ParseTheirOwnLines) {
   StepMetrics one{.step = 7, .loss = 2.5, .tokens = 4096};
   one.seconds = Seconds(0.5), one.tokens_per_second = 8192, one.epoch = 2, one.validation_loss = 2.25;
   StepMetrics skipped{.step = 8, .loss = NAN};

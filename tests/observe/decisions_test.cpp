@@ -1,4 +1,5 @@
-// decisions.jsonl: what is written comes back, gains that are known later find their switch, strangers get one clear line.
+// decisions.jsonl: decisions survive a round trip, later gains are assigned to their switch, invalid lines
+// cause one clear message.
 #include "observe/decisions.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ Decision chosen() {
   return one;
 }
 
-std::string why_refused(const std::string& content) {
+std::string refusal_of(const std::string& content) {
   try {
     (void)parse_decisions(content, "d.jsonl");
   } catch (const UserError& error) {
@@ -26,10 +27,10 @@ std::string why_refused(const std::string& content) {
   return "accepted";
 }
 
-TEST(Decisions, ComeBackAsTheyWere) {
+TEST(Decisions, SurviveRoundTrip) {
   rc::check([] {
     Decision one{.step = *rc::gen::inRange<std::int64_t>(0, 1'000'000), .kind = "switch"};
-    // Of any bytes, those that are text: others are replaced (below).
+    // Of arbitrary bytes only valid text: invalid bytes are replaced (below).
     const auto word = rc::gen::container<std::string>(rc::gen::inRange<char>(1, 127));
     one.evidence = *word, one.from = *word, one.to = *word, one.cause = *word;
     one.epoch = *rc::gen::inRange(0, 100);
@@ -43,7 +44,7 @@ TEST(Decisions, ComeBackAsTheyWere) {
   });
 }
 
-TEST(Decisions, ALineStaysShortAndIsText) {
+TEST(Decisions, LinesAreShortValidText) {
   Decision one = chosen();
   one.alternatives.resize(5000, {"pp2", "recut", 0.1});
   one.evidence = "host \xff";
@@ -53,52 +54,53 @@ TEST(Decisions, ALineStaysShortAndIsText) {
   EXPECT_EQ(read[0].evidence, "host \xef\xbf\xbd");
 }
 
-TEST(Decisions, WhatWasGainedFindsItsSwitch) {
+TEST(Decisions, AssignsMeasuredGainToItsSwitch) {
   Decision other{.step = 500, .kind = "recover", .evidence = "lost rank 3", .epoch = 2};
   Decision again = chosen();
   again.step = 600, again.epoch = 3;
-  const std::string content = decision_line(chosen()) + "\n" + realised_line(440, 1, 0.35) + "\n" +
-                              decision_line(other) + "\n" + realised_line(520, 2, 0.5) + "\n" +
-                              decision_line(again) + "\n" + realised_line(700, 3, HUGE_VAL) + "\n" +
+  const std::string content = decision_line(chosen()) + "\n" + measured_gain_line(440, 1, 0.35) + "\n" +
+                              decision_line(other) + "\n" + measured_gain_line(520, 2, 0.5) + "\n" +
+                              decision_line(again) + "\n" + measured_gain_line(700, 3, HUGE_VAL) + "\n" +
                               R"({"step":701,"kind":"swi)";  // being written
   const std::vector<Decision> read = parse_decisions(content, "d");
   ASSERT_EQ(read.size(), 3U);
-  EXPECT_EQ(read[0].realised_gain, 0.35);
-  EXPECT_EQ(read[1].realised_gain, std::nullopt);  // no switch of its own
-  EXPECT_EQ(read[2].realised_gain, std::nullopt);  // not finite
-  // An epoch's number that came twice: the newer switch.
-  const std::string twice =
-      decision_line(chosen()) + "\n" + decision_line(chosen()) + "\n" + realised_line(440, 1, -0.1) + "\n";
-  EXPECT_EQ(parse_decisions(twice, "d")[0].realised_gain, std::nullopt);
-  EXPECT_EQ(parse_decisions(twice, "d")[1].realised_gain, -0.1);
+  EXPECT_EQ(read[0].measured_gain, 0.35);
+  EXPECT_EQ(read[1].measured_gain, std::nullopt);  // not a switch
+  EXPECT_EQ(read[2].measured_gain, std::nullopt);  // not finite
+  // The same epoch number twice: the newer switch gets the gain.
+  const std::string twice = decision_line(chosen()) + "\n" + decision_line(chosen()) + "\n" +
+                            measured_gain_line(440, 1, -0.1) + "\n";
+  EXPECT_EQ(parse_decisions(twice, "d")[0].measured_gain, std::nullopt);
+  EXPECT_EQ(parse_decisions(twice, "d")[1].measured_gain, -0.1);
 }
 
-TEST(Decisions, ReadAsALine) {
+TEST(Decisions, FormatsAsOneLine) {
   Decision one = chosen();
-  one.realised_gain = 0.351;
-  EXPECT_EQ(text(one, "pp4", "pp2 tp2"),
-            "step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, realised +35 %, "
-            "paused 36.0 ms, moved 2.00 KiB (bound 1.00 KiB); instead pp2 tp2 (recut) +31 %, dp4 (replan)");
+  one.measured_gain = 0.351;
+  EXPECT_EQ(
+      text(one, "pp4", "pp2 tp2"),
+      "step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, measured +35 %, "
+      "paused 36.0 ms, moved 2.00 KiB (bound 1.00 KiB); alternatives: pp2 tp2 (recut) +31 %, dp4 (replan)");
   Decision lost{.step = 13, .kind = "recover", .evidence = "lost rank 0\x1b[2J\n"};
   EXPECT_EQ(text(lost, "dp4", "dp3"),
             "step 13: recover: lost rank 0 [2J  → dp4 → dp3, paused 0.0 us, moved 0 B (bound 0 B)");
   Decision stays{.step = 61, .kind = "stay", .evidence = "slow link 1–3: 2.10x since step 45; nothing pays"};
   stays.alternatives = {{"pp2 tp2", "another plan", 0.01}};
-  EXPECT_EQ(text(stays, "pp4", "pp4"),
-            "step 61: stay: slow link 1–3: 2.10x since step 45; nothing pays (pp4); instead pp2 tp2 (another "
-            "plan) +1 %");
+  EXPECT_EQ(
+      text(stays, "pp4", "pp4"),
+      "step 61: stay: slow link 1–3: 2.10x since step 45; nothing pays (pp4); alternatives: pp2 tp2 (another "
+      "plan) +1 %");
 }
 
-TEST(Decisions, OfOthersAreRefusedWithTheirLine) {
+TEST(Decisions, RejectsInvalidLinesWithLineNumber) {
   const std::string good = decision_line(chosen()) + "\n";
-  EXPECT_EQ(why_refused(good), "accepted");
-  EXPECT_NE(why_refused(good + "{}\n").find("d.jsonl line 2"), std::string::npos);
-  EXPECT_NE(why_refused("[1]\n").find("line 1"), std::string::npos);
-  EXPECT_NE(why_refused(R"({"step":-1,"kind":"switch"})" + std::string("\n")).find("step"),
+  EXPECT_EQ(refusal_of(good), "accepted");
+  EXPECT_NE(refusal_of(good + "{}\n").find("d.jsonl line 2"), std::string::npos);
+  EXPECT_NE(refusal_of("[1]\n").find("line 1"), std::string::npos);
+  EXPECT_NE(refusal_of(R"({"step":-1,"kind":"switch"})" + std::string("\n")).find("step"), std::string::npos);
+  EXPECT_NE(refusal_of(R"({"step":1,"kind":"switch","pause_seconds":-2})" + std::string("\n")).find("pause"),
             std::string::npos);
-  EXPECT_NE(why_refused(R"({"step":1,"kind":"switch","pause_seconds":-2})" + std::string("\n")).find("pause"),
-            std::string::npos);
-  EXPECT_NE(why_refused(std::string(70'000, ' ') + "\n").find("at most 65536"), std::string::npos);
+  EXPECT_NE(refusal_of(std::string(70'000, ' ') + "\n").find("at most 65536"), std::string::npos);
 }
 
 }  // namespace

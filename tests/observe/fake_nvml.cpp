@@ -1,4 +1,5 @@
-// A management library as NVIDIA's, with one device, whose figures come from the environment: what device_sensor_test loads.
+// A fake of NVIDIA's management library with one device, whose readings come from the environment; loaded by
+// device_sensor_test.
 #include <cstdlib>
 #include <cstring>
 

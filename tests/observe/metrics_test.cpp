@@ -1,4 +1,5 @@
-// metrics.jsonl: numbers survive, each step stands once whatever was killed when, a full disk is told once.
+// metrics.jsonl: numbers survive, each step is recorded once regardless of kills, a full disk is reported
+// once.
 #include "observe/metrics.h"
 
 #include <gtest/gtest.h>
@@ -21,8 +22,9 @@ std::string lines(std::int64_t first, std::int64_t last) {
   return result;
 }
 
-// As in a run whose rank 0 is stopped while it opens the records, and wakes when another has taken them over.
-TEST(MetricsFile, WhoIsLateDoesNotReplaceWhatOthersWrote) {
+// Rank 0 of a run is stopped while it opens the records, and wakes up after another process has taken them
+// over.
+TEST(MetricsFile, LateProcessDoesNotReplaceNewerFile) {
   TemporaryFolder folder;
   RealFileSystem files;
   const Path path = folder / "m";
@@ -36,7 +38,7 @@ TEST(MetricsFile, WhoIsLateDoesNotReplaceWhatOthersWrote) {
   value_or_throw(others->append({.step = 5}));
   const std::string text = value_or_throw(read_file(path));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
-  // Who sees that in time does nothing.
+  // A process that notices this in time changes nothing.
   EXPECT_THROW((void)MetricsFile::open(files, path, 2, [] { throw 1; }), int);
   EXPECT_EQ(value_or_throw(read_file(path)), text);
 }
@@ -77,7 +79,7 @@ TEST(Metrics, NumbersReadBackExactly) {
   }));
 }
 
-TEST(Metrics, LinesCanBeReadAtOnce) {
+TEST(Metrics, LinesAreWrittenImmediately) {
   const TemporaryFolder folder;
   RealFileSystem files;
   auto metrics = value_or_throw(MetricsFile::open(files, folder / "m", 0));
@@ -88,7 +90,7 @@ TEST(Metrics, LinesCanBeReadAtOnce) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"m"});
 }
 
-TEST(Metrics, EachStepStandsOnceAfterAnyKill) {
+TEST(Metrics, EachStepIsRecordedOnceAfterAnyKill) {
   EXPECT_TRUE(rc::check([] {
     const std::string whole = lines(1, *rc::gen::inRange(0, 30));
     const std::string left = whole.substr(0, *rc::gen::inRange<std::size_t>(0, whole.size() + 1));
@@ -104,7 +106,7 @@ TEST(Metrics, EachStepStandsOnceAfterAnyKill) {
   }));
 }
 
-TEST(Metrics, ForeignLinesAreRefusedByPlace) {
+TEST(Metrics, RejectsInvalidLinesWithLineNumber) {
   const TemporaryFolder folder;
   RealFileSystem files;
   const auto message = [&](const std::string& content) {
@@ -122,8 +124,8 @@ TEST(Metrics, ForeignLinesAreRefusedByPlace) {
   EXPECT_FALSE(MetricsFile::open(files, folder.path(), 0));  // a folder
 }
 
-TEST(Metrics, AFullDiskIsToldOnceAndHarmsNoOldLine) {
-  // create, write, sync, rename, sync of the folder, first line, second line: let each be the one that fails.
+TEST(Metrics, FullDiskIsReportedOnceAndKeepsOldLines) {
+  // create, write, sync, rename, sync of the folder, first line, second line: each fails once.
   for (int calls = 0; calls < 7; ++calls) {
     const TemporaryFolder folder;
     folder.write("m", lines(1, 5));

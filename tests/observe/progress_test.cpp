@@ -1,4 +1,4 @@
-// What is shown while work goes on: how often, how wide, with what estimate, on a terminal and in a log.
+// Progress output: how often, how wide, with which estimate, on a terminal and in a log.
 #include "observe/progress.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ StepMetrics metrics_of(std::int64_t step) {
   return metrics;
 }
 
-// A log file, and a clock that is moved by hand.
+// A log file, and a clock that the test advances.
 struct Log {
   TemporaryFolder folder;
   std::FILE* out = std::fopen((folder / "log").c_str(), "w");
@@ -36,7 +36,7 @@ struct Log {
   Lines lines() const { return split(*read_file(folder / "log"), '\n'); }
 };
 
-TEST(Progress, LineSaysAll) {
+TEST(Progress, LineContainsAllValues) {
   EXPECT_EQ(
       progress_text(metrics_of(120), 2000, Seconds(200), kAnyWidth),
       "step 120/2000  loss 3.4123  grad 0.910  lr 3.00e-04  52.10 K tokens/s  1.23 TFLOP/s  MFU 41.2 %  "
@@ -46,28 +46,28 @@ TEST(Progress, LineSaysAll) {
             "step 7  skipped  loss nan  validation 10.000  grad 0.00  lr 0.00e+00  0 tokens/s");
 }
 
-TEST(Progress, NarrowLinesKeepWhatMatters) {
+TEST(Progress, NarrowLinesKeepImportantParts) {
   EXPECT_EQ(progress_text(metrics_of(120), 2000, Seconds(200), 79),
             "step 120/2000  loss 3.4123  grad 0.910  52.10 K tokens/s  ETA 3 m 20 s");
   EXPECT_EQ(progress_text(metrics_of(120), 2000, Seconds(200), 30), "step 120/2000  loss 3.4123");
   EXPECT_EQ(progress_text(metrics_of(120), 2000, Seconds(200), 3), "step 120/2000");
 }
 
-TEST(Progress, PaceForgetsPausesAndCountsValidations) {
-  Pace pace;
+TEST(Progress, EstimateIgnoresPausesAndCountsValidations) {
+  StepTimeEstimator pace;
   Seconds now{0};
   const auto step = [&](double seconds) { pace.step_ended(now += Seconds(seconds)); };
-  step(100);  // the first step warms up
+  step(100);  // the first step is a warm-up
   EXPECT_FALSE(pace.per_step());
   for (int i = 0; i < 100; ++i) step(i == 50 ? 3600 : 1);
   EXPECT_NEAR(pace.per_step()->value, 1, 1e-9);
   for (int i = 0; i < 100; ++i) step(i % 4 == 0 ? 5 : 1);
   EXPECT_NEAR(pace.per_step()->value, 2, 1e-9);
-  for (int i = 0; i < 64; ++i) step(0.5);  // a faster plan is seen soon
+  for (int i = 0; i < 64; ++i) step(0.5);  // a faster plan is detected soon
   EXPECT_NEAR(pace.per_step()->value, 0.5, 1e-9);
 }
 
-TEST(Progress, ALogGetsTheFirstTheLastAndALineEveryTenSeconds) {
+TEST(Progress, LogGetsFirstLastAndPeriodicLines) {
   Log log;
   {
     StatusLine line(log.out, log.clock);
@@ -88,20 +88,21 @@ TEST(Progress, ALogGetsTheFirstTheLastAndALineEveryTenSeconds) {
     for (const char c : shown) EXPECT_GE(c, ' ');
 }
 
-// What people see changes in place ten times a second; the log has a line every ten seconds, and what stays.
-TEST(Progress, WhatPeopleSeeIsAlsoLogged) {
+// The console line changes in place ten times a second; the log gets a line every ten seconds, and permanent
+// lines.
+TEST(Progress, ConsoleOutputIsAlsoLogged) {
   ::setenv("TERM", "xterm", 1);
   Screen screen(60);
-  if (screen.out() == nullptr) GTEST_SKIP() << "this system gives no pseudo-terminals";
+  if (screen.out() == nullptr) GTEST_SKIP() << "this system has no pseudo-terminals";
   Log log;
   StatusLine line(screen.out(), log.clock);
-  line.log_into(log.out);
+  line.log_to(log.out);
   for (int tenth = 0; tenth < 250; ++tenth) {
     if (tenth == 150) line.print("the plan changes");
     line.show("step");
     log.time += Seconds(0.1);
   }
-  line.log_into(nullptr);
+  line.log_to(nullptr);
   line.print("unlogged");
   const Lines lines = log.lines();
   ASSERT_EQ(lines.size(), 4U);
@@ -111,7 +112,7 @@ TEST(Progress, WhatPeopleSeeIsAlsoLogged) {
   EXPECT_NE(screen.take().find("unlogged"), std::string::npos);
 }
 
-TEST(Progress, AnInterruptedTrainingShowsItsLastStep) {
+TEST(Progress, InterruptedTrainingShowsLastStep) {
   Log log;
   StatusLine line(log.out, log.clock);
   {
@@ -122,7 +123,7 @@ TEST(Progress, AnInterruptedTrainingShowsItsLastStep) {
   EXPECT_TRUE(starts_with(log.lines().at(1), "step 3/1000 "));
 }
 
-TEST(Progress, TheLastValidationStaysInView) {
+TEST(Progress, LastValidationStaysVisible) {
   Log log;
   StatusLine line(log.out, log.clock);
   TrainingProgress progress(line, 3);
@@ -132,13 +133,13 @@ TEST(Progress, TheLastValidationStaysInView) {
   EXPECT_NE(log.lines().at(1).find("validation 2.5000"), std::string::npos);
 }
 
-TEST(Progress, ATerminalHasOneLineThatFitsAtMostTenTimesASecond) {
+TEST(Progress, TerminalLineFitsAndIsRateLimited) {
   ::setenv("TERM", "xterm", 1);
   Screen screen(60);
-  if (screen.out() == nullptr) GTEST_SKIP() << "this system gives no pseudo-terminals";
+  if (screen.out() == nullptr) GTEST_SKIP() << "this system has no pseudo-terminals";
   Seconds time{0};
   StatusLine line(screen.out(), [&] { return time; });
-  LineSink events(line);
+  StatusLineSink events(line);
   std::string written;
   {
     TrainingProgress progress(line, 1000);
@@ -161,10 +162,10 @@ TEST(Progress, ATerminalHasOneLineThatFitsAtMostTenTimesASecond) {
 TEST(Progress, EventsShareTheLine) {
   ::setenv("TERM", "xterm", 1);
   Screen screen(19);
-  if (screen.out() == nullptr) GTEST_SKIP() << "this system gives no pseudo-terminals";
+  if (screen.out() == nullptr) GTEST_SKIP() << "this system has no pseudo-terminals";
   Seconds time{0};
   StatusLine line(screen.out(), [&] { return time; });
-  LineSink events(line);
+  StatusLineSink events(line);
   events.report(Progress{"reading", 0, 100, "bytes"});
   time += Seconds(1);
   events.report(
@@ -184,24 +185,24 @@ TEST(Progress, EventsShareTheLine) {
   EXPECT_EQ(Screen::lines(written), (Lines{"warning: odd", ""}));
 }
 
-TEST(Progress, EventsInALogComeAfterTenSeconds) {
+TEST(Progress, EventsAreLoggedAfterTenSeconds) {
   Log log;
   StatusLine line(log.out, log.clock);
-  LineSink events(line);
+  StatusLineSink events(line);
   for (int second = 0; second <= 25; ++second, log.time += Seconds(1))
     events.report(Progress{"tokenizing", second, 100, "documents"});
   EXPECT_EQ(log.lines(), (Lines{"tokenizing 10 documents of 100 documents (10 %), 1 documents/s",
                                 "tokenizing 20 documents of 100 documents (20 %), 1 documents/s", ""}));
 }
 
-TEST(Progress, ADumbTerminalIsALog) {
+TEST(Progress, DumbTerminalBehavesLikeLog) {
   Screen screen(60);
-  if (screen.out() == nullptr) GTEST_SKIP() << "this system gives no pseudo-terminals";
+  if (screen.out() == nullptr) GTEST_SKIP() << "this system has no pseudo-terminals";
   ::setenv("TERM", "dumb", 1);
   StatusLine line(screen.out());
   line.show_now("one");
   line.print("two");
-  EXPECT_EQ(screen.take(), "one\r\ntwo\r\n");  // the terminal's own carriage returns
+  EXPECT_EQ(screen.take(), "one\r\ntwo\r\n");  // the terminal adds carriage returns
 }
 
 }  // namespace

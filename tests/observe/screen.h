@@ -1,4 +1,4 @@
-// A terminal for tests: a real pseudo-terminal of a chosen width to write to, and what its screen would show.
+// A terminal for tests: a real pseudo-terminal of a given width, and what its screen would show.
 #pragma once
 
 #include <fcntl.h>
@@ -26,9 +26,9 @@ class Screen {
     if (master_ >= 0) ::close(master_);
   }
 
-  std::FILE* out() const { return out_; }  // null where the system gives no pseudo-terminals
+  std::FILE* out() const { return out_; }  // null if the system has no pseudo-terminals
 
-  // All that was written since the last call.
+  // Everything written since the last call.
   std::string take() {
     std::string text;
     char buffer[4096];
@@ -37,7 +37,8 @@ class Screen {
     return text;
   }
 
-  // The lines that stand after `written` was shown: carriage returns and "erase to the end of the line" are obeyed.
+  // The lines on the screen after `written` was shown: interprets carriage returns and "erase to the end of
+  // the line".
   static std::vector<std::string> lines(const std::string& written) {
     std::vector<std::string> screen(1);
     std::size_t column = 0;

@@ -1,5 +1,5 @@
-// Bytes of event files, against published CRC32C vectors and records that TensorBoard's own writer made. That
-// TensorBoard reads what we write is checked by tests/parity/tensorboard_parity.py.
+// Bytes of event files, against published CRC32C vectors and records that TensorBoard's own writer produced.
+// tests/parity/tensorboard_parity.py checks that TensorBoard reads our files.
 #include "observe/tensorboard.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(TensorBoard, Crc32cOfRfc3720) {
   EXPECT_EQ(crc32c(ascending), 0x46dd794eU);
 }
 
-TEST(TensorBoard, ScalarRecordIsTheirs) {
+TEST(TensorBoard, ScalarRecordMatchesTensorBoard) {
   const Scalar scalar{"train/loss", 2.5};
   EXPECT_EQ(hex(tfrecord(scalar_event(Seconds(1.5), 300, {&scalar, 1}))),
             "2100000000000000017becf609000000000000f83f10ac022a130a110a0a747261696e2f6c6f737315"
@@ -52,11 +52,11 @@ TEST(TensorBoard, TwoFilesInASecondHaveTwoNames) {
   EXPECT_EQ(folder.names().size(), 3U);
 }
 
-TEST(TensorBoard, AFullDiskIsToldOnceWithTheName) {
+TEST(TensorBoard, FullDiskIsReportedOnceWithFileName) {
   const TemporaryFolder folder;
   EXPECT_FALSE(
       TensorBoardFile::create(*std::make_unique<FailingFileSystem>(0), folder.path(), Seconds(1), 0));
-  FailingFileSystem files(3);  // create, the head, one step
+  FailingFileSystem files(3);  // create, the header, one step
   Outcome<TensorBoardFile> board = TensorBoardFile::create(files, folder.path(), Seconds(1), 0);
   ASSERT_TRUE(board);
   EXPECT_TRUE(board->append({.step = 1}, Seconds(2)));

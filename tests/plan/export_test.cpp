@@ -1,4 +1,5 @@
-// What each trainer gets for known plans, what is said of what it cannot express, and folders that are whole or untouched.
+// Exported files for known plans, notes about unsupported properties, and atomic replacement of export
+// folders.
 #include "plan/export.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +36,7 @@ UniformPlan grid_64() {
   return shape;
 }
 
-TEST(ExportMegatron, GridBecomesFlags) {
+TEST(ExportMegatron, WritesParallelismFlags) {
   const ExportedPlan exported = export_plan(uniform_plan(llama(), grid_64()), llama(), Trainer::megatron);
   const ExportedFile& script = file_of(exported, "launch.sh");
   EXPECT_TRUE(script.is_executable);
@@ -51,7 +52,7 @@ TEST(ExportMegatron, GridBecomesFlags) {
   EXPECT_EQ(parse_plan(file_of(exported, "plan.json").text, "plan"), uniform_plan(llama(), grid_64()));
 }
 
-TEST(ExportMegatron, UnevenStagesBecomeALayout) {
+TEST(ExportMegatron, WritesLayoutForUnevenStages) {
   ModelSpec model = llama();
   model.layers = 30;
   UniformPlan shape = grid_64();
@@ -64,7 +65,7 @@ TEST(ExportMegatron, UnevenStagesBecomeALayout) {
           "'Et*4|t*4|t*4|t*4|t*4|t*4|t*3|t*3L'"));
 }
 
-TEST(ExportMegatron, PartialRecomputeBecomesTheBlockMethod) {
+TEST(ExportMegatron, WritesBlockMethodForPartialRecompute) {
   Plan plan = uniform_plan(llama(), grid_64());
   int again = 5;
   for (Stage& stage : plan.pipelines.front().stages) {
@@ -78,10 +79,10 @@ TEST(ExportMegatron, PartialRecomputeBecomesTheBlockMethod) {
   const ExportedPlan exported = export_plan(plan, llama(), Trainer::megatron);
   EXPECT_TRUE(
       has(file_of(exported, "launch.sh").text, "--recompute-method block\n  --recompute-num-layers 4\n"));
-  EXPECT_TRUE(is_noted(exported, "4 layers of each stage, as many as in the stage that needs it most"));
+  EXPECT_TRUE(is_noted(exported, "4 layers of each stage, as many as in the stage that recomputes most"));
 }
 
-TEST(ExportMegatron, GroupsOfDifferentSizeBecomeSingleLayers) {
+TEST(ExportMegatron, RecomputesLayersSeparatelyForMixedGroupSizes) {
   Plan plan = uniform_plan(llama(), grid_64());
   int group = 0;
   for (Stage& stage : plan.pipelines.front().stages) {
@@ -91,21 +92,21 @@ TEST(ExportMegatron, GroupsOfDifferentSizeBecomeSingleLayers) {
   const ExportedPlan exported = export_plan(plan, llama(), Trainer::megatron);
   EXPECT_TRUE(
       has(file_of(exported, "launch.sh").text, "--recompute-method uniform\n  --recompute-num-layers 1\n"));
-  EXPECT_TRUE(is_noted(exported, "each for itself"));
+  EXPECT_TRUE(is_noted(exported, "recomputes each layer separately"));
 }
 
-TEST(ExportMegatron, SaysWhatItDoesOtherwise) {
+TEST(ExportMegatron, NotesDifferences) {
   Plan plan = uniform_plan(llama(), grid_64());
   plan.schedule = Schedule::zero_bubble;
-  plan.buddy = 1;
+  plan.copy_distance = 1;
   std::swap(plan.pipelines[0].stages[0].devices[0], plan.pipelines[0].stages[0].devices[1]);
   const ExportedPlan exported = export_plan(plan, llama(), Trainer::megatron);
-  EXPECT_TRUE(is_noted(exported, "1F1B in place of zero-bubble"));
+  EXPECT_TRUE(is_noted(exported, "1F1B instead of zero-bubble"));
   EXPECT_TRUE(is_noted(exported, "buddy 1"));
   EXPECT_TRUE(is_noted(exported, "must run on the plan's devices 1,0,2..63"));
 }
 
-TEST(ExportMegatron, RefusesWhatItCannotRun) {
+TEST(ExportMegatron, RefusesUnsupportedPlans) {
   const auto why = [](Plan plan, const ModelSpec& model) {
     return message_of([&] { export_plan(plan, model, Trainer::megatron); });
   };
@@ -114,10 +115,10 @@ TEST(ExportMegatron, RefusesWhatItCannotRun) {
   EXPECT_TRUE(has(why(plan, llama()), "fp64"));
   plan = uniform_plan(llama(), grid_64());
   plan.pipelines[0].stages[1].chunks[0].runs[0].strategy.tp = 2;
-  EXPECT_TRUE(has(why(plan, llama()), "block 9 of the plan is split otherwise than block 0"));
+  EXPECT_TRUE(has(why(plan, llama()), "block 9 of the plan is split differently from block 0"));
   const ModelSpec bert = *find_preset("bert-base");
   plan = uniform_plan(bert, {.batch = 1, .sequence_length = 512});
-  EXPECT_TRUE(has(why(plan, bert), "bert-base after it"));
+  EXPECT_TRUE(has(why(plan, bert), "bert-base has post-norm blocks"));
   UniformPlan shape = grid_64();
   shape.batch = 254;
   EXPECT_TRUE(has(why(uniform_plan(llama(), shape), llama()), "multiple of 4"));
@@ -138,11 +139,11 @@ TEST(ExportDeepSpeed, WritesTheConfiguration) {
   EXPECT_EQ(Json::parse(file_of(exported, "config.json").text)["num_hidden_layers"], 32);
 }
 
-TEST(ExportDeepSpeed, LowersZeroWithPipelinesAndSaysSo) {
+TEST(ExportDeepSpeed, LowersZeroStageWithPipelinesAndNotesIt) {
   UniformPlan shape = grid_64();
   shape.strategy.zero = 3;
   const ExportedPlan exported = export_plan(uniform_plan(llama(), shape), llama(), Trainer::deepspeed);
-  EXPECT_TRUE(is_noted(exported, "goes up to zero 1"));
+  EXPECT_TRUE(is_noted(exported, "supports at most zero 1"));
   EXPECT_TRUE(is_noted(exported, "PipelineModule of 4 stages"));
   EXPECT_EQ(Json::parse(file_of(exported, "ds_config.json").text)["zero_optimization"]["stage"], 1);
 }
@@ -165,7 +166,7 @@ TEST(ExportTorchtitan, WritesBothFormats) {
     EXPECT_TRUE(has(python, line)) << line;
 }
 
-TEST(ExportTorchtitan, ZeroBubbleIsVShapedThere) {
+TEST(ExportTorchtitan, UsesVShapedZeroBubble) {
   Plan plan = uniform_plan(llama(), grid_64());
   plan.schedule = Schedule::zero_bubble;
   const ExportedPlan exported = export_plan(plan, llama(), Trainer::torchtitan);
@@ -173,7 +174,7 @@ TEST(ExportTorchtitan, ZeroBubbleIsVShapedThere) {
   EXPECT_TRUE(is_noted(exported, "V-shaped"));
 }
 
-TEST(ExportTorchtitan, NamesItsModels) {
+TEST(ExportTorchtitan, ListsSupportedModels) {
   ModelSpec model = llama();
   model.layers = 31;
   UniformPlan shape = grid_64();
@@ -181,12 +182,12 @@ TEST(ExportTorchtitan, NamesItsModels) {
                   "it has llama3 1B"));
 }
 
-// No plan, however odd, is dropped silently: it is exported with the batch it has, or refused in one line.
-TEST(Export, AnyPlanIsExportedOrRefusedInOneLine) {
+// No plan is dropped silently: it is exported with its batch, or refused with one line.
+TEST(Export, ExportsOrRefusesAnyPlan) {
   EXPECT_TRUE(rc::check([] {
     const ModelSpec model = random_small_model();
     const Plan plan = random_plan::plan_for(model);
-    RC_PRE(!problem_in(plan, model));
+    RC_PRE(!find_problem(plan, model));
     for (const Trainer trainer :
          {Trainer::megatron, Trainer::deepspeed, Trainer::torchtitan, Trainer::optimus})
       try {
@@ -203,7 +204,7 @@ TEST(Export, AnyPlanIsExportedOrRefusedInOneLine) {
   }));
 }
 
-TEST(Export, TrainersHaveNames) {
+TEST(Export, ParsesTrainerNames) {
   for (const Trainer trainer : {Trainer::megatron, Trainer::deepspeed, Trainer::torchtitan, Trainer::optimus})
     EXPECT_EQ(parse_trainer(text(trainer), "--export"), trainer);
   EXPECT_TRUE(has(message_of([] { parse_trainer("megatrn", "--export"); }), "did you mean 'megatron'"));
@@ -213,7 +214,7 @@ ExportedPlan small_export(const std::string& text) {
   return {Trainer::optimus, {{"a.sh", text, true}, {"b", text, false}}, {}};
 }
 
-TEST(WriteExport, ReplacesItsOwnAndNothingElse) {
+TEST(WriteExport, ReplacesOnlyEarlierExports) {
   const TemporaryFolder folder;
   RealFileSystem files;
   const Path out = folder / "out/";
@@ -232,7 +233,7 @@ TEST(WriteExport, ReplacesItsOwnAndNothingElse) {
       has(message_of([&] { write_export(files, small_export("three"), folder / "file"); }), "is a file"));
 }
 
-TEST(WriteExport, IsWholeOrNotThereWhateverFails) {
+TEST(WriteExport, IsAtomicUnderFailures) {
   for (const bool has_earlier : {false, true})
     for (int calls = 0;; ++calls) {
       const TemporaryFolder folder;
@@ -243,7 +244,8 @@ TEST(WriteExport, IsWholeOrNotThereWhateverFails) {
       const std::string why = message_of([&] { write_export(failing, small_export("new"), out); });
       const std::vector<std::string> expected =
           has_earlier || why.empty() ? std::vector<std::string>{"out"} : std::vector<std::string>{};
-      // A disk that fails from one call on cannot take the old folder back either; it is then whole beside its place.
+      // If the disk fails permanently, the old folder cannot be restored either; it is then complete in the
+      // backup folder.
       const bool is_aside = has_earlier && !why.empty() && !std::filesystem::exists(out);
       if (is_aside) {
         ASSERT_EQ(folder.names().size(), 1U);

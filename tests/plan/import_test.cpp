@@ -1,4 +1,4 @@
-// import(export(plan)) is the plan; scripts as people write them; hostile ones.
+// import(export(plan)) equals the plan; typical scripts; malicious text.
 #include "plan/import.h"
 
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include "base/temporary_folder.h"
 #include "plan/export.h"
 #include "plan/import_build.h"
-#include "plan/import_words.h"
 #include "plan/plan_json.h"
+#include "plan/shell_words.h"
 #include "plan/uniform_case.h"
 
 namespace optimus {
@@ -26,7 +26,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST(ImportMegatron, GivesBackWhatWasExported) {
+TEST(ImportMegatron, RoundTripsExportedPlans) {
   EXPECT_TRUE(rc::check([] {
     const uniform_case::Case given = uniform_case::any();
     const ExportSettings settings{
@@ -37,7 +37,7 @@ TEST(ImportMegatron, GivesBackWhatWasExported) {
     RC_ASSERT(back.model == given.model);
     Plan expected = given.plan;
     const auto is_told = [](const std::string& note) {
-      return contains(note, "all layers multiply in 8 bits");
+      return contains(note, "Megatron-LM computes all layers in fp8");
     };
     if (std::any_of(exported.notes.begin(), exported.notes.end(), is_told)) {
       RC_ASSERT(given.plan.precision == Precision::fp8);
@@ -49,15 +49,16 @@ TEST(ImportMegatron, GivesBackWhatWasExported) {
   }));
 }
 
-// As above, with the number of devices from the user, and what DeepSpeed has no word for left out.
-TEST(ImportDeepSpeed, GivesBackWhatWasExported) {
+// The same for DeepSpeed, with the number of devices from the user and without properties that DeepSpeed
+// cannot express.
+TEST(ImportDeepSpeed, RoundTripsExportedPlans) {
   EXPECT_TRUE(rc::check([] {
     uniform_case::Case given = uniform_case::any();
     UniformPlan& shape = given.shape;
     LayerStrategy& s = shape.strategy;
     shape.chunks = 1, shape.schedule = Schedule::one_f_one_b;
     if (shape.precision == Precision::fp8) shape.precision = Precision::bf16;
-    const int way = random_plan::pick(0, 2);  // a pipeline, tensors or positions are cut
+    const int way = random_plan::pick(0, 2);  // 0: pipeline, 1: tensor parallelism, 2: context parallelism
     if (way != 0) shape.pp = 1;
     if (way != 1) s.tp = 1;
     s.cp = way == 2 ? *rc::gen::element(1, 2, 4) : 1;
@@ -78,8 +79,8 @@ TEST(ImportDeepSpeed, GivesBackWhatWasExported) {
   }));
 }
 
-// What Megatron-LM does when only the format is given, and what it can that a plan cannot.
-TEST(ImportMegatron, ReadsRecipesOf8Bits) {
+// Megatron-LM's defaults if only the format is given, and its options that a plan cannot express.
+TEST(ImportMegatron, ReadsFp8Recipes) {
   const auto imported = [](const std::string& flags) {
     return import_plan(
         "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --vocab-size 100 --max-position-embeddings "
@@ -92,13 +93,13 @@ TEST(ImportMegatron, ReadsRecipesOf8Bits) {
   EXPECT_EQ(usual.plan.fp8, (Fp8Plan{.blocks = {1, 2, 3, 4, 5, 6, 7, 8}, .window = 1}));
   EXPECT_TRUE(usual.notes.empty());
   const ImportedPlan recent = imported("--fp8-format hybrid --fp8-amax-history-len 64");
-  EXPECT_EQ(recent.plan.fp8.window, 1) << "the most recent of 64 counts";
+  EXPECT_EQ(recent.plan.fp8.window, 1) << "uses the most recent of 64 steps";
   EXPECT_TRUE(imported("--fp8-format hybrid --fp8-amax-history-len 4096").notes.empty());
   const ImportedPlan long_window =
       imported("--fp8-format hybrid --fp8-amax-history-len 4096 --fp8-amax-compute-algo max");
   EXPECT_EQ(long_window.plan.fp8.window, 1024);
   EXPECT_EQ(long_window.notes,
-            (std::vector<std::string>{"maxima of 1024 steps are remembered, not of 4096"}));
+            (std::vector<std::string>{"the history has the maxima of 1024 steps, not of 4096"}));
   const ImportedPlan cut =
       imported("--fp8-format hybrid --fp8-recipe tensorwise --tensor-model-parallel-size 2");
   EXPECT_EQ(cut.plan.fp8.scaling, Fp8Scaling::window);
@@ -119,8 +120,8 @@ TEST(ImportMegatron, ReadsRecipesOf8Bits) {
   EXPECT_EQ(imported("--fp8-recipe delayed").plan.fp8, Fp8Plan()) << "without a format there is no fp8";
 }
 
-// Layers computed again in part come back too, when every stage has as many.
-TEST(ImportMegatron, ReadsTheBlockMethod) {
+// Partial recompute round-trips if every stage recomputes the same number of layers.
+TEST(ImportMegatron, ReadsBlockRecompute) {
   const std::string line =
       "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --vocab-size 100 --max-position-embeddings "
       "128 "
@@ -136,7 +137,7 @@ TEST(ImportMegatron, ReadsTheBlockMethod) {
   EXPECT_EQ(import_plan(text_of(exported, "launch.sh"), "launch.sh", {}).plan, imported.plan);
 }
 
-// In the manner of the scripts that come with Megatron-LM.
+// In the style of the scripts in Megatron-LM's repository.
 constexpr const char* kScript = R"(#!/bin/bash
 # Runs the "175B" parameter model
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -170,7 +171,7 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \
     --data-path ${DATA_PATH} --frobnicate 3 2>&1 | tee "log $(date).txt"
 )";
 
-TEST(ImportMegatron, ReadsScriptsAsPeopleWriteThem) {
+TEST(ImportMegatron, ReadsTypicalScripts) {
   const ImportedPlan imported = import_plan(kScript, "175b.sh", {});
   EXPECT_EQ(imported.model.name, "gpt3-175b");
   EXPECT_EQ(num_devices(imported.plan), 128);
@@ -186,26 +187,26 @@ TEST(ImportMegatron, ReadsScriptsAsPeopleWriteThem) {
   EXPECT_TRUE(contains(imported.notes[0], "final size"));
 }
 
-TEST(ImportMegatron, OneLineSaysWhatIsMissing) {
+TEST(ImportMegatron, ReportsMissingArgumentInOneLine) {
   const auto why = [](const std::string& text, const ImportRequest& request = {}) {
     return message_of([&] { import_plan(text, "a.sh", request); });
   };
   const std::string shape =
       "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --max-position-embeddings 64 ";
-  EXPECT_TRUE(contains(why("echo hello"), "a.sh: no training program"));
+  EXPECT_TRUE(contains(why("echo hello"), "a.sh: found no training program"));
   EXPECT_TRUE(contains(why("--hidden-size 64"), "--num-layers is missing"));
   EXPECT_TRUE(contains(why(shape), "--vocab N"));
-  EXPECT_TRUE(contains(why(shape + "--vocab-size 100"), "give --devices N"));
+  EXPECT_TRUE(contains(why(shape + "--vocab-size 100"), "specify --devices N"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size $TP", {.devices = 4}),
                        "--tensor-model-parallel-size must be a whole number of at least 1, found '$TP'"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size 3", {.devices = 4}),
-                       "4 devices do not divide by tp 3"));
+                       "4 devices are not divisible by tp 3"));
   EXPECT_TRUE(
-      contains(why(shape + "--vocab-size 100 --normalization RMSNorm", {.devices = 4}), "give --model M"));
+      contains(why(shape + "--vocab-size 100 --normalization RMSNorm", {.devices = 4}), "specify --model M"));
   EXPECT_TRUE(contains(why(shape + "--num-experts 8", {.devices = 4}), "--num-experts"));
 }
 
-TEST(ImportMegatron, ModelOfTheUserGoesFirst) {
+TEST(ImportMegatron, UserModelTakesPrecedence) {
   const ImportedPlan imported =
       import_plan("--normalization RMSNorm --num-layers 16 --tensor-model-parallel-size 2", "a.txt",
                   {.model = *find_preset("llama3-8b"), .devices = 4, .batch = 8});
@@ -214,8 +215,8 @@ TEST(ImportMegatron, ModelOfTheUserGoesFirst) {
   EXPECT_EQ(imported.plan.batch, 8);
 }
 
-// A flag that is listed as understood has been applied, or a note says that it was not.
-TEST(ImportMegatron, FlagsOfANamedModelAreAppliedOrNamed) {
+// A flag that is listed as understood has been applied, or a note states that it has not.
+TEST(ImportMegatron, AppliesOrNotesFlagsOfNamedModel) {
   const std::string flags =
       "--vocab-size 1000 --norm-epsilon 1e-6 --untie-embeddings-and-output-weights --rotary-base 500000 "
       "--optimizer sgd --cp-comm-type a2a --apply-residual-connection-post-layernorm --overlap-grad-reduce";
@@ -248,7 +249,7 @@ TEST(ImportMegatron, FlagsOfANamedModelAreAppliedOrNamed) {
   EXPECT_TRUE(has_note(mixture, "--num-experts 16 is not applied"));
 }
 
-TEST(ImportMegatron, StagesBeforeDataParts) {
+TEST(ImportMegatron, SupportsTpPpDpMapping) {
   const ImportedPlan imported = import_plan(
       "--num-layers 4 --pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 --use-tp-pp-dp-mapping",
       "a.txt", {.model = *find_preset("gpt2"), .devices = 8});
@@ -256,7 +257,7 @@ TEST(ImportMegatron, StagesBeforeDataParts) {
   EXPECT_EQ(imported.plan.pipelines[0].stages[1].devices, (std::vector<int>{2, 3, 6, 7}));
 }
 
-TEST(ImportDeepSpeed, ReadsFilesAsPeopleWriteThem) {
+TEST(ImportDeepSpeed, ReadsTypicalFiles) {
   const std::string file = R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2,
     "gradient_accumulation_steps": 4, "bf16": {"enabled": "auto"}, "fp16": {"enabled": true, "loss_scale": 0},
     "zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": 5e8, "offload_param": {"device": "cpu"},
@@ -277,7 +278,7 @@ TEST(ImportDeepSpeed, ReadsFilesAsPeopleWriteThem) {
                        "ds.json: zero_optimization.stage"));
 }
 
-TEST(ImportLayout, PartsAndTheirLayers) {
+TEST(ImportLayout, ParsesLayersOfParts) {
   const auto layers = [](const std::string& text) { return parse_layout(text, "x"); };
   using Layers = std::vector<std::int64_t>;
   EXPECT_EQ(layers("Et*8|t*8|t*7|t*7L"), (Layers{8, 8, 7, 7}));
@@ -296,7 +297,7 @@ TEST(ImportWords, QuotesVariablesAndContinuations) {
             (Words{"--a", "1", "2 3", "4", "5"}));
 }
 
-TEST(ImportWords, HostileTextIsRefusedInOneLine) {
+TEST(ImportWords, RefusesMaliciousText) {
   std::string doubling = "A=xxxxxxxxxxxxxxxx\n";
   for (int i = 0; i < 64; ++i) doubling += "A=\"$A$A\"\n";
   EXPECT_TRUE(contains(message_of([&] { launch_line(doubling, "x"); }), "expands to more than"));

@@ -1,4 +1,4 @@
-// The plan's file: round trips, hashes, refusals; and its words.
+// The plan's file: round trips, hashes, errors, and names of enumerators.
 #include "plan/plan_json.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ TEST(PlanJson, RoundTrips) {
   }));
 }
 
-TEST(PlanJson, DifferentPlansHaveDifferentHashesAndWords) {
+TEST(PlanJson, DifferentPlansHaveDifferentHashesAndTexts) {
   EXPECT_TRUE(rc::check([] {
     const ModelSpec model = random_small_model();
     const Plan a = random_plan::plan_for(model), b = random_plan::plan_for(model);
@@ -86,12 +86,12 @@ TEST(PlanJson, IsSmallAndStable) {
   ]
 }
 )");
-  // The hash is written into logs and compared between machines: a change of it is a change of the format.
+  // The hash is written to logs and compared between machines: changing it changes the format.
   EXPECT_EQ(plan_hash(plan), plan_hash(parse_plan(plan_text(plan), "x")));
   EXPECT_EQ(short_text(plan), "pp2 tp2 dp2 zero1 1f1b");
 }
 
-TEST(PlanJson, RefusalsNameTheFileAndThePlace) {
+TEST(PlanJson, ErrorsNameFileAndPosition) {
   const std::string good = plan_text(uniform_plan(small_model(2, false), {.batch = 2, .sequence_length = 8}));
   const auto refuse = [&](const std::string& from, const std::string& to) {
     std::string text = good;
@@ -100,25 +100,26 @@ TEST(PlanJson, RefusalsNameTheFileAndThePlace) {
     text.replace(at, from.size(), to);
     return message_of([&] { parse_plan(text, "p.json"); });
   };
-  EXPECT_EQ(refuse("\"version\": 1", "\"version\": 2"), "p.json: version 2, this program reads version 1");
+  EXPECT_EQ(refuse("\"version\": 1", "\"version\": 2"),
+            "p.json: unsupported version 2; this program reads version 1");
   EXPECT_EQ(refuse("\"schedule\": \"1f1b\"", "\"schedule\": \"1f1\""),
             "p.json: schedule: '1f1' is not one of gpipe, 1f1b, interleaved, zero-bubble, pipedream, "
             "pipemare; did you mean '1f1b'?");
   EXPECT_EQ(refuse("\"batch\"", "\"bach\""), "p.json: unknown key 'bach'; did you mean 'batch'?");
   EXPECT_EQ(refuse("\"devices\": \"0\"", "\"devices\": \"0..9999999\""),
-            "p.json: pipelines[0].stages[0].devices: '0..9999999' names more than 1000000 numbers");
+            "p.json: pipelines[0].stages[0].devices: '0..9999999' has more than 1000000 numbers");
   EXPECT_EQ(
       refuse("\"devices\": \"0\"", "\"devices\": \"3..1\""),
       "p.json: pipelines[0].stages[0].devices must be numbers and ranges such as 0..7,12, found '3..1'");
   EXPECT_EQ(refuse("\"blocks\": \"0..3\"", "\"blocks\": \"0,2,3\""),
-            "p.json: pipelines[0].stages[0].layers[0].blocks must be one range of neighbouring blocks, such "
+            "p.json: pipelines[0].stages[0].layers[0].blocks must be one range of consecutive blocks, such "
             "as 0..7, found '\"0,2,3\"'");
   EXPECT_EQ(refuse("\"batch\": 2", "\"batch\": 3"),
-            "p.json: the micro-batches hold 2 sequences together, the batch has 3");
+            "p.json: the micro-batches have 2 sequences in total, the batch has 3");
   EXPECT_EQ(refuse("optimus-plan", "other"), "p.json: format must be \"optimus-plan\", found '\"other\"'");
 }
 
-TEST(Describe, TellsWhatChanges) {
+TEST(Describe, ListsDifferences) {
   const ModelSpec model = small_model(4, false);
   const Plan a = uniform_plan(model, {.pp = 2, .dp = 2, .batch = 8, .sequence_length = 16});
   const Plan b =

@@ -18,7 +18,7 @@ inline ModelSpec small_model(int layers, bool is_tied) {
   return with_overrides(*find_preset("llama3-8b"), overrides);
 }
 
-// 12 experts, so that 1, 2, 3, 4, 6 and 12 devices can share them; of the layers some are dense.
+// 12 experts, so that 1, 2, 3, 4, 6 or 12 devices can share them; some layers are dense.
 inline ModelSpec small_mixture(int layers, bool is_tied, bool has_shared_expert) {
   ModelSpec spec = small_model(layers, is_tied);
   spec.family = Family::qwen3_moe, spec.has_qk_norm = true;
@@ -30,7 +30,8 @@ inline ModelSpec small_mixture(int layers, bool is_tied, bool has_shared_expert)
 
 namespace random_plan {
 
-// Both included. Always the whole range: rapidcheck would keep to its lower end in the first cases.
+// Both bounds are included. Always samples the whole range; rapidcheck would prefer the lower end in the
+// first cases.
 inline int pick(int low, int high) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(low, high + 1));
 }
@@ -56,7 +57,7 @@ inline LayerStrategy strategy(int width, const Plan& plan) {
   return s;
 }
 
-// num_blocks cut into `parts` pieces of at least one.
+// Splits num_blocks into `parts` pieces of at least one block.
 inline std::vector<int> cuts(int num_blocks, int parts) {
   std::vector<int> bounds = {0, num_blocks};
   while (std::ssize(bounds) < parts + 1) {
@@ -115,18 +116,19 @@ inline Plan plan_for(const ModelSpec& model, const Limits& limits = {}) {
   return plan;
 }
 
-// With a second copy of what is sharded, by the device so many shards on; what has no other shard there is not sharded.
-inline void keep_copies(Plan& plan, int buddy) {
-  plan.buddy = buddy;
+// Enables redundant shard copies at this distance. A strategy for which the copy would be on the same device
+// is changed to zero 0.
+inline void enable_shard_copies(Plan& plan, int copy_distance) {
+  plan.copy_distance = copy_distance;
   for (Pipeline& pipeline : plan.pipelines)
     for (Stage& stage : pipeline.stages)
       for (Chunk& chunk : stage.chunks)
         for (BlockRun& run : chunk.runs)
-          if (run.strategy.zero > 0 && buddy % shard_count(stage, run.strategy) == 0)
+          if (run.strategy.zero > 0 && copy_distance % shard_count(stage, run.strategy) == 0)
             run.strategy.zero = run.strategy.shard_group = 0;
 }
 
-// Turns a plan into one that fits a mixture of experts: experts are dealt out, tensor parts cut positions.
+// Adapts a plan to an MoE model: distributes experts, and cuts positions over tensor parts.
 inline void deal_experts(Plan& plan) {
   for (Pipeline& pipeline : plan.pipelines)
     for (Stage& stage : pipeline.stages)

@@ -1,4 +1,5 @@
-// From one random plan to another: the state's layouts, their difference, and who should be who.
+// Switches between random plans: the layouts of the state, their difference, and the assignment of positions
+// to ranks.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -25,16 +26,16 @@ Pair random_pair() {
   const auto kind = *rc::gen::element(StateKind::weights, StateKind::optimizer);
   const auto layout = [&] {
     Plan plan = random_plan::plan_for(pair.model, limits);
-    if (random_plan::pick(0, 2) == 0) random_plan::keep_copies(plan, random_plan::pick(1, 3));
-    return layout_with_buddies(plan, pair.model, kind);
+    if (random_plan::pick(0, 2) == 0) random_plan::enable_shard_copies(plan, random_plan::pick(1, 3));
+    return layout_with_copies(plan, pair.model, kind);
   };
   pair.from = layout(), pair.to = layout();
-  // The two plans may differ in precision; what moves is counted in the old one's.
+  // The two plans may differ in precision; moved bytes are counted in the old plan's precision.
   for (std::size_t t = 0; t < pair.to.tensors.size(); ++t) pair.to.tensors[t] = pair.from.tensors[t];
   return pair;
 }
 
-TEST(Switch, AnyPlanToAnyOtherMovesTheLeastAndIsVerified) {
+TEST(Switch, MovesMinimumBetweenRandomPlans) {
   EXPECT_TRUE(holds("switch", 40, [] {
     const auto [model, from, to] = random_pair();
     const auto plan = diff(from, to);
@@ -43,14 +44,14 @@ TEST(Switch, AnyPlanToAnyOtherMovesTheLeastAndIsVerified) {
     RC_ASSERT(plan->moved <= plan->naive);
     const auto checked = verify(from, to, *plan);
     if (!checked) RC_FAIL(checked.error().why);
-    // With the best choice of who is who, exactly what is missing moves, and never more than without.
+    // With the best assignment exactly the missing data moves, and never more than without it.
     std::vector<Rank> available;
     for (int rank = 0; rank < std::max(num_ranks(from), num_ranks(to)); ++rank)
       available.push_back(Rank{rank});
     const Assignment best = assign(from, to, available);
     const auto moved = diff(from, with_devices(to, best.device_of));
     RC_ASSERT(moved.has_value());
-    RC_ASSERT(moved->moved == best.needed - best.kept);
+    RC_ASSERT(moved->moved == best.needed - best.bytes_in_place);
     RC_ASSERT(moved->moved <= plan->moved);
     RC_ASSERT(best.is_exact);
   }));

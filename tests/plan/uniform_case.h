@@ -1,4 +1,4 @@
-// Random models and uniform plans that Megatron-LM can run as they are.
+// Random models and uniform plans that Megatron-LM can run unchanged.
 #pragma once
 
 #include "plan/random_plan.h"
@@ -44,7 +44,7 @@ inline void choose_state(UniformPlan& shape) {
   if (s.recompute == RecomputeMode::full) s.recompute_layers = pick(1, 3);
 }
 
-// Layers in 8 bits from one to another, and where their scales come from.
+// A range of fp8 layers and the source of their scales.
 inline void choose_fp8(Plan& plan) {
   const int layers = plan.num_blocks - 2;
   plan.fp8.window = pick(1, 1024);
@@ -53,7 +53,7 @@ inline void choose_fp8(Plan& plan) {
     plan.fp8 = Fp8Plan();
     plan.fp8.scaling = Fp8Scaling::current;
   }
-  if (pick(0, 2) == 0) return;  // as usual
+  if (pick(0, 2) == 0) return;  // the default
   const int first = pick(1, layers), last = pick(first, layers);
   if (first == 2 && last == layers - 1) return;
   for (int block = first; block <= last; ++block) plan.fp8.blocks.push_back(block);

@@ -1,4 +1,4 @@
-// Validity against an independent check by brute force, and the sentence of each rule.
+// Compares validation with an independent brute-force check, and checks the message of each rule.
 #include "plan/validate.h"
 
 #include <gtest/gtest.h>
@@ -13,11 +13,11 @@
 namespace optimus {
 namespace {
 
-// Says only whether, never why, and by counting instead of by rules: every block of every pipeline is written down in
-// the order in which it is computed, every device is counted, every split is searched for.
-bool is_valid_by_hand(const Plan& plan) {
+// Decides validity only, by enumeration instead of rules: lists every block of every pipeline in the order of
+// computation, counts every device, and searches for every split.
+bool is_valid_by_enumeration(const Plan& plan) {
   if (plan.batch < 1 || plan.sequence_length < 1 || plan.num_blocks < 3 || plan.pipelines.empty() ||
-      plan.buddy < 0)
+      plan.copy_distance < 0)
     return false;
   const std::set<std::pair<Precision, Precision>> pairs = {
       {Precision::fp64, Precision::fp64}, {Precision::fp32, Precision::fp32},
@@ -27,7 +27,7 @@ bool is_valid_by_hand(const Plan& plan) {
   if (!pairs.contains({plan.precision, plan.accumulators})) return false;
   const bool is_async = plan.schedule == Schedule::pipedream || plan.schedule == Schedule::pipemare;
   const bool has_scales = plan.precision == Precision::fp16 || plan.precision == Precision::fp8;
-  if (is_async && (has_scales || plan.pipelines.size() != 1 || plan.buddy > 0)) return false;
+  if (is_async && (has_scales || plan.pipelines.size() != 1 || plan.copy_distance > 0)) return false;
   std::map<int, int> uses;
   std::int64_t sequences = 0;
   for (const Pipeline& pipeline : plan.pipelines) {
@@ -62,9 +62,9 @@ bool is_valid_by_hand(const Plan& plan) {
           for (int groups = 1; groups <= n; ++groups) has_groups |= s.tp * s.shard_group * groups == n;
           if (!has_split || !has_groups || (s.shard_group != 0 && s.zero == 0)) return false;
           if (is_async && s.zero > 1) return false;
-          if (plan.buddy > 0 && s.zero > 0) {
+          if (plan.copy_distance > 0 && s.zero > 0) {
             const int shards = s.shard_group > 0 ? s.shard_group : n / s.tp;
-            if (plan.buddy % shards == 0) return false;
+            if (plan.copy_distance % shards == 0) return false;
           }
         }
         if (blocks == 0) return false;
@@ -81,7 +81,7 @@ bool is_valid_by_hand(const Plan& plan) {
   return sequences == plan.batch;
 }
 
-// One random change, most of which break something.
+// One random change; most changes make the plan invalid.
 void disturb(Plan& plan) {
   using random_plan::pick;
   Pipeline& pipeline =
@@ -147,7 +147,7 @@ void disturb(Plan& plan) {
           *rc::gen::element(Precision::fp16, Precision::bf16, Precision::fp32, Precision::fp8);
       break;
     case 17:
-      plan.buddy = pick(-1, 4);
+      plan.copy_distance = pick(-1, 4);
       break;
     case 18:
       plan.num_blocks += pick(-1, 1);
@@ -164,17 +164,17 @@ void disturb(Plan& plan) {
   }
 }
 
-TEST(Validate, AgreesWithACheckByBruteForce) {
+TEST(Validate, AgreesWithBruteForce) {
   int valid = 0, invalid = 0;
   EXPECT_TRUE(rc::check([&] {
     Plan plan = random_plan::plan_for(random_small_model());
-    RC_ASSERT(!problem_in(plan).has_value());
+    RC_ASSERT(!find_problem(plan).has_value());
     const int changes = random_plan::pick(1, 2);
     for (int i = 0; i < changes; ++i) disturb(plan);
-    const auto problem = problem_in(plan);
+    const auto problem = find_problem(plan);
     ++(problem ? invalid : valid);
     if (problem) RC_LOG() << *problem << std::endl;
-    RC_ASSERT(problem.has_value() == !is_valid_by_hand(plan));
+    RC_ASSERT(problem.has_value() == !is_valid_by_enumeration(plan));
     if (problem) RC_ASSERT(!problem->empty() && problem->find('\n') == std::string::npos);
   }));
   EXPECT_GT(valid, 0);
@@ -187,25 +187,24 @@ Plan base_plan() {
       {.pp = 2, .dp = 2, .strategy = {.tp = 2}, .microbatch = 1, .batch = 8, .sequence_length = 16});
 }
 
-TEST(Validate, EachRuleHasItsSentence) {
+TEST(Validate, ReportsEachRule) {
   const auto says = [](auto change) {
     Plan plan = base_plan();
     change(plan);
-    return problem_in(plan).value_or("valid");
+    return find_problem(plan).value_or("valid");
   };
   const auto strategy = [](Plan& plan) -> LayerStrategy& {
     return plan.pipelines[0].stages[0].chunks[0].runs[0].strategy;
   };
   EXPECT_EQ(says([](Plan&) {}), "valid");
   EXPECT_EQ(says([](Plan& p) { p.batch = 9; }),
-            "the micro-batches hold 8 sequences together, the batch has 9");
+            "the micro-batches have 8 sequences in total, the batch has 9");
   EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].devices[0] = 0; }),
-            "device 0 is used twice, each may stand in one stage only");
+            "device 0 is used twice; each device may be in one stage only");
   EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].chunks[0].runs[0].first = 4; }),
             "pipeline 0, stage 1, chunk 0 begins at block 4, but block 3 comes next");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).tp = 3; }),
-            "pipeline 0, stage 0, block 0: 4 devices cannot be shared out to tp 3 x cp 1; the product must "
-            "divide their number");
+            "pipeline 0, stage 0, block 0: 4 devices are not divisible by tp 3 x cp 1");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).zero = 4; }),
             "pipeline 0, stage 0, block 0: zero is 4, it must be 0, 1, 2 or 3");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).shard_group = 2; }),
@@ -214,55 +213,56 @@ TEST(Validate, EachRuleHasItsSentence) {
             "pipeline 0, stage 0, block 0: recompute_layers is 2, it must be at least 1, and 1 unless "
             "recompute is full");
   EXPECT_EQ(says([](Plan& p) { p.schedule = Schedule::interleaved; }),
-            "pipeline 0 has 1 chunk a stage, schedule interleaved needs at least 2");
+            "pipeline 0 has 1 chunk per stage, schedule interleaved needs at least 2");
   EXPECT_EQ(says([&](Plan& p) { p.schedule = Schedule::pipedream, strategy(p).zero = 3; }),
-            "schedule pipedream keeps several versions of the weights and goes with zero 0 or 1, not 3");
+            "schedule pipedream stores several versions of the weights and supports only zero 0 or 1, not 3");
   EXPECT_EQ(says([](Plan& p) { p.accumulators = Precision::bf16, p.precision = Precision::fp32; }),
-            "accumulators of bf16 do not go with precision fp32; use fp32");
+            "accumulators of bf16 cannot be combined with precision fp32; use fp32");
 }
 
 TEST(Validate, MixturesOfExperts) {
   const ModelSpec model = small_mixture(4, false, false);
   UniformPlan shape{.dp = 8, .strategy = {.ep = 4}, .batch = 8, .sequence_length = 16};
-  EXPECT_EQ(problem_in(uniform_plan(model, shape), model), std::nullopt);
-  EXPECT_EQ(*problem_in(uniform_plan(small_model(4, false), shape), small_model(4, false)),
+  EXPECT_EQ(find_problem(uniform_plan(model, shape), model), std::nullopt);
+  EXPECT_EQ(*find_problem(uniform_plan(small_model(4, false), shape), small_model(4, false)),
             "block 0: ep is 4, but llama3-8b is dense and has no experts; use 1");
   shape.strategy.ep = 3;
-  EXPECT_EQ(
-      *problem_in(uniform_plan(model, shape), model),
-      "pipeline 0, stage 0, block 0: experts cannot be dealt out to ep 3; it must divide the 8 devices of "
-      "the stage");
+  EXPECT_EQ(*find_problem(uniform_plan(model, shape), model),
+            "pipeline 0, stage 0, block 0: experts cannot be distributed over ep 3; it must divide the 8 "
+            "devices of "
+            "the stage");
   shape.strategy.ep = 8;
-  EXPECT_EQ(*problem_in(uniform_plan(model, shape), model),
+  EXPECT_EQ(*find_problem(uniform_plan(model, shape), model),
             "block 0: ep 8 must divide the 12 experts of llama3-8b");
   shape.strategy.ep = 4, shape.strategy.tp = 2, shape.dp = 4;
-  EXPECT_EQ(*problem_in(uniform_plan(model, shape), model),
-            "block 0: tp 2 needs sequence_parallel in llama3-8b, whose experts work on each device's own "
+  EXPECT_EQ(*find_problem(uniform_plan(model, shape), model),
+            "block 0: tp 2 needs sequence_parallel in llama3-8b, whose experts process each device's own "
             "positions");
   shape.strategy.sequence_parallel = true, shape.strategy.zero = 1;
   Plan plan = uniform_plan(model, shape);
-  EXPECT_EQ(problem_in(plan, model), std::nullopt);
-  plan.buddy = 1;
-  EXPECT_EQ(*problem_in(plan, model), "block 0: there is no buddy for the state of experts yet; use buddy 0");
+  EXPECT_EQ(find_problem(plan, model), std::nullopt);
+  plan.copy_distance = 1;
+  EXPECT_EQ(*find_problem(plan, model),
+            "block 0: shard copies of expert state are not supported yet; use buddy 0");
 }
 
-TEST(Validate, AgainstTheModel) {
+TEST(Validate, ChecksPlanAgainstModel) {
   const ModelSpec model = small_model(4, false);
-  EXPECT_EQ(problem_in(base_plan(), model), std::nullopt);
-  EXPECT_EQ(*problem_in(base_plan(), small_model(5, false)),
-            "the plan is for a model of 4 layers, llama3-8b has 5; both must have as many (--layers)");
+  EXPECT_EQ(find_problem(base_plan(), model), std::nullopt);
+  EXPECT_EQ(*find_problem(base_plan(), small_model(5, false)),
+            "the plan is for a model of 4 layers, llama3-8b has 5; both must match (--layers)");
   Plan wide = uniform_plan(model, {.strategy = {.tp = 8}, .batch = 1, .sequence_length = 16});
-  EXPECT_EQ(*problem_in(wide, model),
+  EXPECT_EQ(*find_problem(wide, model),
             "block 0: tp 8 is more than the 6 heads of llama3-8b; each device needs at least one");
   Plan longer = base_plan();
   longer.sequence_length = 65;
-  EXPECT_EQ(*problem_in(longer, model),
+  EXPECT_EQ(*find_problem(longer, model),
             "the sequence length 65 is longer than the 64 positions of llama3-8b");
   Plan async = base_plan();
   async.schedule = Schedule::pipedream;
-  EXPECT_EQ(*problem_in(async, small_model(4, true)),
-            "schedule pipedream updates stages at different times and needs an untied embedding when first "
-            "and last stage differ");
+  EXPECT_EQ(*find_problem(async, small_model(4, true)),
+            "schedule pipedream updates stages at different times and needs an untied embedding if first and "
+            "last stage differ");
 }
 
 }  // namespace

@@ -17,71 +17,72 @@ std::vector<Outage> ended_after(std::vector<double> lengths) {
   return history;
 }
 
-TEST(Repair, LearnsWhichOutagesARunHas) {
+TEST(Repair, LearnsOutageKindsFromHistory) {
   const RepairForecast before({}, 0);
   const RepairForecast processes(ended_after({2, 4, 3, 2, 5, 3, 4, 2}), 10'000);
-  const RepairForecast spots(ended_after({600, 900, 1500, 300, 2000, 700}), 1e6);
+  const RepairForecast spot_machines(ended_after({600, 900, 1500, 300, 2000, 700}), 1e6);
   EXPECT_GT(processes.shares()[0], 0.7);
-  EXPECT_GT(spots.shares()[1], 0.6);
-  EXPECT_LT(processes.chance_to_last(0, 60), before.chance_to_last(0, 60));
-  EXPECT_LT(spots.chance_to_last(0, 86400), before.chance_to_last(0, 86400));
-  // One that has not ended speaks of long ones too.
+  EXPECT_GT(spot_machines.shares()[1], 0.6);
+  EXPECT_LT(processes.survival_probability(0, 60), before.survival_probability(0, 60));
+  EXPECT_LT(spot_machines.survival_probability(0, 86400), before.survival_probability(0, 86400));
+  // An ongoing outage shifts the forecast to long outages too.
   const RepairForecast open({{0, -1}}, 86400 * 3);
   EXPECT_GT(open.shares()[2], before.shares()[2]);
 }
 
-TEST(Repair, TheLongerItLastsTheLongerItWill) {
+TEST(Repair, RemainingTimeGrowsWithElapsedTime) {
   const RepairForecast forecast({}, 0);
   double rest = 0;
   for (const double elapsed : {0.0, 60.0, 3600.0, 86400.0, 86400.0 * 20}) {
     const double next = forecast.expected_rest(elapsed);
     EXPECT_GT(next, rest);
     rest = next;
-    EXPECT_GE(forecast.chance_to_last(elapsed, 10), forecast.chance_to_last(elapsed, 20));
-    EXPECT_LE(forecast.chance_to_last(elapsed, 10), 1);
-    EXPECT_GE(forecast.chance_to_last(elapsed, 1e12), 0);
+    EXPECT_GE(forecast.survival_probability(elapsed, 10), forecast.survival_probability(elapsed, 20));
+    EXPECT_LE(forecast.survival_probability(elapsed, 10), 1);
+    EXPECT_GE(forecast.survival_probability(elapsed, 1e12), 0);
   }
 }
 
-// The mean rest is the integral of the chance to last.
-TEST(Repair, MeanIsTheIntegralOfTheChance) {
+// The expected remaining length is the integral of the survival probability.
+TEST(Repair, MeanIsIntegralOfSurvivalFunction) {
   const RepairForecast forecast(ended_after({2, 3, 600}), 1e5);
   for (const double elapsed : {0.0, 100.0, 5000.0}) {
     double sum = 0;
     const double factor = 1.001;
     for (double at = 1e-3; at < 1e11; at *= factor)
-      sum += forecast.chance_to_last(elapsed, at * std::sqrt(factor)) * at * (factor - 1);
+      sum += forecast.survival_probability(elapsed, at * std::sqrt(factor)) * at * (factor - 1);
     EXPECT_NEAR(sum / forecast.expected_rest(elapsed), 1, 0.01) << elapsed;
     EXPECT_NEAR(forecast.expected_beyond(elapsed, 0), forecast.expected_rest(elapsed), 1e-9);
   }
 }
 
-TEST(Repair, WaitsForProcessesAndNotForRepairs) {
+TEST(Repair, WaitsForProcessesButNotForRepairs) {
   const RepairForecast processes(ended_after({2, 4, 3, 2, 5, 3, 4, 2, 3, 3, 2, 4}), 10'000);
-  // Going on without costs 20 s and back 20 s again: a process of a few seconds is waited for, though not for ever.
-  const WaitCosts dear{
-      .speed_without = 0.8, .replan_seconds = 20, .take_back_seconds = 20, .resume_seconds = 1};
-  const WaitChoice waits = wait_or_replan(processes, 0, dear);
+  // Replanning costs 20 s and readmission 20 s: waiting for a process of a few seconds pays, but not
+  // indefinitely.
+  const WaitCosts expensive{
+      .speed_without = 0.8, .replan_seconds = 20, .readmit_seconds = 20, .resume_seconds = 1};
+  const WaitChoice waits = wait_or_replan(processes, 0, expensive);
   EXPECT_GT(waits.wait_seconds, 2);
   EXPECT_LT(waits.wait_seconds, 600);
-  EXPECT_LT(waits.expected_loss, waits.loss_at_once);
-  // Once it has been away for hours, nothing is left to wait for.
-  EXPECT_EQ(wait_or_replan(processes, 3600 * 10, dear).wait_seconds, 0);
-  // Where going on costs next to nothing, it is never waited for.
-  const WaitCosts cheap{.speed_without = 0.85, .replan_seconds = 0.1, .take_back_seconds = 0.1};
-  EXPECT_EQ(wait_or_replan(RepairForecast({}, 0), 0, cheap).wait_seconds, 0);
-  // Where nothing can go on without the node, waiting costs nothing more.
+  EXPECT_LT(waits.expected_loss, waits.loss_without_wait);
+  // After an absence of hours, waiting does not pay.
+  EXPECT_EQ(wait_or_replan(processes, 3600 * 10, expensive).wait_seconds, 0);
+  // If replanning costs almost nothing, waiting never pays.
+  const WaitCosts inexpensive{.speed_without = 0.85, .replan_seconds = 0.1, .readmit_seconds = 0.1};
+  EXPECT_EQ(wait_or_replan(RepairForecast({}, 0), 0, inexpensive).wait_seconds, 0);
+  // If training cannot continue without the node, waiting has no additional cost.
   const WaitChoice none = wait_or_replan(RepairForecast({}, 0), 0, {.speed_without = 0, .replan_seconds = 5});
-  EXPECT_LE(none.expected_loss, none.loss_at_once);
+  EXPECT_LE(none.expected_loss, none.loss_without_wait);
 }
 
-TEST(Repair, RateFollowsWhatWasSeen) {
+TEST(Repair, FailureRateFollowsObservations) {
   FailureRate rate;
   const double before = rate.per_node_second();
-  rate.see_nodes(8, 3600), rate.see_failures(240);
-  EXPECT_NEAR(rate.per_node_second() * 8 * 15, 0.45, 0.05);  // prior of ten node-hours beside eight
+  rate.add_node_time(8, 3600), rate.add_failures(240);
+  EXPECT_NEAR(rate.per_node_second() * 8 * 15, 0.45, 0.05);  // prior of ten node-hours, eight observed
   EXPECT_GT(rate.per_node_second(), before);
-  rate.see_nodes(8, 36000), rate.see_failures(2400);
+  rate.add_node_time(8, 36000), rate.add_failures(2400);
   EXPECT_NEAR(rate.per_node_second() * 8 * 15, 1, 0.12);
 }
 
@@ -95,12 +96,12 @@ TEST(Repair, ReadsOutagesFromTraces) {
   EXPECT_NEAR(fit.spread, 1, 1e-9);
 }
 
-// The prior is what these traces say; they are not copied here.
+// The prior is fitted to these traces, which are not part of the repository.
 TEST(Repair, PriorIsFittedToPublishedTraces) {
   const Path spot = shared_traces() / "bamboo" / "p3-trace.csv",
              faults = shared_traces() / "infinitehbd" / "fault_trace.json";
   if (std::error_code error; !std::filesystem::exists(spot, error) || !std::filesystem::exists(faults, error))
-    GTEST_SKIP() << shared_traces() << " is not there: the prior is not fitted again";
+    GTEST_SKIP() << shared_traces() << " does not exist: the fit of the prior is not checked";
   const LogNormal returns = fit_log_normal(outage_lengths(read_trace(spot), Matching::by_count));
   EXPECT_NEAR(returns.median, outage_kinds()[1].median_seconds, 0.01 * returns.median);
   EXPECT_NEAR(returns.spread, outage_kinds()[1].spread, 0.01);

@@ -18,7 +18,7 @@ std::int64_t sequences(const Plan& plan) {
   return sum;
 }
 
-bool names(const Plan& plan, int device) {
+bool uses_device(const Plan& plan, int device) {
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       if (std::find(stage.devices.begin(), stage.devices.end(), device) != stage.devices.end()) return true;
@@ -35,9 +35,9 @@ TEST(Takeover, OtherReplicasOfTheStageShareItsWork) {
   const Plan plan = two_stages(3, 0);
   const std::optional<Plan> left = without_device(plan, 4);
   ASSERT_TRUE(left);
-  EXPECT_EQ(problem_in(*left, small_model(4, true)), std::nullopt);
+  EXPECT_EQ(find_problem(*left, small_model(4, true)), std::nullopt);
   ASSERT_EQ(left->pipelines.size(), 1u);
-  EXPECT_EQ(left->pipelines[0].stages[0].devices, (std::vector<int>{0, 1, 2}));  // nobody moves
+  EXPECT_EQ(left->pipelines[0].stages[0].devices, (std::vector<int>{0, 1, 2}));  // no rank moves
   EXPECT_EQ(left->pipelines[0].stages[1].devices, (std::vector<int>{3, 5}));
   EXPECT_EQ(left->pipelines[0].microbatches, plan.pipelines[0].microbatches);
 }
@@ -55,41 +55,41 @@ TEST(Takeover, OtherPipelinesShareItsMicrobatches) {
   plan.batch = 18;
   const std::optional<Plan> left = without_device(plan, 5);
   ASSERT_TRUE(left);
-  EXPECT_EQ(problem_in(*left, small_model(4, true)), std::nullopt);
+  EXPECT_EQ(find_problem(*left, small_model(4, true)), std::nullopt);
   ASSERT_EQ(left->pipelines.size(), 2u);
-  // By what they had: twice as many to the first.
+  // In proportion to their previous shares: twice as many to the first.
   EXPECT_EQ(left->pipelines[0].microbatches.size(), 6u);
   EXPECT_EQ(left->pipelines[1].microbatches.size(), 3u);
 }
 
-TEST(Takeover, NothingWhereStateIsLost) {
-  EXPECT_FALSE(without_device(two_stages(3, 1), 4));  // a shard of the state is nowhere else
-  EXPECT_FALSE(without_device(two_stages(1, 0), 1));  // nor are these layers
+TEST(Takeover, ReturnsNothingIfStateIsLost) {
+  EXPECT_FALSE(without_device(two_stages(3, 1), 4));  // no other device has this shard of the state
+  EXPECT_FALSE(without_device(two_stages(1, 0), 1));  // no other device has these layers
 }
 
-TEST(Takeover, PlansAreValidAndTheBatchIsWhole) {
+TEST(Takeover, PlansAreValidAndKeepBatchSize) {
   EXPECT_TRUE(rc::check([] {
     const ModelSpec model = small_model(random_plan::pick(1, 6), false);
     const Plan plan = random_plan::plan_for(model);
-    RC_PRE(!problem_in(plan, model));
+    RC_PRE(!find_problem(plan, model));
     const int device = random_plan::pick(0, num_devices(plan) - 1);
     const std::optional<Plan> left = without_device(plan, device);
     if (!left) return;
-    const auto problem = problem_in(*left, model);
+    const auto problem = find_problem(*left, model);
     if (problem) RC_FAIL(*problem);
     RC_ASSERT(sequences(*left) == plan.batch);
-    RC_ASSERT(!names(*left, device));
+    RC_ASSERT(!uses_device(*left, device));
     RC_ASSERT(num_devices(*left) < num_devices(plan));
   }));
 }
 
-TEST(Takeover, IsBetterWhilePreparingTakesLong) {
+TEST(Takeover, IsBetterIfPreparationTakesLong) {
   ResponseTimes times{.takeover_step = 1.2, .replanned_step = 1.1, .pause = 0.2, .move = 0.5};
   times.switch_pause = 0.1;
   times.prepare = 0.01;
-  EXPECT_LT(loss_of_replanning(times), loss_of_takeover(times));
+  EXPECT_LT(seconds_lost_by_replanning(times), seconds_lost_by_takeover(times));
   times.prepare = 5;
-  EXPECT_LT(loss_of_takeover(times), loss_of_replanning(times));
+  EXPECT_LT(seconds_lost_by_takeover(times), seconds_lost_by_replanning(times));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Profiles of ranks: what is written is read back, times are means over ranks and steps, every lane has a track.
+// Profiles of ranks: they are read back as written, times are means over ranks and steps, and every lane has
+// a track.
 #include "report/profile_report.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,8 @@
 namespace optimus {
 namespace {
 
-// Two steps of 10 s: a forward of 2 s, a sum of 4 s of which the forward hides one, an update.
+// Two steps of 10 s: a forward of 2 s, an all-reduce of 4 s of which 1 s overlaps with the forward, and an
+// update.
 RankProfile made_up(int rank, double scale) {
   RankProfile profile;
   profile.rank = rank, profile.host = "a \"host\"", profile.device = "cpu";
@@ -31,7 +33,7 @@ RankProfile made_up(int rank, double scale) {
   return profile;
 }
 
-TEST(ProfileReport, WhatIsWrittenIsReadBack) {
+TEST(ProfileReport, RoundTrips) {
   const RankProfile profile = made_up(3, 1.25);
   const Json json = Json::parse(profile_json(profile).dump());
   const RankProfile back = parse_rank_profile(json, "rank-3.json");
@@ -46,7 +48,7 @@ TEST(ProfileReport, WhatIsWrittenIsReadBack) {
   EXPECT_THROW(parse_rank_profile(bad, "rank-3.json"), UserError);
 }
 
-TEST(ProfileReport, TimesAreMeansOverRanksAndSteps) {
+TEST(ProfileReport, TimesAreMeans) {
   const Plan plan = uniform_plan(*find_preset("gpt2"), {.dp = 2, .batch = 2, .sequence_length = 8});
   const std::vector<RankProfile> ranks = {made_up(0, 1), made_up(1, 1.5)};
   const std::vector<ComparedKind> kinds = compare_kinds(ranks, plan, std::nullopt);
@@ -61,7 +63,7 @@ TEST(ProfileReport, TimesAreMeansOverRanksAndSteps) {
   EXPECT_NE(comparison_text(ranks, plan, std::nullopt).find("memory of rank 1"), std::string::npos);
 }
 
-TEST(ProfileReport, StandsBesideThePrediction) {
+TEST(ProfileReport, ComparesWithPrediction) {
   const ModelSpec model = *find_preset("gpt2");
   UniformPlan shape{
       .dp = 2, .microbatch = 1, .batch = 2, .sequence_length = 64, .precision = Precision::fp32};
@@ -84,7 +86,7 @@ TEST(ProfileReport, StandsBesideThePrediction) {
   EXPECT_GT(json["step_seconds"]["predicted"].get<double>(), 0);
 }
 
-TEST(ProfileReport, MessagesAreOfTheKindsThatArePredicted) {
+TEST(ProfileReport, MessageKindsMatchPrediction) {
   const ModelSpec model = *find_preset("gpt2");
   const Plan plan = uniform_plan(model, {.pp = 2, .microbatch = 1, .batch = 2, .sequence_length = 64});
   NullSink events;
@@ -100,7 +102,7 @@ TEST(ProfileReport, MessagesAreOfTheKindsThatArePredicted) {
   for (const std::string& kind : predicted) EXPECT_TRUE(programmed.contains(kind)) << kind;
 }
 
-TEST(ProfileReport, EveryRankAndLaneHasATrack) {
+TEST(ProfileReport, HasTrackPerRankAndLane) {
   const Json trace = Json::parse(profile_trace({made_up(0, 1), made_up(1, 1)}, {{"a", 1}}));
   EXPECT_EQ(trace.at("profile").at("a"), 1);
   std::set<std::string> processes, tracks;

@@ -1,4 +1,4 @@
-// A run's records under other policies: what was measured and predicted there is what they are told and get.
+// A run's records replayed under other policies: the policies get what was measured and predicted in the run.
 #include "report/recorded_trial.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,8 @@
 namespace optimus {
 namespace {
 
-// Steps 1 to 400 of a second; from step 101 to 300 a slow device makes dp4 take two; the run goes to dp3 (1.25 s) behind step 110, and back behind 310.
+// Steps 1 to 400 take 1 s each; from step 101 to 300 a slow device makes dp4 take 2 s. The run switches to
+// dp3 (1.25 s) after step 110, and back after step 310.
 struct Recorded {
   std::vector<StepMetrics> steps;
   std::vector<Decision> decisions;
@@ -26,7 +27,7 @@ struct Recorded {
     }
     Decision there{.step = 110, .kind = "switch", .evidence = "slow device 2: 2.00x since step 101"};
     there.from = "dp4", there.to = "dp3", there.epoch = 1, there.cause = "device";
-    there.predicted_gain = 0.5, there.realised_gain = 0.6, there.pause = Seconds(0.5);
+    there.predicted_gain = 0.5, there.measured_gain = 0.6, there.pause = Seconds(0.5);
     there.alternatives = {{"dp4 shared", "share micro-batches", 0.75}};
     Decision back{.step = 310, .kind = "switch", .evidence = "the condition that slowed the run has ended"};
     back.from = "dp3", back.to = "dp4", back.epoch = 2, back.predicted_gain = 0.25, back.pause = Seconds(0.5);
@@ -37,7 +38,7 @@ struct Recorded {
   }
 };
 
-TEST(RecordedTrial, StretchesHaveWhatWasMeasuredAndPredicted) {
+TEST(RecordedTrial, SegmentsHaveMeasuredAndPredictedTimes) {
   const RecordedTrial recorded = Recorded().trial();
   EXPECT_EQ(recorded.plans, (std::vector<std::string>{"dp4", "dp3", "dp4 shared"}));
   EXPECT_EQ(recorded.num_steps, 400);
@@ -45,7 +46,7 @@ TEST(RecordedTrial, StretchesHaveWhatWasMeasuredAndPredicted) {
   EXPECT_DOUBLE_EQ(recorded.seconds, 100 + 10 * 2 + 200 * 1.25 + 90 + 1);
   const std::vector<TrialSegment>& segments = recorded.trial.segments;
   ASSERT_EQ(segments.size(), 3u);
-  EXPECT_EQ(segments[0].step_seconds, (std::vector<double>{1, 0, 0})) << "nothing else was known then";
+  EXPECT_EQ(segments[0].step_seconds, (std::vector<double>{1, 0, 0})) << "no other plan was known then";
   ASSERT_EQ(segments[1].step_seconds.size(), 3u);
   EXPECT_DOUBLE_EQ(segments[1].begin, 100);
   EXPECT_DOUBLE_EQ(segments[1].step_seconds[0], 2);
@@ -60,7 +61,7 @@ TEST(RecordedTrial, StretchesHaveWhatWasMeasuredAndPredicted) {
   EXPECT_NEAR(recorded.trial.prediction_error, std::log(1.6 / 1.5), 1e-12);
 }
 
-TEST(RecordedTrial, NeverGetsWhatTheFirstPlanWouldHave) {
+TEST(RecordedTrial, NeverPolicyKeepsFirstPlan) {
   const RecordedTrial recorded = Recorded().trial();
   const std::vector<TrialSegment>& segments = recorded.trial.segments;
   double steps = 0;
@@ -74,7 +75,7 @@ TEST(RecordedTrial, NeverGetsWhatTheFirstPlanWouldHave) {
   EXPECT_GE(best.useful_steps, always.useful_steps);
 }
 
-TEST(RecordedTrial, WhoIsLostTakesPlansAlong) {
+TEST(RecordedTrial, LossRemovesPlansOfLostRank) {
   Recorded run;
   Decision lost{.step = 350, .kind = "recover", .evidence = "lost rank 3"};
   lost.from = "dp4", lost.to = "dp2", lost.epoch = 3;
@@ -86,10 +87,10 @@ TEST(RecordedTrial, WhoIsLostTakesPlansAlong) {
   EXPECT_TRUE(last.is_loss);
   for (std::size_t mode = 0; mode < recorded.plans.size(); ++mode)
     EXPECT_EQ(last.step_seconds[mode], recorded.plans[mode] == "dp2" ? 1 : 0)
-        << recorded.plans[mode] << ": the others have nobody to run on";
+        << recorded.plans[mode] << ": the remaining workers cannot run it";
 }
 
-TEST(RecordedTrial, ARunThatDecidedNothingHasOneStretch) {
+TEST(RecordedTrial, RunWithoutDecisionsHasOneSegment) {
   Recorded run;
   run.decisions.clear();
   for (StepMetrics& step : run.steps) step.epoch = 0;
@@ -98,7 +99,7 @@ TEST(RecordedTrial, ARunThatDecidedNothingHasOneStretch) {
   EXPECT_EQ(recorded.plans.size(), 1u);
 }
 
-TEST(FindingText, ComesBack) {
+TEST(FindingText, RoundTrips) {
   const std::vector<Finding> all = {{.cause = Cause::device, .where = {5}, .factor = 1.52, .since = 397},
                                     {.cause = Cause::link, .where = {0, 1, 3}, .factor = 9.1, .since = 1},
                                     {.cause = Cause::heavy_stage, .where = {2}, .factor = 1.2, .since = 12},

@@ -10,7 +10,7 @@
 
 namespace optimus {
 
-// Micro-batches as they come, of a batch that all plans have.
+// Random micro-batches of a fixed batch.
 inline void deal_batch(Plan& plan, int batch) {
   int left = batch;
   for (Pipeline& pipeline : plan.pipelines) {
@@ -36,29 +36,29 @@ inline void make_runnable(Plan& plan) {
     }
 }
 
-inline constexpr int kBatch = 6, kMostDevices = 6;
+inline constexpr int kBatch = 6, kMaxDevices = 6;
 
 inline Plan random_plan_for(const ModelSpec& model, Precision precision) {
   for (;;) {
     Plan plan = random_plan::plan_for(
         model, {.most_stages = 3, .most_width = 4, .most_pipelines = 2, .most_microbatches = 3});
-    if (is_asynchronous(plan.schedule) || num_devices(plan) > kMostDevices) continue;
+    if (is_asynchronous(plan.schedule) || num_devices(plan) > kMaxDevices) continue;
     plan.sequence_length = kLength, plan.precision = precision;
     plan.accumulators = precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
     deal_batch(plan, kBatch);
     make_runnable(plan);
     if (random_plan::pick(0, 2) == 0) random_plan::keep_copies(plan, random_plan::pick(1, 3));
-    if (!problem_in(plan, model)) return plan;
+    if (!find_problem(plan, model)) return plan;
   }
 }
 
-// The ranks of a run as threads, each with its Comm; what went wrong with any of them.
+// Runs the ranks of a run as threads, each with its Comm; returns the errors of all ranks.
 inline std::vector<std::string> on_all_ranks(const std::function<void(Comm& comm)>& body) {
-  ThreadWorld world(kMostDevices);
+  ThreadWorld world(kMaxDevices);
   std::vector<std::string> problems;
   std::mutex mutex;
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < kMostDevices; ++rank)
+  for (int rank = 0; rank < kMaxDevices; ++rank)
     threads.emplace_back([&, rank] {
       const std::unique_ptr<Comm> comm = world.comm(rank);
       try {

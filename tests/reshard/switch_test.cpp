@@ -1,5 +1,6 @@
-// A training that changes its plan on the way learns what one device learns: any plan to any other, ranks that come into use and go
-// out of it, every kind of state. Ranks are threads; tests/cli/switch_test.py has processes.
+// A training that switches plans learns the same as a single device: between any two plans, with ranks that
+// become used and unused, for every kind of state. Ranks are threads; tests/cli/switch_test.py tests
+// processes.
 #include <ATen/ops/equal.h>
 #include <rapidcheck.h>
 
@@ -15,33 +16,33 @@
 namespace optimus {
 namespace {
 
-struct Switched {
-  Learned learned;
+struct SwitchResult {
+  TrainingResult learned;
   std::vector<SwitchReport> reports;
   std::vector<std::string> problems;
 };
 
-// One rank of a training that goes from plan to plan, `steps` with each.
-class Traveller {
+// One rank of a training that switches from plan to plan, with `steps` steps under each.
+class SwitchingRank {
  public:
-  Traveller(const ModelSpec& model, Comm& comm, const Course& course, WhenEarly early)
+  SwitchingRank(const ModelSpec& model, Comm& comm, const TrainingSetup& setup, PrecopyMode early)
       : facts_{model,
                comm,
-               {.device = test_device(), .seed = 9, .patience = Seconds(60)},
-               {.patience = Seconds(60),
+               {.device = test_device(), .seed = 9, .timeout = Seconds(60)},
+               {.timeout = Seconds(60),
                 .is_checked = true,
                 .alone = Bytes(256),
                 .early = early,
                 .spare = Bytes(1 << 24),
-                .early_message = Bytes(2048)}},
-        course_(course) {}
+                .precopy_message = Bytes(2048)}},
+        setup_(setup) {}
 
   void begin(const Plan& plan) {
     part_.plan = plan;
     std::vector<Group> groups = {{Role::world, {}}};
     if (has_device(plan, rank())) {
       part_.parameters = std::make_unique<Parameters>(plan, facts_.model, rank(), test_device());
-      part_.parameters->initialize(course_.seed);
+      part_.parameters->initialize(setup_.seed);
       EngineOptions options = facts_.engine;
       options.rank = rank(), options.comm = num_devices(plan) > 1 ? &facts_.comm : nullptr;
       part_.engine = std::make_unique<Engine>(plan, facts_.model, *part_.parameters, options);
@@ -51,76 +52,77 @@ class Traveller {
     done_or_throw(facts_.comm.connect(0, groups, Deadline::after(Seconds(60), "connecting")));
   }
 
-  void train(int steps, Learned& learned) {
+  void train(int steps, TrainingResult& learned) {
     for (int i = 0; i < steps; ++i, ++step_) {
       if (part_.is_empty()) continue;
       const std::int64_t first = step_ * kBatch;
-      const Batch batch = make_batch(course_.samples(first, kBatch), part_.plan, step_, first, rank());
-      const StepReport report = value_or_throw(part_.engine->train_step(batch, course_.update));
+      const Batch batch = make_batch(setup_.samples(first, kBatch), part_.plan, step_, first, rank());
+      const StepReport report = value_or_throw(part_.engine->train_step(batch, setup_.update));
       learned.losses.push_back(report.loss), learned.norms.push_back(report.grad_norm);
     }
   }
 
   SwitchReport change(const Plan& plan) {
     PlanSwitch change(facts_, part_, plan, ++epoch_);
-    // Beforehand, on another thread, while this one computes.
+    // The preparation runs on another thread while this one computes.
     std::string problem;
     std::thread other([&] {
       const auto done = change.prepare(Deadline::after(Seconds(60), "preparing"));
       if (!done) problem = text(done.error());
     });
-    losses_meanwhile = {};
-    train(1, losses_meanwhile);
+    losses_during_change = {};
+    train(1, losses_during_change);
     other.join();
     EXPECT_EQ(problem, "");
-    if (facts_.move.early == WhenEarly::always) send_early(change);
+    if (facts_.move.early == PrecopyMode::always) precopy_state(change);
     return change.run(part_);
   }
 
-  // All but the end of it.
-  void call_off(const Plan& plan) {
+  // Everything except its end.
+  void cancel_change(const Plan& plan) {
     PlanSwitch change(facts_, part_, plan, ++epoch_);
     done_or_throw(change.prepare(Deadline::after(Seconds(60), "preparing")));
-    losses_meanwhile = {};
-    send_early(change);
+    losses_during_change = {};
+    precopy_state(change);
   }
 
   int rank() const { return facts_.comm.rank(); }
   const PlanPart& part() const { return part_; }
-  Learned losses_meanwhile;
+  TrainingResult losses_during_change;
 
  private:
-  // While one step more is computed.
-  void send_early(PlanSwitch& change) {
-    const PrecopyTerms terms = agree_on_early(facts_.comm, &change, part_, Seconds(60));
-    if (terms.num_waves > 0) change.begin_early(terms, part_);
-    train(1, losses_meanwhile);
-    EXPECT_EQ(change.end_early(part_), "");
+  // While one more step is computed.
+  void precopy_state(PlanSwitch& change) {
+    const PrecopyTerms terms = agree_on_precopy(facts_.comm, &change, part_, Seconds(60));
+    if (terms.num_waves > 0) change.begin_precopy(terms, part_);
+    train(1, losses_during_change);
+    EXPECT_EQ(change.end_precopy(part_), "");
   }
 
-  const SwitchFacts facts_;
-  const Course course_;
+  const SwitchContext facts_;
+  const TrainingSetup setup_;
   PlanPart part_;
   std::int64_t step_ = 0;
   int epoch_ = 0;
 };
 
-int steps_of(std::size_t num_plans, WhenEarly early) {
-  return static_cast<int>((early == WhenEarly::always ? 4 : 3) * (num_plans - 1) + 2);
+int steps_of(std::size_t num_plans, PrecopyMode early) {
+  return static_cast<int>((early == PrecopyMode::always ? 4 : 3) * (num_plans - 1) + 2);
 }
 
-// Through all plans, two steps with each, one more while the next is prepared, and one while state is sent early.
-Switched travel(const ModelSpec& model, const std::vector<Plan>& plans, WhenEarly early) {
-  const Course course{.samples = [&](std::int64_t first, std::int64_t count) {
-    return samples_of(first, count, model.vocab);
+// Runs through all plans: two steps under each, one more while the next plan is prepared, and one during the
+// precopy of state.
+SwitchResult run_plans(const ModelSpec& model, const std::vector<Plan>& plans, PrecopyMode early) {
+  const TrainingSetup setup{.samples = [&](std::int64_t first, std::int64_t count) {
+    return make_samples(first, count, model.vocab);
   }};
-  Switched all;
+  SwitchResult all;
   std::mutex mutex;
   const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
-    Traveller traveller(model, comm, course, early);
-    traveller.begin(plans[0]);
+    SwitchingRank switching_rank(model, comm, setup, early);
+    switching_rank.begin(plans[0]);
     std::vector<SwitchReport> reports;
-    const auto take = [&](std::size_t first, const Learned& seen) {
+    const auto take = [&](std::size_t first, const TrainingResult& seen) {
       const std::lock_guard lock(mutex);
       const auto count = static_cast<std::size_t>(steps_of(plans.size(), early));
       all.learned.losses.resize(count), all.learned.norms.resize(count);
@@ -129,17 +131,17 @@ Switched travel(const ModelSpec& model, const std::vector<Plan>& plans, WhenEarl
     };
     for (std::size_t p = 0; p < plans.size(); ++p) {
       const auto first = static_cast<std::size_t>(steps_of(p + 1, early)) - 2;
-      Learned seen;
-      traveller.train(2, seen);
+      TrainingResult seen;
+      switching_rank.train(2, seen);
       take(first, seen);
       if (p + 1 == plans.size()) continue;
-      reports.push_back(traveller.change(plans[p + 1]));
-      take(first + 2, traveller.losses_meanwhile);
+      reports.push_back(switching_rank.change(plans[p + 1]));
+      take(first + 2, switching_rank.losses_during_change);
     }
     const std::lock_guard lock(mutex);
-    if (!traveller.part().is_empty()) {
-      put(*traveller.part().parameters, all.learned);
-      all.learned.noise = traveller.part().engine->noise;
+    if (!switching_rank.part().is_empty()) {
+      collect_tensors(*switching_rank.part().parameters, all.learned);
+      all.learned.noise = switching_rank.part().engine->noise;
     }
     if (comm.rank() == 0) all.reports = reports;
   });
@@ -148,19 +150,19 @@ Switched travel(const ModelSpec& model, const std::vector<Plan>& plans, WhenEarl
 }
 
 void expect_equal_to_one_device(const ModelSpec& model, const std::vector<Plan>& plans,
-                                WhenEarly early = WhenEarly::never) {
-  const Switched switched = travel(model, plans, early);
+                                PrecopyMode early = PrecopyMode::never) {
+  const SwitchResult switched = run_plans(model, plans, early);
   ASSERT_TRUE(switched.problems.empty()) << switched.problems.front();
   Plan one = one_device(model, kBatch);
   one.fp8 = plans.front().fp8;
-  const Learned alone = train(model, one, steps_of(plans.size(), early));
+  const TrainingResult alone = train(model, one, steps_of(plans.size(), early));
   expect_same_learning(model, plans.back(), alone, switched.learned);
   expect_same_noise(plans.back(), alone, switched.learned);
   ASSERT_EQ(switched.reports.size(), plans.size() - 1);
   for (const SwitchReport& report : switched.reports) EXPECT_EQ(report.moved, report.minimum);
 }
 
-TEST(Switch, AnySequenceOfPlansLearnsWhatOneDeviceLearns) {
+TEST(Switch, AnyPlanSequenceMatchesSingleDevice) {
   const std::vector<std::string> presets = {"gpt2", "llama3-8b", "qwen3-0.6b", "bert-base"};
   EXPECT_TRUE(holds("sequences of plans", 50, [&] {
     if (testing::Test::HasFailure()) return;
@@ -174,12 +176,12 @@ TEST(Switch, AnySequenceOfPlansLearnsWhatOneDeviceLearns) {
     std::string trace = fmt::format("{} {} {} {}", preset, heads, kv_heads, layers);
     for (const Plan& plan : plans) trace += "\n" + to_json(plan).dump();
     SCOPED_TRACE(trace);
-    expect_equal_to_one_device(model, plans, *rc::gen::element(WhenEarly::never, WhenEarly::always));
+    expect_equal_to_one_device(model, plans, *rc::gen::element(PrecopyMode::never, PrecopyMode::always));
   }));
 }
 
-// Maxima of 8-bit products come along, also to ranks that had no part in the plan before.
-TEST(Switch, ScalesOfProductsIn8BitsAreTakenAlong) {
+// fp8 maxima are moved too, including to ranks that were not part of the old plan.
+TEST(Switch, Fp8ScalesSurviveSwitch) {
   EXPECT_TRUE(holds("sequences of plans", 10, [&] {
     if (testing::Test::HasFailure()) return;
     const ModelSpec model = model_of("llama3-8b", 4, 2, random_plan::pick(2, 4));
@@ -190,7 +192,7 @@ TEST(Switch, ScalesOfProductsIn8BitsAreTakenAlong) {
       try {
         ensure_engine_supports(plan, model);
         plans.push_back(plan), --i;
-      } catch (const UserError&) {  // tensor parts share key heads: another one
+      } catch (const UserError&) {  // tensor parts share key heads: try another plan
       }
     }
     std::string trace = model.name;
@@ -200,7 +202,7 @@ TEST(Switch, ScalesOfProductsIn8BitsAreTakenAlong) {
   }));
 }
 
-// Of one rank: masters and moments, by name and field.
+// Master weights and moments of one rank, by name and field.
 using Bits = std::map<std::string, at::Tensor>;
 
 void put_bits(const Parameters& parameters, const std::string& prefix, Bits& bits) {
@@ -214,37 +216,38 @@ void put_bits(const Parameters& parameters, const std::string& prefix, Bits& bit
 }
 
 struct ChangedOnce {
-  Bits bits;  // behind the change of plan
+  Bits bits;  // after the switch
   Bytes sent, again;
   std::vector<std::string> problems;
 };
 
-// Three steps, another plan. Where nothing is sent early, the step during which it would be is one as the others are.
-ChangedOnce change_once(const ModelSpec& model, const Plan& from, const Plan& to, WhenEarly early) {
-  const Course course{.samples = [&](std::int64_t first, std::int64_t count) {
-    return samples_of(first, count, model.vocab);
+// Three steps, then a switch to another plan. Without precopy, the step during which it would run is an
+// ordinary step.
+ChangedOnce change_once(const ModelSpec& model, const Plan& from, const Plan& to, PrecopyMode early) {
+  const TrainingSetup setup{.samples = [&](std::int64_t first, std::int64_t count) {
+    return make_samples(first, count, model.vocab);
   }};
   ChangedOnce result;
   std::mutex mutex;
   const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
-    Traveller traveller(model, comm, course, early);
-    traveller.begin(from);
-    Learned seen;
-    traveller.train(early == WhenEarly::always ? 1 : 2, seen);
-    const SwitchReport report = traveller.change(to);
+    SwitchingRank switching_rank(model, comm, setup, early);
+    switching_rank.begin(from);
+    TrainingResult seen;
+    switching_rank.train(early == PrecopyMode::always ? 1 : 2, seen);
+    const SwitchReport report = switching_rank.change(to);
     const std::lock_guard lock(mutex);
     result.sent = report.early, result.again = report.precopied;
     EXPECT_EQ(report.moved, report.minimum);
-    if (!traveller.part().is_empty())
-      put_bits(*traveller.part().parameters, fmt::format("rank {}:", comm.rank()), result.bits);
+    if (!switching_rank.part().is_empty())
+      put_bits(*switching_rank.part().parameters, fmt::format("rank {}:", comm.rank()), result.bits);
   });
   result.problems = problems;
   return result;
 }
 
-// What is worked out again from gradients is what the sender has.
-TEST(Switch, WhatIsSentEarlyHasTheBitsOfAPlainMove) {
-  if (!test_device().is_cpu()) GTEST_SKIP() << "state is sent early on processors only";
+// State that is recomputed from gradients equals the state of the sender.
+TEST(Switch, PrecopyIsBitIdenticalToPlainMove) {
+  if (!test_device().is_cpu()) GTEST_SKIP() << "precopy of state is supported on CPUs only";
   std::int64_t sent = 0, again = 0;
   EXPECT_TRUE(holds("early bits", 25, [&] {
     if (testing::Test::HasFailure()) return;
@@ -252,13 +255,14 @@ TEST(Switch, WhatIsSentEarlyHasTheBitsOfAPlainMove) {
     const ModelSpec model = model_of("llama3-8b", 4, 2, random_plan::pick(1, 4));
     const Plan from = random_plan_for(model, precision), to = random_plan_for(model, precision);
     SCOPED_TRACE(to_json(from).dump() + "\n" + to_json(to).dump());
-    const ChangedOnce plain = change_once(model, from, to, WhenEarly::never),
-                      early = change_once(model, from, to, WhenEarly::always);
+    const ChangedOnce plain = change_once(model, from, to, PrecopyMode::never),
+                      early = change_once(model, from, to, PrecopyMode::always);
     ASSERT_TRUE(plain.problems.empty()) << plain.problems.front();
     ASSERT_TRUE(early.problems.empty()) << early.problems.front();
     ASSERT_EQ(plain.bits.size(), early.bits.size());
     for (const auto& [name, values] : plain.bits) ASSERT_TRUE(at::equal(values, early.bits.at(name))) << name;
-    // Less than half of what comes early goes again: gradients of moments and masters, a third, or of moments alone, a half.
+    // Less than half of the precopied data is sent again: gradients instead of master weights and moments (a
+    // third), or instead of moments only (a half).
     EXPECT_LE(2 * early.again.value, early.sent.value);
     sent += early.sent.value, again += early.again.value;
   }));
@@ -266,40 +270,40 @@ TEST(Switch, WhatIsSentEarlyHasTheBitsOfAPlainMove) {
   EXPECT_GT(again, 0);
 }
 
-// State that was sent early and is not wanted has harmed nobody.
-TEST(Switch, AChangeThatIsCalledOffLeavesTheTrainingAsItWas) {
+// State that was precopied and not used has no effect.
+TEST(Switch, CancelledSwitchLeavesTrainingUnchanged) {
   const ModelSpec model = model_of("gpt2", 4, 4, 3);
-  const Course course{.samples = [&](std::int64_t first, std::int64_t count) {
-    return samples_of(first, count, model.vocab);
+  const TrainingSetup setup{.samples = [&](std::int64_t first, std::int64_t count) {
+    return make_samples(first, count, model.vocab);
   }};
   UniformPlan shape{.dp = 2, .batch = kBatch, .sequence_length = kLength, .precision = Precision::fp64};
   const Plan from = uniform_plan(model, shape);
   shape.dp = 1, shape.pp = 2;
   const Plan to = uniform_plan(model, shape);
-  Learned learned;
+  TrainingResult learned;
   std::mutex mutex;
   const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
-    Traveller traveller(model, comm, course, WhenEarly::always);
-    traveller.begin(from);
-    Learned seen;
-    traveller.train(2, seen);
-    traveller.call_off(to);
-    seen.losses.insert(seen.losses.end(), traveller.losses_meanwhile.losses.begin(),
-                       traveller.losses_meanwhile.losses.end());
-    seen.norms.insert(seen.norms.end(), traveller.losses_meanwhile.norms.begin(),
-                      traveller.losses_meanwhile.norms.end());
-    traveller.train(2, seen);
+    SwitchingRank switching_rank(model, comm, setup, PrecopyMode::always);
+    switching_rank.begin(from);
+    TrainingResult seen;
+    switching_rank.train(2, seen);
+    switching_rank.cancel_change(to);
+    seen.losses.insert(seen.losses.end(), switching_rank.losses_during_change.losses.begin(),
+                       switching_rank.losses_during_change.losses.end());
+    seen.norms.insert(seen.norms.end(), switching_rank.losses_during_change.norms.begin(),
+                      switching_rank.losses_during_change.norms.end());
+    switching_rank.train(2, seen);
     const std::lock_guard lock(mutex);
-    if (traveller.part().is_empty()) return;
+    if (switching_rank.part().is_empty()) return;
     learned.losses = seen.losses, learned.norms = seen.norms;
-    put(*traveller.part().parameters, learned);
+    collect_tensors(*switching_rank.part().parameters, learned);
   });
   ASSERT_TRUE(problems.empty()) << problems.front();
   expect_same_learning(model, from, train(model, one_device(model, kBatch), 5), learned);
 }
 
-// Whoever waits for it hears of it, and has its state as it was.
-TEST(Switch, ARankThatIsLostWhileStateIsSentEarlyHarmsNobody) {
+// Ranks that wait for the lost rank are notified and keep their state.
+TEST(Switch, RankLossDuringPrecopyIsHarmless) {
   const ModelSpec model = model_of("gpt2", 4, 4, 3);
   const auto plan = [&](int pp, int dp) {
     return uniform_plan(
@@ -312,10 +316,11 @@ TEST(Switch, ARankThatIsLostWhileStateIsSentEarlyHarmsNobody) {
   const auto began = std::chrono::steady_clock::now();
   const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
     const int rank = comm.rank();
-    const SwitchFacts facts{model,
-                            comm,
-                            {.device = at::kCPU, .rank = rank, .comm = &comm, .patience = Seconds(60)},
-                            {.patience = Seconds(60), .early = WhenEarly::always, .spare = Bytes(1 << 24)}};
+    const SwitchContext facts{
+        model,
+        comm,
+        {.device = at::kCPU, .rank = rank, .comm = &comm, .timeout = Seconds(60)},
+        {.timeout = Seconds(60), .early = PrecopyMode::always, .spare = Bytes(1 << 24)}};
     PlanPart part{.plan = from};
     std::vector<Group> groups = {{Role::world, {}}};
     if (has_device(from, rank)) {
@@ -329,11 +334,11 @@ TEST(Switch, ARankThatIsLostWhileStateIsSentEarlyHarmsNobody) {
     if (!part.is_empty()) put_bits(*part.parameters, "", before);
     PlanSwitch change(facts, part, to, 1);
     done_or_throw(change.prepare(Deadline::after(Seconds(60), "preparing")));
-    const PrecopyTerms terms = agree_on_early(comm, &change, part, Seconds(60));
+    const PrecopyTerms terms = agree_on_precopy(comm, &change, part, Seconds(60));
     ASSERT_GT(terms.num_waves, 0U);
-    if (rank == 1) return;  // its Comm goes: others see that it has left
-    change.begin_early(terms, part);
-    const std::string failure = part.is_empty() ? "rank 1" : (change.end_early(part));
+    if (rank == 1) return;  // destroys its Comm: the other ranks see that it has left
+    change.begin_precopy(terms, part);
+    const std::string failure = part.is_empty() ? "rank 1" : (change.end_precopy(part));
     if (!part.is_empty()) put_bits(*part.parameters, "", behind);
     const std::lock_guard lock(mutex);
     if (failure.find("rank 1") != std::string::npos && !part.is_empty()) ++num_told;
@@ -344,18 +349,17 @@ TEST(Switch, ARankThatIsLostWhileStateIsSentEarlyHarmsNobody) {
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), 30);
 }
 
-TEST(Switch, OtherProductsIn8BitsAreRefused) {
+TEST(Switch, RefusesChangeOfFp8Blocks) {
   const ModelSpec model = model_of("llama3-8b", 4, 2, 3);
   Plan from = one_device(model, kBatch), to = from;
   from.fp8.blocks = {1}, to.fp8.blocks = {1, 2};
   try {
     change_plan(from, to, model, 1);
-    FAIL() << "layers came to multiply in 8 bits";
+    FAIL() << "a change of fp8 layers was not refused";
   } catch (const UserError& refusal) {
-    EXPECT_STREQ(
-        refusal.what(),
-        "the run has products in fp8: blocks 1, window 16, the plan blocks 1..2, window 16: a change of "
-        "plan must not change what is learned");
+    EXPECT_STREQ(refusal.what(),
+                 "the run has fp8 GEMMs: blocks 1, window 16, the plan blocks 1..2, window 16: a plan change "
+                 "must not alter what the model learns");
   }
 }
 

@@ -1,6 +1,6 @@
-// Any plan loads what any plan saved, bit for bit: each of 30 random plans for worlds of 1 to 8 saves one state, and others load it
-// (pairs drawn at random, with OPTIMUS_LONG=1 all 870); chains of plans hand the state on, growing and shrinking; and what sharded plans
-// saved is exported to Hugging Face's form.
+// Any plan loads what any other plan has saved, bit for bit: 30 random plans for 1 to 8 ranks each save one
+// state, and other plans load it (random pairs; with OPTIMUS_LONG=1 all 870). Chains of plans pass the state
+// on while growing and shrinking, and checkpoints of sharded plans are exported to Hugging Face folders.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -8,8 +8,8 @@
 #include <rapidcheck.h>
 
 #include "base/temporary_folder.h"
+#include "checkpoint/convert.h"
 #include "engine/equal_training.h"
-#include "inference/convert.h"
 #include "layout/property.h"
 #include "plan/layouts.h"
 #include "plan/plan_json.h"
@@ -30,7 +30,7 @@ Plan any_plan(const ModelSpec& model) {
     try {
       ensure_engine_supports(plan, model);
       return plan;
-    } catch (const UserError&) {  // another one, then
+    } catch (const UserError&) {  // try another plan
     }
   }
 }
@@ -38,7 +38,7 @@ Plan any_plan(const ModelSpec& model) {
 constexpr std::array<at::Tensor BlockState::*, 3> kMembers = {&BlockState::masters, &BlockState::first,
                                                               &BlockState::second};
 
-// Of the state's elements that a rank holds; exact in every type that masters and moments have.
+// The values of the state's elements in a box; exact in every type of masters and moments.
 at::Tensor expected_values(std::size_t tensor, std::size_t member, const Shape& shape, const Box& box) {
   at::Tensor values = at::arange(shape.num_elements(), at::kDouble) * static_cast<double>(member + 1) +
                       static_cast<double>(1000 * tensor);
@@ -66,8 +66,8 @@ void save_as(const Plan& plan, const ModelSpec& model, std::vector<Parameters>& 
   RealFileSystem files;
   value_or_throw(files.create_folders(run));
   const Path folder = value_or_throw(begin_checkpoint(files, run, step));
-  const std::vector<std::vector<HeldBox>> boxes =
-      boxes_to_store(layout_of(plan, model, StateKind::optimizer));
+  const std::vector<std::vector<TensorBox>> boxes =
+      boxes_to_save(layout_of(plan, model, StateKind::optimizer));
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const Saver saver({files, run, {}, {}}, plan, model, ranks[rank]);
     value_or_throw(saver.write_part(boxes[rank], folder, Rank{static_cast<int>(rank)}));
@@ -82,7 +82,7 @@ void save_as(const Plan& plan, const ModelSpec& model, std::vector<Parameters>& 
   value_or_throw(apply_retention(files, run, {.keep_last = 1}));
 }
 
-// The ranks of a plan with the state itself, or with what lies in a checkpoint.
+// The ranks of a plan, filled with the expected state or from a checkpoint.
 std::vector<Parameters> filled_ranks(const Plan& plan, const ModelSpec& model) {
   std::vector<Parameters> ranks;
   ranks.reserve(static_cast<std::size_t>(num_devices(plan)));
@@ -113,7 +113,7 @@ const std::vector<std::string>& families() {
   return presets;
 }
 
-// Every plan is a saver and a loader at least once: a ring through all, and further pairs.
+// A ring through all plans, so that each saves and loads at least once, and further random pairs.
 std::vector<std::pair<std::size_t, std::size_t>> pairs_of_plans(bool are_all) {
   constexpr int kNumMore = 30;
   std::vector<std::pair<std::size_t, std::size_t>> pairs;
@@ -125,7 +125,7 @@ std::vector<std::pair<std::size_t, std::size_t>> pairs_of_plans(bool are_all) {
   return pairs;
 }
 
-TEST(AnyPlanCheckpoint, AnyLoadsWhatAnySaved) {
+TEST(AnyPlanCheckpoint, AnyPlanLoadsAnySavedState) {
   const bool are_all = std::getenv("OPTIMUS_LONG") != nullptr;
   EXPECT_TRUE(holds("pairs of plans", 1, [&] {
     const TemporaryFolder folder;
@@ -147,7 +147,7 @@ TEST(AnyPlanCheckpoint, AnyLoadsWhatAnySaved) {
   }));
 }
 
-TEST(AnyPlanCheckpoint, GoesFromPlanToPlan) {
+TEST(AnyPlanCheckpoint, StateSurvivesChainsOfPlans) {
   EXPECT_TRUE(holds("chains of plans", 1, [&] {
     const TemporaryFolder folder;
     const ModelSpec model = model_of(*rc::gen::elementOf(families()), 4, 2, random_plan::pick(1, 4));
@@ -164,7 +164,7 @@ TEST(AnyPlanCheckpoint, GoesFromPlanToPlan) {
   }));
 }
 
-TEST(AnyPlanCheckpoint, IsExportedFromShards) {
+TEST(AnyPlanCheckpoint, ExportsFromShards) {
   EXPECT_TRUE(holds("exports", 6, [&] {
     const TemporaryFolder folder;
     const ModelSpec model = model_of(*rc::gen::elementOf(families()), 4, 2, random_plan::pick(1, 4));

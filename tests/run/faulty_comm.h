@@ -1,4 +1,4 @@
-// A rank's communication of which one operation goes wrong: the rank dies before or behind it, or it fails.
+// A Comm with one faulty operation: the rank dies before or after it, or the operation fails.
 #pragma once
 
 #include <cmath>
@@ -12,15 +12,15 @@
 
 namespace optimus::test {
 
-// What becomes of one operation of a rank.
+// The fault of one operation of a rank.
 struct Fault {
-  // dies_connecting: counted from the first regrouping on.
+  // dies_connecting: counts connects after the first membership change.
   enum class Kind { none, dies_before, dies_after, fails, dies_connecting } kind = Kind::none;
   int operation = -1;
-  std::string_view from{};  // it is counted from the first operation of this name on; empty: from all
+  std::string_view from{};  // counts from the first operation of this name; empty: counts all
 };
 
-struct Killed {};  // no std::exception: nobody catches it, as nobody catches a signal
+struct Killed {};  // not a std::exception, so that no handler catches it, as with a signal
 
 class FaultyPending final : public Pending {
  public:
@@ -31,7 +31,7 @@ class FaultyPending final : public Pending {
     CommOutcome<void> done = inner_->wait(deadline);
     if (kind_ == Fault::Kind::dies_after) throw Killed{};
     if (kind_ != Fault::Kind::fails) return done;
-    result_.fill_(std::nan(""));  // half of it came
+    result_.fill_(std::nan(""));  // only half of it was received
     return tl::unexpected(CommFailure{"an operation", "a group", {}, Seconds(0), "the test wants it"});
   }
 
@@ -47,8 +47,8 @@ class FaultyComm final : public Comm {
       : inner_(std::move(inner)), rank_(inner_->rank()), size_(inner_->size()), fault_(fault) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void regroup(const Membership& membership) override {
-    inner_->regroup(membership);
+  void change_membership(const Membership& membership) override {
+    inner_->change_membership(membership);
     rank_ = inner_->rank(), size_ = inner_->size(), has_regrouped_ = true;
   }
   void shrink(int size) override {
@@ -63,7 +63,7 @@ class FaultyComm final : public Comm {
   CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
     return inner_->prepare(epoch, groups, deadline);
   }
-  // Whose ranks do not regroup: the others see that it has left.
+  // If the rank does not take part in membership changes, the other ranks see that it has left.
   void drop(int epoch) override {
     if (on_drop) on_drop(epoch);
     if (keeps_connection)
@@ -73,7 +73,7 @@ class FaultyComm final : public Comm {
   }
   void abandon(const std::string& reason) override { inner_->abandon(reason); }
   void decline(int epoch, const std::string& reason) override { inner_->decline(epoch, reason); }
-  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, Sum kind,
+  std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
                                       std::string_view what) override {
     return with_fault(
         tensor, [&] { return inner_->all_reduce(group, tensor, kind, what); }, what);
@@ -101,7 +101,7 @@ class FaultyComm final : public Comm {
     return with_fault(
         tensor, [&] { return inner_->receive(peer, tensor, tag, what); }, what);
   }
-  // On a thread of their own: nobody counts them.
+  // Runs on its own thread, so it is not counted.
   std::unique_ptr<Pending> send_ahead(int epoch, int peer, at::Tensor tensor, int tag,
                                       std::string_view what) override {
     return inner_->send_ahead(epoch, peer, tensor, tag, what);
@@ -113,9 +113,9 @@ class FaultyComm final : public Comm {
   const FlightLog& flight_log() const override { return inner_->flight_log(); }
 
   bool keeps_connection = false;
-  std::function<void(int epoch)> on_drop;  // any thread
+  std::function<void(int epoch)> on_drop;  // called on any thread
   int num_operations = 0;
-  std::vector<int> gates;  // the operations that were a step's gate
+  std::vector<int> gates;  // operation numbers of the step gates
 
  private:
   template <typename Start>
@@ -132,7 +132,7 @@ class FaultyComm final : public Comm {
   int rank_, size_;
   const Fault fault_;
   bool has_regrouped_ = false;
-  int num_connects_ = 0;  // since then
+  int num_connects_ = 0;  // since the first membership change
   bool is_counting_ = false;
 };
 

@@ -1,4 +1,4 @@
-// A board in memory.
+// A key-value board in memory.
 #pragma once
 
 #include "run/memory_store.h"

@@ -1,4 +1,4 @@
-// A store in memory.
+// A key-value store in memory.
 #pragma once
 
 #include <map>
@@ -25,7 +25,7 @@ class MemoryStore final : public KeyStore {
     const std::lock_guard lock(mutex_);
     return ++counts_[key];
   }
-  Outcome<void> set_will(const std::string&, const std::string&) override { return {}; }
+  Outcome<void> set_last_will(const std::string&, const std::string&) override { return {}; }
   Outcome<void> clear() override { return {}; }
   std::string own_address() const override { return ""; }
   std::string store_address() const override { return ""; }

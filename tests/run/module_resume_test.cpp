@@ -1,10 +1,10 @@
-// Models made of modules stop and go on like all others.
+// Models of torch modules can be stopped and resumed like all others.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
 #include "base/temporary_folder.h"
-#include "optimus/module.h"
+#include "run/train_modules.h"
 
 namespace optimus {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 ModuleModel small_net() {
   at::manual_seed(3);
   ModuleModel model{.name = "net", .loss = [](const at::Tensor& logits, const at::Tensor& labels) {
-                      return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
+                      return at::cross_entropy_loss(logits, labels, {}, at::Reduction::ReduceOp);
                     }};
   model.add("first", torch::nn::Linear(12, 16));
   model.add("second", torch::nn::Linear(16, 4));
@@ -32,14 +32,14 @@ TrainOptions options_of(const Path& run, std::int64_t steps) {
   return options;
 }
 
-TEST(ModuleResume, LearnsWhatAnUninterruptedRunLearns) {
+TEST(ModuleResume, EqualsUninterruptedRun) {
   const TemporaryFolder folder;
   const ModuleModel whole = small_net(), parts = small_net();
   const TrainResult once = train(whole, kData, options_of(folder.path() / "whole", 12));
   train(parts, kData, options_of(folder.path() / "parts", 5));
   TrainOptions more;
   more.resume = folder.path() / "parts", more.steps = 12;
-  const ModuleModel fresh = small_net();  // what it holds is replaced by the checkpoint
+  const ModuleModel fresh = small_net();  // its values are replaced by the checkpoint
   const TrainResult resumed = train(fresh, kData, more);
   EXPECT_EQ(once.loss, resumed.loss);
   for (std::size_t p = 0; p < whole.parts.size(); ++p)

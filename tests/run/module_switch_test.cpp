@@ -1,4 +1,4 @@
-// Models made of modules change their plan like all others: by a script, and when somebody asks. Ranks are threads.
+// Models of torch modules change their plan like all others: by script and on request. Ranks are threads.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/conv.h>
@@ -12,21 +12,21 @@
 #include "base/json.h"
 #include "base/temporary_folder.h"
 #include "engine/module_block.h"
-#include "optimus/module.h"
 #include "plan/plan_json.h"
 #include "reshard/control.h"
+#include "run/train_modules.h"
 
 namespace optimus::module_switch {
 namespace {
 
-constexpr double kTolerance = 1e-9;  // fp64 leaves nothing but the order of sums
+constexpr double kTolerance = 1e-9;  // in fp64 only the order of summation differs
 constexpr std::int64_t kBatch = 6, kSteps = 24;
 
-// The same values each time it is called.
+// Returns the same values on every call.
 ModuleModel conv_net() {
   at::manual_seed(3);
   ModuleModel model{.name = "conv", .loss = [](const at::Tensor& output, const at::Tensor& targets) {
-                      return at::cross_entropy_loss(output, targets, {}, at::Reduction::Sum);
+                      return at::cross_entropy_loss(output, targets, {}, at::Reduction::ReduceOp);
                     }};
   model.add("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 5, 3).padding(1)));
   model.add("norm", torch::nn::GroupNorm(torch::nn::GroupNormOptions(1, 5)));
@@ -87,7 +87,7 @@ void expect_same_modules(const ModuleModel& a, const ModuleModel& b) {
     }
 }
 
-// A run through all of the plans, four steps with each, beside one device.
+// Runs through all the plans, four steps each, and compares with a single-device run.
 class ModuleSwitch : public testing::Test {
  protected:
   std::string write(const Plan& plan, const std::string& name) {
@@ -123,16 +123,16 @@ class ModuleSwitch : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(ModuleSwitch, AnySequenceOfPlansLearnsWhatOneDeviceLearns) {
+TEST_F(ModuleSwitch, AnySequenceOfPlansEqualsOneDevice) {
   expect_equal_to_one_device({zero(0, 3), zero(1, 2), pipeline(3, 1, Schedule::gpipe), zero(3, 3),
                               pipeline(2, 2, Schedule::one_f_one_b, 1), zero(2, 3, RecomputeMode::full)});
-  // Ranks that come into use and go out of it, and an end on one device.
+  // Ranks that start and stop being used, ending on one device.
   expect_equal_to_one_device({zero(0, 1), pipeline(4, 1, Schedule::one_f_one_b), zero(3, 2),
                               zero(0, 1, RecomputeMode::full), pipeline(2, 1, Schedule::zero_bubble),
                               plan_of({.microbatch = 2})});
 }
 
-TEST_F(ModuleSwitch, GoesOnWithThePlanItWasOn) {
+TEST_F(ModuleSwitch, ResumesOnItsLastPlan) {
   const ModuleModel alone = conv_net(), fresh = conv_net();
   TrainOptions once = options_of(folder_.path() / "once");
   once.shape = LearningRateShape::constant;
@@ -149,7 +149,7 @@ TEST_F(ModuleSwitch, GoesOnWithThePlanItWasOn) {
   EXPECT_EQ(rows_of(folder_.path() / "parts", "metrics.jsonl").back().at("epoch"), 1);
 }
 
-TEST_F(ModuleSwitch, MayBeAskedFor) {
+TEST_F(ModuleSwitch, SwitchesOnRequest) {
   const Path run = folder_.path() / "run";
   TrainOptions options = options_of(run);
   options.plan = write(zero(0, 2), "first.json"), options.steps = 100'000;
@@ -168,7 +168,7 @@ TEST_F(ModuleSwitch, MayBeAskedFor) {
     return "";
   });
   const auto answer_to = [&](const std::optional<Plan>& plan) {
-    return value_or_throw(ask(run, plan_wish(plan), Deadline::after(Seconds(60), "the answer")));
+    return value_or_throw(ask(run, plan_request_json(plan), Deadline::after(Seconds(60), "the answer")));
   };
   for (const Plan& plan : {zero(2, 2), pipeline(2, 1, Schedule::gpipe), zero(3, 2)}) {
     const ControlAnswer answer = answer_to(plan);
@@ -176,7 +176,7 @@ TEST_F(ModuleSwitch, MayBeAskedFor) {
   }
   const ControlAnswer automatic = answer_to(std::nullopt), large = answer_to(zero(0, 3));
   EXPECT_FALSE(automatic.is_done);
-  EXPECT_NE(automatic.text.find("name one with --plan FILE"), std::string::npos) << automatic.text;
+  EXPECT_NE(automatic.text.find("pass a plan with --plan FILE"), std::string::npos) << automatic.text;
   EXPECT_FALSE(large.is_done);
   EXPECT_NE(large.text.find("needs 3 devices, the run has 2"), std::string::npos) << large.text;
   is_over = true;
@@ -184,10 +184,10 @@ TEST_F(ModuleSwitch, MayBeAskedFor) {
   EXPECT_EQ(rows_of(run, "decisions.jsonl").size(), 3U);
 }
 
-TEST_F(ModuleSwitch, RefusesAPlanThatModulesCannotHave) {
+TEST_F(ModuleSwitch, RejectsUnsupportedPlan) {
   TrainOptions options = options_of(folder_.path() / "run");
   UniformPlan shape{.dp = 2};
-  shape.strategy.zero = 3;  // without a forward that runs again
+  shape.strategy.zero = 3;  // needs a forward that runs again, which is not requested
   options.switch_at = "5:" + write(plan_of(shape), "wrong.json");
   EXPECT_NE(message_of([&] { train(conv_net(), kData, options); }).find("recompute"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(options.run / "metrics.jsonl"));

@@ -1,5 +1,5 @@
-// Ranks as threads, one of which is lost at every place of its program in turn: what the others save is, bit for bit, what the
-// undisturbed training had at that step.
+// Ranks are threads, and one of them is lost at every place of its program in turn. The survivors' emergency
+// checkpoint must equal, bit for bit, the undisturbed training's checkpoint of that step.
 #include "run/survivor.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "base/temporary_folder.h"
 #include "comm/thread_comm.h"
-#include "elastic/salvage_host.h"
+#include "elastic/emergency_checkpoint_host.h"
 #include "engine/device.h"
 #include "plan/layouts.h"
 #include "plan/plan_json.h"
@@ -30,13 +30,13 @@ class SurvivorTest : public testing::Test {
  protected:
   struct Layout3d {
     int devices = 3, tp = 1, pp = 1, zero = 0;
-    bool has_buddies = false;  // devices fail often: the planner then wants a second copy
+    bool has_copies = false;  // devices fail often, so the planner chooses redundant copies
   };
   struct Ran {
-    std::string line;               // of the host; "" when all went well
-    int num_operations = 0;         // of rank 0, in all steps but the last
+    std::string line;               // from the host; empty if the run succeeded
+    int num_operations = 0;         // of rank 0, in all steps except the last
     std::vector<int> gates;         // of rank 0
-    std::vector<std::string> ends;  // [rank]: done, killed, or why it failed
+    std::vector<std::string> ends;  // by rank: done, killed, or the error
   };
 
   SurvivorTest() {
@@ -56,9 +56,9 @@ class SurvivorTest : public testing::Test {
     options.run = run, options.devices = layout.devices, options.validation = 0;
     options.layout.tp = Range{layout.tp, layout.tp}, options.layout.pp = Range{layout.pp, layout.pp};
     options.layout.zero = Range{layout.zero, layout.zero};
-    if (layout.has_buddies) options.failures.mtbf = Seconds(60);
-    options.save_every = save_every, options.keep_last = 0, options.patience = Seconds(20);
-    options.is_static = true;  // no plan is chosen for its copies
+    if (layout.has_copies) options.failures.mtbf = Seconds(60);
+    options.save_every = save_every, options.keep_last = 0, options.timeout = Seconds(20);
+    options.is_static = true;  // no plan is chosen for its redundant copies
     return options;
   }
 
@@ -82,20 +82,20 @@ class SurvivorTest : public testing::Test {
         ran.ends[at] = one_rank(run, options, world, board, rank, faults[at], ran);
         is_gone[at] = true;
       });
-    SalvageHost salvage(board, files_,
-                        {.run = folder,
-                         .model = run.settings.model,
-                         .small_files = small_files(run.settings),
-                         .settle = Seconds(0.5)});
+    EmergencyCheckpointHost emergency_checkpoint(board, files_,
+                                                 {.run = folder,
+                                                  .model = run.settings.model,
+                                                  .small_files = small_files(run.settings),
+                                                  .late_grace = Seconds(0.5)});
     bool is_under_way = true;
     while (is_under_way) {
       std::vector<bool> gone(is_gone.begin(), is_gone.end());
-      const bool is_salvaging = salvage.look(gone);
+      const bool is_salvaging = emergency_checkpoint.poll(gone);
       is_under_way = is_salvaging || std::find(gone.begin(), gone.end(), false) != gone.end();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     for (std::thread& rank : ranks) rank.join();
-    ran.line = salvage.finish();
+    ran.line = emergency_checkpoint.finish();
     return ran;
   }
 
@@ -120,7 +120,7 @@ class SurvivorTest : public testing::Test {
     try {
       const Group everybody{Role::world, {}};
       done_or_throw(comm.connect(0, {&everybody, 1}, Deadline::after(Seconds(20), "connecting")));
-      StepAgreement agreement(comm, options.patience);
+      StepAgreement agreement(comm, options.timeout);
       const auto step_ended = [&] {
         if (rank == 0) ran.num_operations = comm.num_operations, ran.gates = comm.gates;
         return false;
@@ -137,7 +137,7 @@ class SurvivorTest : public testing::Test {
     }
   }
 
-  // By name: pieces lie in another order where others have written them.
+  // Compared by name, because other ranks write the pieces in another order.
   static std::map<std::string, std::vector<double>> values(const Checkpoint& checkpoint) {
     std::map<std::string, std::vector<double>> result;
     for (const CheckpointTensor& tensor : checkpoint.manifest().tensors)
@@ -149,8 +149,8 @@ class SurvivorTest : public testing::Test {
     return result;
   }
 
-  // What lies in the run is one checkpoint, that of the undisturbed run; its step.
-  std::int64_t expect_as_undisturbed(const Path& run, const Path& undisturbed) {
+  // Expects exactly one checkpoint in the run, equal to the undisturbed run's. Returns its step.
+  std::int64_t expect_equal_to_undisturbed(const Path& run, const Path& undisturbed) {
     const std::vector<CheckpointEntry> all = list_checkpoints(run);
     EXPECT_EQ(all.size(), 1U);
     if (all.size() != 1) return -1;
@@ -171,18 +171,19 @@ class SurvivorTest : public testing::Test {
   RealFileSystem files_;
 };
 
-TEST_F(SurvivorTest, LostAtAnyOperation) {
-  // Each rank's state has a copy: with tp 2 ranks 0 and 2 hold the same, with pp 2 ranks 0 and 1; of shards the next rank has one.
+TEST_F(SurvivorTest, SavesStateAfterLossAtAnyOperation) {
+  // Each rank's state has a copy: with tp 2 ranks 0 and 2 own the same state, with pp 2 ranks 0 and 1; a
+  // shard has a copy on the next rank.
   for (const Layout3d layout :
-       {Layout3d{3}, Layout3d{4, 2}, Layout3d{.devices = 4, .pp = 2},
-        Layout3d{.zero = 1, .has_buddies = true}, Layout3d{.zero = 3, .has_buddies = true}}) {
+       {Layout3d{3}, Layout3d{4, 2}, Layout3d{.devices = 4, .pp = 2}, Layout3d{.zero = 1, .has_copies = true},
+        Layout3d{.zero = 3, .has_copies = true}}) {
     const std::string name = fmt::format("{}-{}-{}-{}", layout.devices, layout.tp, layout.pp, layout.zero);
     const auto num_ranks = static_cast<std::size_t>(layout.devices);
     const Path undisturbed = folder_ / ("whole-" + name);
     const Ran whole = train(undisturbed, layout, "1", std::vector<Fault>(num_ranks));
     ASSERT_EQ(whole.ends, std::vector<std::string>(num_ranks, "done"));
-    ASSERT_EQ(read_plan(undisturbed / "plan.json").buddy, layout.has_buddies ? 1 : 0);
-    // Saves talk too: these are counted without them.
+    ASSERT_EQ(read_plan(undisturbed / "plan.json").copy_distance, layout.has_copies ? 1 : 0);
+    // Saves communicate too, so the operations are counted in a run without them.
     const Ran counted = train(folder_ / ("counted-" + name), layout, "0", std::vector<Fault>(num_ranks));
     std::set<std::int64_t> steps;
     const int last = counted.gates.back();
@@ -199,11 +200,11 @@ TEST_F(SurvivorTest, LostAtAnyOperation) {
                                  static_cast<int>(kind), ran.line));
         ASSERT_EQ(ran.ends[victim], "killed");
         if (ran.line.empty() || ran.line.find("no checkpoint yet") != std::string::npos) {
-          EXPECT_EQ(num_lines(run / "metrics.jsonl"), 0);  // in the first step: there is nothing to save
+          EXPECT_EQ(num_lines(run / "metrics.jsonl"), 0);  // in the first step: there is nothing to save yet
           continue;
         }
-        const std::int64_t step = expect_as_undisturbed(run, undisturbed);
-        EXPECT_NE(ran.line.find(fmt::format("the other {} saved step {}: optimus train --resume ",
+        const std::int64_t step = expect_equal_to_undisturbed(run, undisturbed);
+        EXPECT_NE(ran.line.find(fmt::format("the other {} ranks saved step {}: optimus train --resume ",
                                             num_ranks - 1, step)),
                   std::string::npos);
         steps.insert(step);
@@ -213,32 +214,32 @@ TEST_F(SurvivorTest, LostAtAnyOperation) {
   }
 }
 
-// Some pass the gate, some fail at it, one is lost behind it: those that failed follow.
-TEST_F(SurvivorTest, TornAtTheGate) {
+// Some ranks pass the gate, some fail at it, and one is lost after it: the ranks that failed catch up.
+TEST_F(SurvivorTest, FailedRanksCatchUpFromGate) {
   const Layout3d layout{4, 2};
   const Path undisturbed = folder_ / "whole";
   train(undisturbed, layout, "1", std::vector<Fault>(4));
   const Ran whole = train(folder_ / "counted", layout, "0", std::vector<Fault>(4));
   for (std::size_t step = 0; step < 3; ++step) {
     const Path run = folder_ / fmt::format("run-{}", step);
-    // Gates are the same operation at all ranks of this plan, whose programs are alike.
+    // Gates have the same operation number on all ranks of this plan, whose step programs are alike.
     const Fault fails{Fault::Kind::fails, whole.gates[step]},
         dies{Fault::Kind::dies_after, whole.gates[step]};
     const Ran ran = train(run, layout, "0", {fails, {}, dies, fails});
     SCOPED_TRACE(ran.line);
     EXPECT_EQ(ran.ends[2], "killed");
-    EXPECT_EQ(expect_as_undisturbed(run, undisturbed), static_cast<std::int64_t>(step) + 1);
+    EXPECT_EQ(expect_equal_to_undisturbed(run, undisturbed), static_cast<std::int64_t>(step) + 1);
   }
-  // Nobody else has passed it: then nothing of the step has happened.
+  // No other rank has passed the gate, so nothing of the step has happened.
   const Fault fails{Fault::Kind::fails, whole.gates[2]}, dies{Fault::Kind::dies_after, whole.gates[2]};
   const Ran ran = train(folder_ / "nobody", layout, "0", {fails, fails, dies, fails});
-  EXPECT_EQ(expect_as_undisturbed(folder_ / "nobody", undisturbed), 2) << ran.line;
+  EXPECT_EQ(expect_equal_to_undisturbed(folder_ / "nobody", undisturbed), 2) << ran.line;
 }
 
-// The copy of a shard follows from the gate as its device would have.
-TEST_F(SurvivorTest, CopiesFollowFromTheGate) {
+// The redundant copy of a shard is updated from the gate as its device would have done.
+TEST_F(SurvivorTest, CopiesCatchUpFromGate) {
   for (const int zero : {1, 2, 3}) {
-    const Layout3d layout{.zero = zero, .has_buddies = true};
+    const Layout3d layout{.zero = zero, .has_copies = true};
     const Path undisturbed = folder_ / fmt::format("whole-{}", zero);
     train(undisturbed, layout, "1", std::vector<Fault>(3));
     const Ran whole = train(folder_ / fmt::format("counted-{}", zero), layout, "0", std::vector<Fault>(3));
@@ -247,20 +248,20 @@ TEST_F(SurvivorTest, CopiesFollowFromTheGate) {
     const Ran ran = train(run, layout, "0", {fails, dies, {}});
     SCOPED_TRACE(ran.line);
     EXPECT_EQ(ran.ends[1], "killed");
-    EXPECT_EQ(expect_as_undisturbed(run, undisturbed), 2);
+    EXPECT_EQ(expect_equal_to_undisturbed(run, undisturbed), 2);
   }
 }
 
-// Losing a device and the one that has its copy is losing state.
-TEST_F(SurvivorTest, BothCopiesAreLost) {
-  const Layout3d layout{.zero = 3, .has_buddies = true};
+// Losing a device together with the one that has its copy loses state.
+TEST_F(SurvivorTest, ReportsLossOfBothCopies) {
+  const Layout3d layout{.zero = 3, .has_copies = true};
   const Ran whole = train(folder_ / "whole", layout, "0", std::vector<Fault>(3));
   const Fault dies{Fault::Kind::dies_after, whole.gates[1]};
   const Ran ran = train(folder_ / "run", layout, "0", {{}, dies, dies});
   EXPECT_NE(ran.line.find("; lost with the ranks: embedding.words.weight ["), std::string::npos) << ran.line;
 }
 
-TEST_F(SurvivorTest, WhatNobodyElseHoldsIsNamed) {
+TEST_F(SurvivorTest, NamesStateWithoutCopy) {
   const Layout3d layout{.devices = 3, .zero = 3};
   const Path run = folder_ / "run";
   const Ran whole = train(folder_ / "whole", layout, "1", std::vector<Fault>(3));
@@ -268,12 +269,13 @@ TEST_F(SurvivorTest, WhatNobodyElseHoldsIsNamed) {
   faults[1] = {Fault::Kind::dies_after, whole.gates[2]};
   const Ran ran = train(run, layout, "1", faults);
   EXPECT_NE(ran.line.find("; lost with the ranks: embedding.words.weight ["), std::string::npos) << ran.line;
-  EXPECT_NE(ran.line.find(" more; the last whole checkpoint is of step "), std::string::npos) << ran.line;
+  EXPECT_NE(ran.line.find(" more; the last complete checkpoint is from step "), std::string::npos)
+      << ran.line;
   for (const CheckpointEntry& entry : list_checkpoints(run)) EXPECT_TRUE(entry.is_whole);
 }
 
-// One that fails by itself still has its state.
-TEST_F(SurvivorTest, AllSaveWhenNobodyIsLost) {
+// A rank that fails on its own still has its state.
+TEST_F(SurvivorTest, AllRanksSaveIfNoneIsLost) {
   const Layout3d layout{.devices = 3, .zero = 3};
   const Path undisturbed = folder_ / "whole";
   train(undisturbed, layout, "1", std::vector<Fault>(3));
@@ -281,8 +283,8 @@ TEST_F(SurvivorTest, AllSaveWhenNobodyIsLost) {
   std::vector<Fault> faults(3);
   faults[1] = {Fault::Kind::fails, whole.gates[2] - 2};
   const Ran ran = train(folder_ / "run", layout, "0", faults);
-  EXPECT_NE(ran.line.find("; all 3 saved step 2: "), std::string::npos) << ran.line;
-  EXPECT_EQ(expect_as_undisturbed(folder_ / "run", undisturbed), 2);
+  EXPECT_NE(ran.line.find("; all 3 ranks saved step 2: "), std::string::npos) << ran.line;
+  EXPECT_EQ(expect_equal_to_undisturbed(folder_ / "run", undisturbed), 2);
 }
 
 }  // namespace

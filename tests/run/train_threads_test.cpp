@@ -1,4 +1,5 @@
-// train() in a program, with ranks as threads: several devices learn what one does, and a rank that fails ends all.
+// train() called from a program, with ranks as threads: several devices learn the same as one, and a failing
+// rank ends all.
 #include "run/train_threads.h"
 
 #include <ATen/ATen.h>
@@ -8,18 +9,18 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/temporary_folder.h"
-#include "optimus/module.h"
+#include "run/train_modules.h"
 
 namespace optimus {
 namespace {
 
-// fp64 leaves nothing but the order of sums: as in tests/engine/parallel_test.cpp.
+// In fp64 only the order of summation differs, as in tests/engine/parallel_test.cpp.
 constexpr double kTolerance = 1e-9;
 
 ModuleModel small_net() {
   at::manual_seed(3);
   ModuleModel model{.name = "net", .loss = [](const at::Tensor& logits, const at::Tensor& labels) {
-                      return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
+                      return at::cross_entropy_loss(logits, labels, {}, at::Reduction::ReduceOp);
                     }};
   model.add("first", torch::nn::Linear(torch::nn::LinearOptions(12, 16)));
   model.parts.push_back({.name = "bend", .forward = [](const at::Tensor& x) { return at::tanh(x); }});
@@ -46,11 +47,11 @@ TrainOptions options_of(const Path& run, int devices, int zero) {
 
 std::size_t num_listed(const Path& run) { return read_json(run / "workers.json").at("workers").size(); }
 
-TEST(TrainThreads, ModulesOnSeveralRanksLearnWhatOneLearns) {
+TEST(TrainThreads, ModulesOnSeveralRanksEqualOneRank) {
   const TemporaryFolder folder;
   const ModuleModel alone = small_net();
   const TrainResult one = train(alone, {40, sample}, options_of(folder.path() / "one", 1, 0));
-  for (const int zero : {0, 2, 3, -1}) {  // -1: three stages of a pipeline
+  for (const int zero : {0, 2, 3, -1}) {  // -1: a pipeline of three stages
     const Path run = folder.path() / fmt::format("zero-{}", zero);
     const ModuleModel model = small_net();
     TrainOptions options = options_of(run, 3, std::max(zero, 0));
@@ -68,7 +69,7 @@ TEST(TrainThreads, ModulesOnSeveralRanksLearnWhatOneLearns) {
   }
 }
 
-TEST(TrainThreads, RanksAreListedWhileTheyTrain) {
+TEST(TrainThreads, ListsRanksDuringTraining) {
   const TemporaryFolder folder;
   const Path run = folder.path() / "run";
   std::atomic<std::size_t> most = 0;
@@ -81,7 +82,7 @@ TEST(TrainThreads, RanksAreListedWhileTheyTrain) {
   EXPECT_EQ(most, 2U);
 }
 
-TEST(TrainThreads, ARankThatFailsEndsAll) {
+TEST(TrainThreads, FailingRankEndsAll) {
   const TemporaryFolder folder;
   const ModuleData data{40, [](std::int64_t number) {
                           if (number == 23) throw UserError("sample 23 is damaged");
@@ -96,7 +97,7 @@ TEST(TrainThreads, ARankThatFailsEndsAll) {
   EXPECT_EQ(num_listed(folder.path() / "run"), 0U);
 }
 
-TEST(TrainThreads, RefusesWhatModulesCannot) {
+TEST(TrainThreads, RejectsUnsupportedModuleLayouts) {
   const TemporaryFolder folder;
   const auto refuses = [&](const ModuleModel& model, const TrainOptions& options, const std::string& says) {
     try {
@@ -117,7 +118,7 @@ TEST(TrainThreads, RefusesWhatModulesCannot) {
   refuses(model, options_of(folder.path() / "run", 2, 0), "part first has a module and no way to copy it");
 }
 
-TEST(TrainThreads, TextOnSeveralRanksLearnsWhatOneLearns) {
+TEST(TrainThreads, TextOnSeveralRanksEqualsOneRank) {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 400; ++i) text += fmt::format("line {} of the text, {}\n", i, i * 7 % 31);

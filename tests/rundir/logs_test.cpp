@@ -15,7 +15,7 @@ std::string stamped(std::int64_t micros, const std::string& line) {
 
 constexpr std::int64_t kSecond = 1'000'000;
 
-TEST(Logs, LinesWithoutATimeFollowTheOneBefore) {
+TEST(Logs, LinesWithoutTimeBelongToPreviousLine) {
   const std::vector<LogLine> lines =
       parse_log("a library speaks\n" + stamped(5, "first") + "more of it\n" + stamped(9, "second"), 3);
   EXPECT_EQ(lines, (std::vector<LogLine>{
@@ -45,11 +45,11 @@ TEST(Logs, AreMergedAroundTheFailure) {
   EXPECT_EQ(texts({}).size(), 6U);
   EXPECT_THROW(texts({.rank = 2}), UserError);
   EXPECT_THROW(read_logs(folder / "nothing", {}), UserError);
-  note_failure(folder / "run", "now");
+  log_failure(folder / "run", "now");
   EXPECT_EQ(texts({.around = Seconds(60)}), std::vector<std::string>{"failed: now"});
 }
 
-TEST(Logs, OfALongFileTheEndIsRead) {
+TEST(Logs, ReadsOnlyEndOfLongFiles) {
   const TemporaryFolder folder;
   std::string content;
   for (int i = 0; i < 1000; ++i) content += stamped(i * kSecond, fmt::format("line {}", i));
@@ -61,7 +61,7 @@ TEST(Logs, OfALongFileTheEndIsRead) {
   EXPECT_EQ(lines.front().text, fmt::format("line {}", 1000 - lines.size()));
 }
 
-TEST(Logs, AnyLinesKeepTheirOrderInTheirFile) {
+TEST(Logs, MergingKeepsOrderWithinFiles) {
   EXPECT_TRUE(rc::check([] {
     std::vector<std::vector<LogLine>> files;
     for (int rank = 0; rank < 3; ++rank) {

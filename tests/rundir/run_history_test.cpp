@@ -1,4 +1,4 @@
-// The history as trainings use it: a run's folder is read at its end, and nothing that is wrong with a file does harm.
+// The history as trainings use it: a run's folder is read at its end, and an invalid file does no harm.
 #include "rundir/run_history.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "model/presets.h"
 #include "model/tensors.h"
 #include "observe/metrics.h"
-#include "trials/imagine.h"
+#include "trials/simulated_run.h"
 
 namespace optimus {
 namespace {
@@ -32,10 +32,11 @@ class RunHistory : public testing::Test {
     history_ = (folder_.path() / "sub" / "history.json").string();
   }
 
-  // Forty steps of a second each on devices that take 1.4 of the predicted time; of an earlier plan, which does not count, ten more.
+  // Forty steps of a second each on devices that take 1.4 times the predicted time, and ten steps of an
+  // earlier plan, which do not count.
   void write_run() {
     std::ofstream metrics(folder_.path() / "metrics.jsonl"), seen(folder_.path() / "observations.jsonl");
-    ImaginedRun run(plan_, model_, standard_cluster("h100x2"), Noise{}, 3);
+    SimulatedRun run(plan_, model_, standard_cluster("h100x2"), Noise{}, 3);
     run.set({{Cause::device, 0, 1.4}, {Cause::device, 1, 1.4}});
     for (int step = 1; step <= 50; ++step) {
       StepMetrics one;
@@ -49,8 +50,8 @@ class RunHistory : public testing::Test {
     seen << "{\"cut off";
   }
 
-  bool remember_it(std::int64_t now = 1000) {
-    return remember_run(history_, {folder_.path(), plan_, model_, "h100", now}, lines_);
+  bool record_it(std::int64_t now = 1000) {
+    return record_run(history_, {folder_.path(), plan_, model_, "h100", now}, lines_);
   }
 
   const ModelSpec model_ = *find_preset("gpt2");
@@ -60,12 +61,12 @@ class RunHistory : public testing::Test {
   Lines lines_;
 };
 
-TEST_F(RunHistory, ARunIsRememberedFromItsRecords) {
+TEST_F(RunHistory, RecordsRunFromItsFolder) {
   write_run();
-  EXPECT_TRUE(known_history(history_, lines_).runs.empty());
-  EXPECT_TRUE(remember_it(1000));
-  EXPECT_TRUE(remember_it(2000));
-  const History known = known_history(history_, lines_);
+  EXPECT_TRUE(load_history(history_, lines_).runs.empty());
+  EXPECT_TRUE(record_it(1000));
+  EXPECT_TRUE(record_it(2000));
+  const History known = load_history(history_, lines_);
   ASSERT_EQ(known.runs.size(), 2u);
   const PastRun& run = known.runs.front();
   EXPECT_EQ(run.when, 1000);
@@ -74,18 +75,18 @@ TEST_F(RunHistory, ARunIsRememberedFromItsRecords) {
   EXPECT_DOUBLE_EQ(run.step_seconds, 1);
   EXPECT_EQ(run.strategy.dp, 2);
   const double factor = factor_of(residuals(known), ResidualKind::layers, "h100");
-  EXPECT_GT(factor, 1.25);  // two runs, pulled to 1 by a tenth
+  EXPECT_GT(factor, 1.25);  // two runs, shrunk towards 1 by a tenth
   EXPECT_LT(factor, 1.45);
   EXPECT_TRUE(lines_.all.empty()) << lines_.all.front();
 }
 
-TEST_F(RunHistory, WhatIsNotOursIsNeitherReadNorWrittenOver) {
+TEST_F(RunHistory, DoesNotReadOrOverwriteForeignFiles) {
   write_run();
   std::filesystem::create_directories(Path(history_).parent_path());
   const std::string foreign = "{\"format\": \"something else\"}";
   std::ofstream(history_) << foreign;
-  EXPECT_TRUE(known_history(history_, lines_).runs.empty());
-  EXPECT_FALSE(remember_it());
+  EXPECT_TRUE(load_history(history_, lines_).runs.empty());
+  EXPECT_FALSE(record_it());
   ASSERT_EQ(lines_.all.size(), 2u);
   for (const std::string& line : lines_.all) {
     EXPECT_NE(line.find("history.json"), std::string::npos) << line;
@@ -94,14 +95,14 @@ TEST_F(RunHistory, WhatIsNotOursIsNeitherReadNorWrittenOver) {
   EXPECT_EQ(value_or_throw(read_file(history_)), foreign);
 }
 
-TEST_F(RunHistory, RunsWithoutRecordsAndNoneSayNothing) {
-  EXPECT_FALSE(remember_it());  // no metrics: one line
+TEST_F(RunHistory, IgnoresRunsWithoutRecords) {
+  EXPECT_FALSE(record_it());  // no metrics: one line
   EXPECT_EQ(lines_.all.size(), 1u);
   write_run();
   history_ = "none";
-  EXPECT_FALSE(remember_it());
+  EXPECT_FALSE(record_it());
   EXPECT_FALSE(std::filesystem::exists("none"));
-  EXPECT_TRUE(known_history("none", lines_).runs.empty());
+  EXPECT_TRUE(load_history("none", lines_).runs.empty());
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-// Programs of models that are rows of custom blocks.
+// Programs of models that consist of custom blocks.
 #include <gtest/gtest.h>
 
 #include "model/custom_model.h"
 #include "plan/layouts.h"
 #include "plan/validate.h"
+#include "schedule/activation_buffer.h"
 #include "schedule/execute.h"
-#include "schedule/slab.h"
 
 namespace optimus {
 namespace {
@@ -25,7 +25,7 @@ Plan plan_of(UniformPlan shape) {
 
 using Texts = std::vector<std::string>;
 
-TEST(CustomProgram, GradientsComeTogetherAndTheLossRunsOnce) {
+TEST(CustomProgram, ComputesGradientsTogetherAndLossOnce) {
   EXPECT_EQ(computes(compile(plan_of({.microbatch = 4, .batch = 4}), custom_model(), 0)),
             (Texts{"forward 0", "forward 1", "forward 2", "backward_input 2", "backward_weight 2",
                    "backward_input 1", "backward_weight 1", "backward_weight 0"}));
@@ -36,18 +36,19 @@ TEST(CustomProgram, GradientsComeTogetherAndTheLossRunsOnce) {
              "backward_input 1", "backward_weight 1", "recompute 0", "backward_weight 0"}));
 }
 
-// Four samples. All graphs live when the last block's forward runs; with recompute one at a time does.
-TEST(CustomProgram, AutogradsMemoryIsOutsideTheArena) {
-  const Arena kept = plan_arena(compile(plan_of({.microbatch = 4, .batch = 4}), custom_model(), 0));
-  EXPECT_EQ(kept.outside.value, 4 * (1024 + 2048 + 512) + 1024);
+// Four samples. All graphs are live when the forward of the last block runs; with recompute only one at a
+// time.
+TEST(CustomProgram, AutogradMemoryIsOutsideArena) {
+  const Arena saved = plan_arena(compile(plan_of({.microbatch = 4, .batch = 4}), custom_model(), 0));
+  EXPECT_EQ(saved.outside.value, 4 * (1024 + 2048 + 512) + 1024);
   const Arena again = plan_arena(
       compile(plan_of({.strategy = {.recompute = RecomputeMode::full}, .microbatch = 4, .batch = 4}),
               custom_model(), 0));
   EXPECT_EQ(again.outside.value, 4 * (2048 + 256));
-  EXPECT_LT(kept.bytes.value, 4 * 4 * (30 + 40 + 20 + 40 + 20) + 5 * kAlignment);
+  EXPECT_LT(saved.bytes.value, 4 * 4 * (30 + 40 + 20 + 40 + 20) + 5 * kAlignment);
 }
 
-TEST(CustomProgram, RunsUnderEveryScheduleOnStagesAndReplicas) {
+TEST(CustomProgram, RunsUnderEverySchedule) {
   const ModelSpec model = custom_model();
   for (const Schedule schedule :
        {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zero_bubble, Schedule::pipedream})
@@ -60,7 +61,7 @@ TEST(CustomProgram, RunsUnderEveryScheduleOnStagesAndReplicas) {
                                    .microbatch = 2,
                                    .batch = 12,
                                    .schedule = schedule});
-        ASSERT_EQ(problem_in(plan, model), std::nullopt) << text(schedule);
+        ASSERT_EQ(find_problem(plan, model), std::nullopt) << text(schedule);
         const std::vector<Program> programs = compile_all(plan, model);
         const Outcome<Timeline> done =
             execute(programs, [](const Program&, const Instruction&) { return 1; });
@@ -69,7 +70,8 @@ TEST(CustomProgram, RunsUnderEveryScheduleOnStagesAndReplicas) {
         for (const Program& program : programs)
           for (const Instruction& next : program.instructions) {
             gradients += next.op == Op::backward_weight;
-            // Between blocks 0 | 1 go 40 elements of each of a replica's two samples, between 1 | 2 twenty.
+            // Between blocks 0 and 1, 40 elements of each of a replica's two samples are sent; between blocks
+            // 1 and 2, 20 elements.
             if (next.op != Op::send) continue;
             EXPECT_TRUE(next.bytes == 2 * 4 * 40 || next.bytes == 2 * 4 * 20) << next.bytes;
           }
@@ -77,9 +79,9 @@ TEST(CustomProgram, RunsUnderEveryScheduleOnStagesAndReplicas) {
       }
 }
 
-TEST(CustomProgram, WhatCannotBeCutIsRefused) {
+TEST(CustomProgram, RefusesUnsupportedSplits) {
   const ModelSpec model = custom_model();
-  const auto problem = [&](UniformPlan shape) { return problem_in(plan_of(shape), model).value_or(""); };
+  const auto problem = [&](UniformPlan shape) { return find_problem(plan_of(shape), model).value_or(""); };
   EXPECT_EQ(problem({.batch = 2}), "");
   EXPECT_NE(problem({.strategy = {.tp = 2}, .batch = 2}).find("tp 2"), std::string::npos);
   EXPECT_NE(problem({.strategy = {.cp = 2}, .batch = 2, .sequence_length = 2}).find("use 1"),

@@ -1,6 +1,7 @@
-// Whoever runs programs on one thread each, in the order of their lists (program.h), gets to the end: begins what is not a
-// compute without waiting, and ends it before something that waits for it, before the next on its lane, or last of all. A
-// message or collective has ended when all its partners have begun it: nothing is sent ahead.
+// An executor that runs each program on one thread in list order (program.h) terminates. It starts
+// instructions other than computes without waiting, and completes each before an instruction that waits for
+// it, before the next instruction on its lane, or at the end. A message or collective completes when all its
+// partners have started it: nothing is sent in advance.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -14,17 +15,17 @@
 namespace optimus {
 namespace {
 
-// Counts partners that have begun.
+// Counts the partners that have started.
 class Meetings {
  public:
   explicit Meetings(std::size_t num_devices) : num_devices_(num_devices) {}
 
-  // Which meeting the instruction is: the k-th of its kind.
+  // Identifies the message or collective of an instruction: the k-th of its kind.
   using Key = std::tuple<int, int, int, std::vector<int>, int>;
   Key key_of(const Program& program, const Instruction& at) {
-    const bool sends = at.op == Op::send || at.op == Op::send_buddy;
+    const bool sends = at.op == Op::send || at.op == Op::send_copy;
     if (at.peer >= 0) {
-      const int kind = at.op == Op::send_buddy || at.op == Op::receive_buddy ? 2 : at.is_backward ? 1 : 0;
+      const int kind = at.op == Op::send_copy || at.op == Op::receive_copy ? 2 : at.is_backward ? 1 : 0;
       const int from = sends ? program.device : at.peer, to = sends ? at.peer : program.device;
       return {from, to, kind, {}, counts_[{program.device, from, to, kind, {}}]++};
     }
@@ -52,7 +53,7 @@ struct Walker {
   std::map<Lane, int> last_on_lane{};
 };
 
-// One step of one device; false when it can only wait.
+// Executes one instruction of one device; false if the device is blocked.
 bool advance(Walker& walker, Meetings& meetings) {
   const Program& program = *walker.program;
   const Instruction& at = program.instructions[walker.next];
@@ -79,7 +80,7 @@ bool advance(Walker& walker, Meetings& meetings) {
   return true;
 }
 
-TEST(ListOrder, ProgramsOfAnyPlanEnd) {
+TEST(ListOrder, ProgramsOfAnyPlanTerminate) {
   EXPECT_TRUE(holds("programs in list order", 100, [] {
     auto [model, plan] = random_case();
     if (random_plan::pick(0, 1) == 1 && !is_asynchronous(plan.schedule) && !model.is_mixture())
@@ -95,7 +96,7 @@ TEST(ListOrder, ProgramsOfAnyPlanEnd) {
     }
     for (const Walker& walker : walkers)
       if (walker.next < walker.program->instructions.size())
-        RC_FAIL(fmt::format("device {} waits for ever at instruction {} of\n{}", walker.program->device,
+        RC_FAIL(fmt::format("device {} waits forever at instruction {} of\n{}", walker.program->device,
                             walker.next, text(*walker.program)));
   }));
 }

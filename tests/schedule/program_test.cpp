@@ -1,5 +1,5 @@
-// Programs of random plans: they end under any timing, in an order that respects what depends on what, and do all the
-// work exactly once.
+// Programs of random plans: they terminate under any timing, respect all dependencies, and do all work
+// exactly once.
 #include "schedule/program.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace optimus {
 namespace {
 
-// Durations by a keyed random number, some instructions taking none, some a hundred times as long.
+// Durations from a keyed random number: some instructions take no time, some a hundred times the usual.
 DurationOf random_durations(std::uint64_t seed) {
   return [seed](const Program& program, const Instruction& at) {
     const auto index = static_cast<std::uint64_t>(&at - program.instructions.data());
@@ -27,14 +27,14 @@ DurationOf random_durations(std::uint64_t seed) {
   };
 }
 
-TEST(Program, EndsUnderAnyTimingAndInOrder) {
+TEST(Program, TerminatesInOrderUnderAnyTiming) {
   EXPECT_TRUE(holds("programs", 60, [] {
     const auto [model, plan] = random_case();
     const std::vector<Program> programs = compile_all(plan, model);
     const auto timeline = execute(programs, random_durations(*rc::gen::arbitrary<std::uint64_t>()));
     if (!timeline) RC_FAIL(timeline.error().why);
 
-    // When each device finished block b of micro-batch m forward, and when it started it.
+    // When each device started and finished the forward of block b for micro-batch m.
     using Key = std::tuple<int, int, int>;  // pipeline, micro-batch, block
     std::map<Key, std::map<int, Timeline::Time>> forward, backward;
     double last_backward = 0, first_update = 1e300;
@@ -44,7 +44,7 @@ TEST(Program, EndsUnderAnyTimingAndInOrder) {
         const Timeline::Time time = timeline->times[p][i];
         for (const int wait : programs[p].waits(at))
           RC_ASSERT(timeline->times[p][static_cast<std::size_t>(wait)].end <= time.start);
-        const Key key{programs[p].seat.pipeline, at.microbatch, at.block};
+        const Key key{programs[p].location.pipeline, at.microbatch, at.block};
         const auto note = [&](auto& map) {
           const auto [found, is_new] = map[key].try_emplace(programs[p].device, time);
           found->second.start = std::min(found->second.start, time.start),
@@ -55,17 +55,18 @@ TEST(Program, EndsUnderAnyTimingAndInOrder) {
         if (at.op == Op::backward_weight) last_backward = std::max(last_backward, time.end);
         if (at.op == Op::optimizer) first_update = std::min(first_update, time.start);
       }
-    // A device starts a block after every device that holds a part of its input has finished the block before.
-    const auto side = [&](const Seat& seat, const Stage& stage, int block) {
-      (void)seat;
+    // A device starts a block after every device that has a part of its input has finished the preceding
+    // block.
+    const auto side = [&](const PlanLocation& location, const Stage& stage, int block) {
+      (void)location;
       return Side{static_cast<int>(stage.devices.size()), strategy_of(stage, block)};
     };
     for (const Program& program : programs) {
-      const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(program.seat.pipeline)];
-      const Stage& stage = pipeline.stages[static_cast<std::size_t>(program.seat.stage)];
+      const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(program.location.pipeline)];
+      const Stage& stage = pipeline.stages[static_cast<std::size_t>(program.location.stage)];
       for (const auto& [key, devices] : forward) {
         const auto [p, m, block] = key;
-        if (p != program.seat.pipeline || block == 0 || !devices.contains(program.device)) continue;
+        if (p != program.location.pipeline || block == 0 || !devices.contains(program.device)) continue;
         for (const Stage& before : pipeline.stages) {
           const bool holds_it = std::any_of(
               before.chunks.begin(), before.chunks.end(),
@@ -73,8 +74,8 @@ TEST(Program, EndsUnderAnyTimingAndInOrder) {
           if (!holds_it) continue;
           const int sequences = pipeline.microbatches[static_cast<std::size_t>(m)];
           for (const Route& route :
-               routes_in(side(program.seat, before, block - 1), side(program.seat, stage, block),
-                         program.seat.index, sequences, plan.sequence_length, model.hidden)) {
+               routes_in(side(program.location, before, block - 1), side(program.location, stage, block),
+                         program.location.index, sequences, plan.sequence_length, model.hidden)) {
             const int peer = before.devices[static_cast<std::size_t>(route.peer)];
             RC_ASSERT(forward.at({p, m, block - 1}).at(peer).end <= devices.at(program.device).start);
             if (block - 1 > 0)
@@ -88,18 +89,18 @@ TEST(Program, EndsUnderAnyTimingAndInOrder) {
   }));
 }
 
-TEST(Program, DoesEveryPieceOfWorkOnce) {
+TEST(Program, DoesAllWorkOnce) {
   EXPECT_TRUE(holds("work", 60, [] {
     const auto [model, plan] = random_case();
     for (const Program& program : compile_all(plan, model)) {
-      const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(program.seat.pipeline)];
-      const Stage& stage = pipeline.stages[static_cast<std::size_t>(program.seat.stage)];
+      const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(program.location.pipeline)];
+      const Stage& stage = pipeline.stages[static_cast<std::size_t>(program.location.stage)];
       std::map<std::tuple<Op, int, int, Part, int>, int> count;
       for (const Instruction& at : program.instructions)
         if (at.lane == Lane::compute && at.op != Op::optimizer)
-          ++count[{at.op, at.microbatch, at.block, at.part, at.hop}];
-      const auto once = [&](Op op, int m, int block, Part part, int hop = -1) {
-        const std::tuple key{op, m, block, part, hop};
+          ++count[{at.op, at.microbatch, at.block, at.part, at.ring_step}];
+      const auto once = [&](Op op, int m, int block, Part part, int ring_step = -1) {
+        const std::tuple key{op, m, block, part, ring_step};
         RC_ASSERT(count[key] == 1);
         count.erase(key);
       };
@@ -126,7 +127,8 @@ TEST(Program, DoesEveryPieceOfWorkOnce) {
               } else {
                 second_half(op, m, block);
                 once(op, m, block, Part::attention_input), once(op, m, block, Part::attention_output);
-                for (int hop = 0; hop < s.cp; ++hop) once(op, m, block, Part::attention_hop, hop);
+                for (int ring_step = 0; ring_step < s.cp; ++ring_step)
+                  once(op, m, block, Part::attention_ring_step, ring_step);
               }
             }
             if (is_layer)
@@ -140,15 +142,15 @@ TEST(Program, DoesEveryPieceOfWorkOnce) {
   }));
 }
 
-TEST(Program, MessagesCarryEachActivationOnceAcrossStages) {
+TEST(Program, SendsEachActivationOnceBetweenStages) {
   EXPECT_TRUE(holds("messages", 60, [] {
     const auto [model, plan] = random_case();
-    // (pipeline, stage that sends, micro-batch, chunk, gradient?) -> bytes
+    // (pipeline, sending stage, micro-batch, chunk, is gradient) -> bytes
     std::map<std::tuple<int, int, int, int, bool>, std::int64_t> sent;
     std::int64_t received = 0, total = 0;
     for (const Program& program : compile_all(plan, model)) {
-      const Stage& own = plan.pipelines[static_cast<std::size_t>(program.seat.pipeline)]
-                             .stages[static_cast<std::size_t>(program.seat.stage)];
+      const Stage& own = plan.pipelines[static_cast<std::size_t>(program.location.pipeline)]
+                             .stages[static_cast<std::size_t>(program.location.stage)];
       const auto is_inside = [&](int peer) {
         return std::find(own.devices.begin(), own.devices.end(), peer) != own.devices.end();
       };
@@ -157,8 +159,8 @@ TEST(Program, MessagesCarryEachActivationOnceAcrossStages) {
         if (at.op != Op::send) continue;
         total += at.bytes;
         if (!is_inside(at.peer))
-          sent[{program.seat.pipeline, program.seat.stage, at.microbatch, at.chunk, at.is_backward}] +=
-              at.bytes;
+          sent[{program.location.pipeline, program.location.stage, at.microbatch, at.chunk,
+                at.is_backward}] += at.bytes;
       }
     }
     RC_ASSERT(total == received);
@@ -170,25 +172,27 @@ TEST(Program, MessagesCarryEachActivationOnceAcrossStages) {
   }));
 }
 
-TEST(Program, KeepsAsManyMicrobatchesAsTheFormulaSays) {
+TEST(Program, SavedMicrobatchesMatchFormula) {
   EXPECT_TRUE(holds("kept", 60, [] {
     const auto [model, plan] = random_case();
     for (const Program& program : compile_all(plan, model)) {
-      const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(program.seat.pipeline)];
-      const StagePosition at{program.seat.stage, static_cast<int>(pipeline.stages.size()),
+      const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(program.location.pipeline)];
+      const StagePosition at{program.location.stage, static_cast<int>(pipeline.stages.size()),
                              static_cast<int>(pipeline.microbatches.size()),
                              static_cast<int>(pipeline.stages.front().chunks.size())};
-      // A head's weight gradient is never deferred: a stage of nothing else keeps as few as 1F1B.
-      const Stage& stage = pipeline.stages[static_cast<std::size_t>(program.seat.stage)];
+      // The weight gradient of a head is never deferred: a stage with only the head saves as few
+      // micro-batches as 1F1B.
+      const Stage& stage = pipeline.stages[static_cast<std::size_t>(program.location.stage)];
       const bool is_head_only =
           plan.schedule == Schedule::zero_bubble && stage.chunks.front().first() == plan.num_blocks - 1;
-      RC_ASSERT(most_kept(program) == most_kept(is_head_only ? Schedule::one_f_one_b : plan.schedule, at));
+      RC_ASSERT(max_saved_microbatches(program) ==
+                max_saved_microbatches(is_head_only ? Schedule::one_f_one_b : plan.schedule, at));
     }
   }));
 }
 
-TEST(Program, TakesAsLongAsItsScheduleUnderUnitTimes) {
-  // Equal blocks, no cost of communication: the programs' length is the picture's.
+TEST(Program, DurationMatchesScheduleUnderUnitTimes) {
+  // With equal blocks and free communication, the length of the programs equals the length of the drawing.
   for (const Schedule schedule :
        {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zero_bubble})
     for (const int pp : {1, 2, 4})
@@ -197,10 +201,11 @@ TEST(Program, TakesAsLongAsItsScheduleUnderUnitTimes) {
         const ModelSpec model = small_model(pp * chunks * 2, false);
         Plan plan = uniform_plan(
             model, {.pp = pp, .chunks = chunks, .batch = m, .sequence_length = 8, .schedule = schedule});
-        ASSERT_EQ(problem_in(plan, model), std::nullopt);
+        ASSERT_EQ(find_problem(plan, model), std::nullopt);
         const auto timeline = execute(compile_all(plan, model), [&](const Program&, const Instruction& at) {
-          // Only layers take time: two layers a chunk, two parts each, a quarter of a unit. An undivided backward takes
-          // its two units with the input gradient; otherwise its last weight gradient would overlap with the next stage.
+          // Only layers take time: two layers per chunk, two parts each, a quarter of a unit per part. An
+          // undivided backward takes its two units in the input gradient; otherwise its last weight gradient
+          // would overlap with the next stage.
           const bool is_layer = at.block > 0 && at.block < plan.num_blocks - 1;
           if (!is_layer || at.lane != Lane::compute || at.op == Op::optimizer) return 0.0;
           if (schedule == Schedule::zero_bubble) return 0.25;
@@ -212,29 +217,29 @@ TEST(Program, TakesAsLongAsItsScheduleUnderUnitTimes) {
       }
 }
 
-TEST(Program, MemoryOfOneDeviceIsWhatItHolds) {
+TEST(Program, MemoryOfSingleDeviceIsExact) {
   const ModelSpec model = small_model(3, true);
   const Plan plan = uniform_plan(model, {.batch = 4, .sequence_length = 8});
   const MemoryUse memory = memory_use(compile(plan, model, 0));
   EXPECT_EQ(memory.weights.value, 2 * num_parameters(model));
   EXPECT_EQ(memory.gradients.value, 4 * num_parameters(model));
   EXPECT_EQ(memory.optimizer.value, 12 * num_parameters(model));
-  double kept = 0;
+  double saved = 0;
   for (const BlockKind kind : {BlockKind::embedding, BlockKind::layer, BlockKind::head})
-    kept +=
-        (kind == BlockKind::layer ? 3 : 1) * kept_bytes_per_token(model, kind, 8, RecomputeMode::none, 2) * 8;
-  // Each tensor begins at a multiple of 256 bytes: at most 14 of a layer, 5 of the head, 1 of the embedding.
-  EXPECT_GE(static_cast<double>(memory.activations.value), kept);
-  EXPECT_LE(static_cast<double>(memory.activations.value), kept + (3 * 14 + 5 + 1) * 256);
+    saved += (kind == BlockKind::layer ? 3 : 1) *
+             saved_bytes_per_token(model, kind, 8, RecomputeMode::none, 2) * 8;
+  // Each tensor begins at a multiple of 256 bytes: at most 14 in a layer, 5 in the head, 1 in the embedding.
+  EXPECT_GE(static_cast<double>(memory.activations.value), saved);
+  EXPECT_LE(static_cast<double>(memory.activations.value), saved + (3 * 14 + 5 + 1) * 256);
   EXPECT_GE(memory.peak.value, 18 * num_parameters(model) + memory.activations.value);
 }
 
-TEST(Program, BuffersThatLiveTogetherDoNotShareMemory) {
+TEST(Program, LiveBuffersDoNotOverlap) {
   EXPECT_TRUE(holds("arena", 40, [] {
     const auto [model, plan] = random_case();
     const Program program = compile(plan, model, plan.pipelines[0].stages[0].devices[0]);
     const Arena arena = plan_arena(program);
-    // Who owns each piece of memory, instruction by instruction.
+    // The owner of each piece of memory, instruction by instruction.
     std::map<int, std::pair<std::size_t, std::size_t>> lives;
     for (std::size_t i = 0; i < program.instructions.size(); ++i)
       for (const Use& use : program.uses(program.instructions[i])) {
@@ -258,13 +263,13 @@ TEST(Program, BuffersThatLiveTogetherDoNotShareMemory) {
   }));
 }
 
-TEST(Program, SeededMistakesAreFound) {
+TEST(Program, DetectsSeededErrors) {
   const ModelSpec model = small_model(4, false);
   const Plan plan = uniform_plan(model, {.pp = 2, .strategy = {.tp = 2}, .batch = 4, .sequence_length = 8});
   const auto no_time = [](const Program&, const Instruction&) { return 0.0; };
   std::vector<Program> programs = compile_all(plan, model);
   ASSERT_TRUE(execute(programs, no_time));
-  // A lost receive, and a backward that is waited for before its forward was sent.
+  // A missing receive, and a backward that is waited for before its forward was sent.
   std::vector<Program> lost = programs;
   auto& list = lost[2].instructions;
   list.erase(
@@ -283,7 +288,7 @@ TEST(Program, SeededMistakesAreFound) {
   send->waits_end = send->waits_begin + 1;
   const auto stuck = execute(circle, no_time);
   ASSERT_FALSE(stuck);
-  EXPECT_NE(stuck.error().why.find("wait in a circle"), std::string::npos) << stuck.error().why;
+  EXPECT_NE(stuck.error().why.find("wait in a cycle"), std::string::npos) << stuck.error().why;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A random valid plan with its model, for properties of programs.
+// A random valid plan with its model, for property tests of programs.
 #pragma once
 
 #include "plan/random_plan.h"
@@ -21,7 +21,7 @@ inline Case random_case(const random_plan::Limits& limits = {
         small_mixture(result.plan.num_blocks - 2, result.model.is_tied, *rc::gen::arbitrary<bool>());
     random_plan::deal_experts(result.plan);
   }
-  RC_ASSERT(problem_in(result.plan, result.model) == std::nullopt);
+  RC_ASSERT(find_problem(result.plan, result.model) == std::nullopt);
   return result;
 }
 

@@ -1,4 +1,4 @@
-// Layers that are computed again together: what is kept, what order the work has, what memory that saves.
+// Layers that are recomputed together: the saved inputs, the order of the work, and the saved memory.
 #include <gtest/gtest.h>
 
 #include "model/open.h"
@@ -23,19 +23,19 @@ Plan plan_of(const ModelSpec& model, int recompute_layers) {
                        .precision = Precision::fp32});
 }
 
-TEST(Recompute, AGroupIsComputedAgainFromItsFirstInput) {
+TEST(Recompute, RecomputesGroupFromFirstInput) {
   const ModelSpec model = model_of(5);
   std::vector<std::string> work;
   for (const Instruction& at : compile(plan_of(model, 2), model, 0).instructions)
     if (at.part == Part::mlp && (at.op == Op::recompute || at.op == Op::backward_input))
       work.push_back(text(at.op) + " " + std::to_string(at.block));
-  // Layers are blocks 1 to 5; the last group is of one.
+  // Layers are blocks 1 to 5; the last group has one layer.
   EXPECT_EQ(work, (std::vector<std::string>{"recompute 5", "backward_input 5", "recompute 3", "recompute 4",
                                             "backward_input 4", "backward_input 3", "recompute 1",
                                             "recompute 2", "backward_input 2", "backward_input 1"}));
 }
 
-TEST(Recompute, InputsInsideAGroupDoNotOutliveTheForward) {
+TEST(Recompute, InnerInputsOfGroupEndWithForward) {
   const ModelSpec model = model_of(6);
   const Program program = compile(plan_of(model, 3), model, 0);
   std::vector<Span> lives(program.buffers.size(), Span{-1, -1});
@@ -49,31 +49,32 @@ TEST(Recompute, InputsInsideAGroupDoNotOutliveTheForward) {
       life.end = i;
     }
   }
-  std::vector<int> kept;  // across the turn from forward to backward
+  std::vector<int> saved;  // at the transition from forward to backward
   for (std::size_t b = 0; b < lives.size(); ++b)
-    if (program.buffers[b].kind == BufferKind::kept_activations && lives[b].begin < last_forward &&
+    if (program.buffers[b].kind == BufferKind::saved_activations && lives[b].begin < last_forward &&
         lives[b].end > last_forward)
-      kept.push_back(program.buffers[b].block);
-  std::sort(kept.begin(), kept.end());
-  EXPECT_EQ(kept, (std::vector<int>{0, 1, 4, 7}));  // embedding, two layers, head
+      saved.push_back(program.buffers[b].block);
+  std::sort(saved.begin(), saved.end());
+  EXPECT_EQ(saved, (std::vector<int>{0, 1, 4, 7}));  // embedding, two layers, head
 }
 
-// The rule's memory against the best of all sizes of groups. It knows nothing of gradients and logits and rounds, so a few
-// per cent may be lost; and for deep models it must beat one layer at a time.
-TEST(Recompute, TheRuleFindsNearlyTheLeastMemory) {
+// Compares the rule's memory with the best group size. The rule ignores gradients and logits and rounds, so
+// it may be a few percent worse. For deep models it must be better than recomputing one layer at a time.
+TEST(Recompute, GroupSizeRuleIsNearlyOptimal) {
   for (const std::int64_t layers : {1, 4, 12, 48, 200}) {
     const ModelSpec model = model_of(layers);
     const auto memory = [&](int size) {
       return plan_arena(compile(plan_of(model, size), model, 0)).bytes.value;
     };
-    const int chosen = least_recompute_layers(plan_of(model, 1), model);
+    const int chosen = best_recompute_group_size(plan_of(model, 1), model);
     std::int64_t least = memory(1);
     for (int size = 2; size <= std::min<int>(static_cast<int>(layers), 16); ++size)
       least = std::min(least, memory(size));
     EXPECT_LE(static_cast<double>(memory(chosen)), 1.05 * static_cast<double>(least))
-        << layers << " by " << chosen;
+        << layers << " layers in groups of " << chosen;
     if (layers == 200) {
-      // 200 inputs against 2 √(200 x 11) ≈ 94 of them (a layer is about 11 inputs), and gradients and logits in both.
+      // 200 inputs versus 2 √(200 x 11) ≈ 94 inputs (a layer has about 11 inputs), plus gradients and logits
+      // in both cases.
       EXPECT_LT(3 * memory(chosen), 2 * memory(1));
     }
   }

@@ -8,15 +8,15 @@
 namespace optimus {
 namespace {
 
-// Of GPT-2's 50,257 tokens no row is in whole 16 bytes, and of half of them neither.
-TEST(DeviceSizes, LogitsHaveRowsOfWhole128Bytes) {
+// With GPT-2's vocabulary of 50,257 no row is a multiple of 16 bytes, and neither is half a row.
+TEST(DeviceSizes, LogitRowsArePaddedTo128Bytes) {
   const ModelSpec model = *find_preset("gpt2");
   const auto columns = [&](Precision precision, int tp, int device) {
     UniformPlan shape{.microbatch = 1, .batch = 1, .sequence_length = 64};
     shape.strategy.tp = tp;
     Plan plan = uniform_plan(model, shape);
     plan.precision = precision;
-    return DeviceSizes(plan, model, seat_of(plan, device))
+    return DeviceSizes(plan, model, location_of(plan, device))
         .logits(num_blocks(model) - 1, 1)
         .places.at(0)
         .columns;

@@ -1,6 +1,6 @@
-// No program misses a wait: whatever an instruction reads is complete when it starts, under any timing. What must come
-// first is written down here a second time, pair by pair, from what instructions mean and without looking at the compiler.
-// That programs end, and do all their work, is in program_test.cpp.
+// No program misses a wait: every instruction reads complete data, under any timing. The required
+// dependencies are stated here a second time, pair by pair, from the meaning of the instructions and
+// independently of the compiler. program_test.cpp checks that programs terminate and do all their work.
 #include <gtest/gtest.h>
 
 #include "layout/property.h"
@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// behind[i][j]: i cannot start before j has ended, because of waits and lanes in order.
+// behind[i][j]: i cannot start before j has completed, because of waits and in-order lanes.
 std::vector<std::vector<bool>> behind(const Program& program) {
   const std::size_t n = program.instructions.size();
   std::vector<std::vector<bool>> result(n, std::vector<bool>(n));
@@ -34,8 +34,8 @@ bool is_one_of(Op op, std::initializer_list<Op> ops) {
   return std::find(ops.begin(), ops.end(), op) != ops.end();
 }
 
-// Activations and their gradients, of one micro-batch. A collective that belongs to a later pass over the same block
-// (recompute, a gather for the weight gradient) stands behind in the list and is not meant.
+// Activations and their gradients of one micro-batch. A collective of a later pass over the same block
+// (recompute, a gather for the weight gradient) comes later in the list and is excluded.
 bool reads_activation(const Plan& plan, const Instruction& later, const Instruction& earlier,
                       bool stands_before) {
   const int head = plan.num_blocks - 1;
@@ -43,7 +43,7 @@ bool reads_activation(const Plan& plan, const Instruction& later, const Instruct
     return later.op == Op::forward && (later.block == 0 || later.block == head);
   if (earlier.microbatch != later.microbatch) return false;
   const bool is_collective = earlier.lane == Lane::tensor && stands_before;
-  // A receive is named after the block it is for, inside a stage after the block it comes from.
+  // A receive carries the block that it is for; inside a stage, the block that it comes from.
   const bool is_arrival = earlier.block == later.block && stands_before;
   const bool is_first_backward =
       later.op == Op::backward_input || (later.op == Op::backward_weight && later.block == 0);
@@ -63,7 +63,7 @@ bool reads_activation(const Plan& plan, const Instruction& later, const Instruct
   return false;
 }
 
-// Gradients on their way to the update. Without steps every micro-batch has its own update.
+// Gradients before the update. Without steps every micro-batch has its own update.
 bool reads_gradient(const Plan& plan, const Instruction& later, const Instruction& earlier) {
   if (is_asynchronous(plan.schedule) && earlier.microbatch != later.microbatch) return false;
   const bool is_same_block = earlier.block == later.block;
@@ -71,19 +71,21 @@ bool reads_gradient(const Plan& plan, const Instruction& later, const Instructio
   if (later.op == Op::reduce_gradients)
     return is_same_block && earlier.op == Op::backward_weight && earlier.microbatch == later.microbatch;
   if (later.op == Op::sync_gradients) return is_own_sum;
-  if (later.op == Op::send_buddy) {  // a tied embedding is summed as block 0 and lies in the head's shard too
+  // a tied embedding is summed as block 0 and is part of the head's shard too
+  if (later.op == Op::send_copy) {
     const bool is_tied_block = earlier.block == 0 && later.block == plan.num_blocks - 1;
     return is_own_sum || (earlier.op == Op::sync_gradients && (is_same_block || is_tied_block));
   }
   if (later.op == Op::step_gate)
     return is_one_of(earlier.op,
-                     {Op::backward_weight, Op::reduce_gradients, Op::sync_gradients, Op::receive_buddy});
+                     {Op::backward_weight, Op::reduce_gradients, Op::sync_gradients, Op::receive_copy});
   if (later.op == Op::optimizer)
-    return is_own_sum || is_one_of(earlier.op, {Op::step_gate, Op::sync_gradients, Op::receive_buddy});
+    return is_own_sum || is_one_of(earlier.op, {Op::step_gate, Op::sync_gradients, Op::receive_copy});
   return false;
 }
 
-// Whether a gather writes what an instruction reads: gathers stand early in the list, also before other uses of their block.
+// Whether a gather writes data that an instruction reads. Gathers come early in the list, also before other
+// uses of their block.
 bool writes_for(const Program& program, const Instruction& gather, const Instruction& later) {
   for (const Use& written : program.uses(gather))
     for (const Use& read : program.uses(later))
@@ -91,8 +93,8 @@ bool writes_for(const Program& program, const Instruction& gather, const Instruc
   return false;
 }
 
-// Weights: gathered before use, and with asynchronous schedules updated in between. PipeDream's backward uses the
-// weights of its forward, which are kept.
+// Weights: gathered before use, and with asynchronous schedules updated in between. PipeDream's backward uses
+// the stored weights of its forward.
 bool reads_weights(const Plan& plan, const Program& program, const Instruction& later,
                    const Instruction& earlier, bool stands_before) {
   if (earlier.block != later.block) return false;
@@ -105,7 +107,7 @@ bool reads_weights(const Plan& plan, const Program& program, const Instruction& 
   return uses_newest && stands_before && is_one_of(earlier.op, {Op::optimizer, Op::gather_parameters});
 }
 
-// The first pair in which the later instruction could start too early; "" when there is none.
+// The first pair in which the later instruction could start too early; "" if there is no such pair.
 std::string missing_wait(const Plan& plan, const Program& program) {
   const auto order = behind(program);
   const std::vector<Instruction>& list = program.instructions;
@@ -121,7 +123,7 @@ std::string missing_wait(const Plan& plan, const Program& program) {
   return "";
 }
 
-TEST(Waits, NothingIsReadBeforeItIsComplete) {
+TEST(Waits, NoReadBeforeCompletion) {
   EXPECT_TRUE(holds("waits", 100, [] {
     auto [model, plan] = random_case();
     if (random_plan::pick(0, 1) == 1 && !is_asynchronous(plan.schedule) && !model.is_mixture())
@@ -133,14 +135,14 @@ TEST(Waits, NothingIsReadBeforeItIsComplete) {
   }));
 }
 
-// The property above is worth something: take away all waits of one kind of instruction and it is seen.
-TEST(Waits, AMissingWaitIsFound) {
+// Checks the property above: if all waits of one kind of instruction are removed, it must fail.
+TEST(Waits, DetectsMissingWait) {
   const ModelSpec model = small_model(2, true);
   Plan plan = uniform_plan(
       model, {.pp = 2, .dp = 2, .strategy = {.tp = 2, .zero = 1}, .batch = 8, .sequence_length = 8});
-  plan.buddy = 1;
-  ASSERT_EQ(problem_in(plan, model), std::nullopt);
-  for (const Op op : {Op::forward, Op::backward_input, Op::send, Op::reduce_gradients, Op::send_buddy,
+  plan.copy_distance = 1;
+  ASSERT_EQ(find_problem(plan, model), std::nullopt);
+  for (const Op op : {Op::forward, Op::backward_input, Op::send, Op::reduce_gradients, Op::send_copy,
                       Op::step_gate, Op::optimizer, Op::gather_parameters}) {
     bool is_found = false;
     for (Program program : compile_all(plan, model)) {

@@ -10,7 +10,7 @@
 namespace optimus::test {
 namespace {
 
-TEST(EvaluationPlan, DevicesGoTogether) {
+TEST(EvaluationPlan, DeviceCountsMustAgree) {
   EXPECT_EQ(num_devices(EvalLayout{}), 1);
   EXPECT_EQ(num_devices(EvalLayout{.devices = 6}), 6);
   EXPECT_EQ(num_devices(EvalLayout{.tp = 2, .dp = 3}), 6);
@@ -22,7 +22,7 @@ TEST(EvaluationPlan, DevicesGoTogether) {
     EXPECT_THROW(num_devices(wrong), UsageError);
 }
 
-TEST(EvaluationPlan, APlanOfTrainingIsTakenAsItIs) {
+TEST(EvaluationPlan, UsesTrainingPlanUnchanged) {
   const TemporaryFolder folder;
   const ModelSpec model = *find_preset("gpt2");
   UniformPlan shape{.pp = 2, .dp = 2, .batch = 8, .sequence_length = 64, .precision = Precision::fp32};

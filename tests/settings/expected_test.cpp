@@ -1,4 +1,4 @@
-// What a training says that it will take: from kernels that were measured, here made up.
+// The expected step time of a training, computed from measured kernels; the measurements are made up here.
 #include "settings/expected.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ DeviceType made_up(double rate) {
   return type;
 }
 
-TEST(Expected, FollowsWhatWasMeasured) {
+TEST(Expected, FollowsMeasurements) {
   const ModelSpec model = *find_preset("gpt2");
   const auto seconds = [&](double rate, Precision precision) {
     return expected_step_seconds(
@@ -36,13 +36,13 @@ TEST(Expected, FollowsWhatWasMeasured) {
         model);
   };
   ASSERT_TRUE(seconds(1e9, Precision::fp32));
-  // Products are nearly all of it at so low a rate.
+  // At such a low rate GEMMs take nearly all of the time.
   EXPECT_NEAR(*seconds(1e9, Precision::fp32) / *seconds(2e9, Precision::fp32), 2, 0.1);
   EXPECT_FALSE(seconds(1e9, Precision::bf16));
 }
 
-// Who has measured this machine gets plans for it.
-TEST(Expected, PlansAreForTheMachineAsItWasMeasured) {
+// If this machine was measured, plans are chosen for it.
+TEST(Expected, PlansUseMeasuredMachine) {
   const Path folder = Path(::testing::TempDir()) / "optimus-expected-plans";
   std::filesystem::remove_all(folder);
   ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
@@ -52,20 +52,20 @@ TEST(Expected, PlansAreForTheMachineAsItWasMeasured) {
   const ModelSpec model = *find_preset("gpt2");
   const DeviceFacts device{.count = 2};
   const std::string usual = choose_plan(options, model, device).note;
-  EXPECT_EQ(usual.find("measured of this machine"), std::string::npos) << usual;
+  EXPECT_EQ(usual.find("measured on this machine"), std::string::npos) << usual;
   HardwareProfile profile = standard_cluster("cpux2");
   profile.types = {made_up(1e11)};
   RealFileSystem files;
   std::filesystem::create_directories(measured_cluster_path().parent_path());
   value_or_throw(write_atomically(files, measured_cluster_path(), to_json(profile).dump()));
   const std::string measured = choose_plan(options, model, device).note;
-  EXPECT_NE(measured.find("measured of this machine"), std::string::npos) << measured;
+  EXPECT_NE(measured.find("measured on this machine"), std::string::npos) << measured;
   const std::string others = choose_plan(options, model, DeviceFacts{.count = 1}).note;
-  EXPECT_EQ(others.find("measured of this machine"), std::string::npos) << "two machines: " << others;
+  EXPECT_EQ(others.find("measured on this machine"), std::string::npos) << "two machines: " << others;
   ::unsetenv("XDG_CACHE_HOME");
 }
 
-TEST(Expected, WorkersShareTheMeasuredProcessor) {
+TEST(Expected, WorkersShareMeasuredProcessor) {
   const Path folder = Path(::testing::TempDir()) / "optimus-expected-parts";
   std::filesystem::remove_all(folder);
   ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
@@ -87,11 +87,11 @@ TEST(Expected, WorkersShareTheMeasuredProcessor) {
   profile.types[0].name = "h200";
   value_or_throw(write_atomically(files, measured_cluster_path(), to_json(profile).dump()));
   EXPECT_EQ(open_cluster("herex1").num_devices(), 1);
-  EXPECT_THROW(open_cluster("herex2"), UserError);  // one card is not two
+  EXPECT_THROW(open_cluster("herex2"), UserError);  // only one GPU was measured
   ::unsetenv("XDG_CACHE_HOME");
 }
 
-TEST(Expected, ABrokenFileIsWarnedOf) {
+TEST(Expected, WarnsAboutMalformedFile) {
   const Path folder = Path(::testing::TempDir()) / "optimus-expected";
   std::filesystem::remove_all(folder);
   ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);

@@ -1,5 +1,6 @@
-// Models by the name that a user gives, with their weights, and their way into a Hugging Face folder and out of it.
-#include "settings/open_model.h"
+// Opening models by the name that a user gives, reading their weights, and converting them to and from
+// Hugging Face folders.
+#include "checkpoint/open_model.h"
 
 #include <gtest/gtest.h>
 
@@ -8,16 +9,16 @@
 #include "base/failing_file_system.h"
 #include "base/random.h"
 #include "base/temporary_folder.h"
+#include "checkpoint/convert.h"
 #include "checkpoint/hf_tensors.h"
 #include "inference/compare_logits.h"
-#include "inference/convert.h"
 #include "model/hf_config.h"
 #include "model/random_spec.h"
 
 namespace optimus {
 namespace {
 
-// Numbers that need more than 16 bits.
+// Values that need more than 16 bits.
 class RandomWeights final : public WeightSource {
  public:
   void read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const override {
@@ -55,7 +56,7 @@ ConvertOptions conversion(const Path& from, const Path& to) {
   return options;
 }
 
-TEST(OpenModel, PresetsAndBareConfigsHaveNoWeights) {
+TEST(OpenModel, PresetsAndConfigsHaveNoWeights) {
   const TemporaryFolder folder;
   NullSink events;
   const ModelSpec spec = spec_of(Family::llama);
@@ -68,14 +69,14 @@ TEST(OpenModel, PresetsAndBareConfigsHaveNoWeights) {
   }
 }
 
-TEST(OpenModel, AFoldersWeightsMustFitTheModel) {
+TEST(OpenModel, WeightsMustFitModel) {
   const TemporaryFolder folder;
   NullSink events;
   write_folder(folder.path(), spec_of(Family::llama));
   const OpenedModel opened = open_trained_model(folder.path().string(), events);
   EXPECT_EQ(opened.weights->type(), ElementType::f32);
   ModelSpec other = opened.spec;
-  other.max_positions *= 2;  // rotary: nothing is stored for positions
+  other.max_positions *= 2;  // rotary positions have no weights
   EXPECT_NE(open_weights(folder.path().string(), other, events), nullptr);
   other.layers += 1;
   const std::string said = message_of([&] { open_weights(folder.path().string(), other, events); });
@@ -85,9 +86,9 @@ TEST(OpenModel, AFoldersWeightsMustFitTheModel) {
             std::string::npos);
 }
 
-TEST(Convert, EveryFamilyThereAndBackGivesTheSameLogits) {
+TEST(Convert, RoundTripKeepsLogitsOfEveryFamily) {
   for (const FamilyTraits& family : all_families()) {
-    if (family.is_mixture) continue;  // whose weights are not read yet
+    if (family.is_mixture) continue;  // reading its weights is not supported yet
     const TemporaryFolder folder;
     NullSink events;
     RealFileSystem files;
@@ -109,7 +110,7 @@ TEST(Convert, EveryFamilyThereAndBackGivesTheSameLogits) {
   }
 }
 
-TEST(Convert, IntoACheckpointAndOutOfItAreTheSameBits) {
+TEST(Convert, CheckpointRoundTripIsBitIdentical) {
   for (const FamilyTraits& family : all_families())
     for (const ElementType type : {ElementType::f32, ElementType::bf16}) {
       if (family.is_mixture) continue;
@@ -136,7 +137,7 @@ TEST(Convert, IntoACheckpointAndOutOfItAreTheSameBits) {
     }
 }
 
-TEST(OpenModel, ACheckpointMustBeWholeAndOfItsModel) {
+TEST(OpenModel, CheckpointMustBeCompleteAndMatchModel) {
   const TemporaryFolder folder;
   NullSink events;
   RealFileSystem files;
@@ -145,8 +146,8 @@ TEST(OpenModel, ACheckpointMustBeWholeAndOfItsModel) {
   in.format = ModelFormat::checkpoint;
   convert(in, files, events);
   const Path step = folder / "run" / "checkpoints" / "step-0";
-  EXPECT_EQ(model_place((folder / "run").string()), step.string());
-  EXPECT_EQ(model_place(step.string()), step.string());
+  EXPECT_EQ(model_path_of((folder / "run").string()), step.string());
+  EXPECT_EQ(model_path_of(step.string()), step.string());
   const OpenedModel opened = open_trained_model((folder / "run").string(), events);
   ModelSpec deeper = opened.spec;
   ++deeper.layers;
@@ -159,7 +160,7 @@ TEST(OpenModel, ACheckpointMustBeWholeAndOfItsModel) {
   EXPECT_NE(message_of([&] { open_trained_model((folder / "run").string(), events); }), "");
 }
 
-TEST(Convert, RefusesFoldersThatHoldSomething) {
+TEST(Convert, RejectsNonEmptyFolders) {
   const TemporaryFolder folder;
   NullSink events;
   RealFileSystem files;
@@ -172,7 +173,7 @@ TEST(Convert, RefusesFoldersThatHoldSomething) {
   }
 }
 
-TEST(Convert, AFullDiskLeavesNoModel) {
+TEST(Convert, FullDiskLeavesNoModel) {
   const TemporaryFolder folder;
   NullSink events;
   write_folder(folder / "a", spec_of(Family::qwen3));

@@ -1,4 +1,4 @@
-// When a training is saved.
+// When a training saves a checkpoint.
 #include "settings/save_rule.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a run is before it runs: learning rates, the built-in text, choices and refusals.
+// Resolving the settings of a run: learning rates, the built-in text, chosen values and rejected ones.
 #include "settings/settings.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-TEST(LearningRate, GrowsThenFalls) {
+TEST(LearningRate, WarmsUpThenDecays) {
   LearningRate rate{LearningRateShape::cosine, 1.0, 0.1, 10, 110};
   EXPECT_DOUBLE_EQ(learning_rate_at(rate, 1), 0.1);
   EXPECT_DOUBLE_EQ(learning_rate_at(rate, 5), 0.5);
@@ -35,13 +35,13 @@ TEST(LearningRate, GrowsThenFalls) {
   EXPECT_DOUBLE_EQ(learning_rate_at(rate, 1), 0.1);
 }
 
-TEST(DemoText, LosesLicencesAndNothingElse) {
-  EXPECT_EQ(without_licence("// Copyright\n// GNU\n\n#include <a>\n"), "#include <a>\n");
-  EXPECT_EQ(without_licence("\n/* The License\n */\n// a remark\nint x;"), "// a remark\nint x;");
-  EXPECT_EQ(without_licence("// a remark\nint x;"), "// a remark\nint x;");
-  EXPECT_EQ(without_licence("/* Copyright, never closed"), "/* Copyright, never closed");
-  EXPECT_EQ(without_licence("// Copyright"), "");
-  EXPECT_EQ(without_licence(""), "");
+TEST(DemoText, DropsOnlyLicenseComments) {
+  EXPECT_EQ(without_license("// Copyright\n// GNU\n\n#include <a>\n"), "#include <a>\n");
+  EXPECT_EQ(without_license("\n/* The License\n */\n// a remark\nint x;"), "// a remark\nint x;");
+  EXPECT_EQ(without_license("// a remark\nint x;"), "// a remark\nint x;");
+  EXPECT_EQ(without_license("/* Copyright, never closed"), "/* Copyright, never closed");
+  EXPECT_EQ(without_license("// Copyright"), "");
+  EXPECT_EQ(without_license(""), "");
 }
 
 class Settings : public testing::Test {
@@ -68,8 +68,8 @@ class Settings : public testing::Test {
   Path text_;
 };
 
-// A schedule that changes what is learned is taken from who asks for it.
-TEST_F(Settings, AnAsynchronousScheduleIsTaken) {
+// An asynchronous schedule is used only if the user requests it.
+TEST_F(Settings, AsynchronousScheduleIsUsed) {
   TrainOptions some = options();
   some.model.model = "llama2-7b", some.model.overrides.layers = 4, some.model.overrides.kv_heads = 2;
   some.model.overrides.ffn = 64, some.batch = 8, some.devices = 2, some.layout.schedule = "pipedream";
@@ -80,10 +80,10 @@ TEST_F(Settings, AnAsynchronousScheduleIsTaken) {
   EXPECT_THROW(resolved(some), UserError);
 }
 
-// What somebody said about recomputing holds for plans that are chosen later, too.
-TEST_F(Settings, RecomputeHoldsForLaterPlans) {
+// A recompute mode given by the user also applies to plans that are chosen later.
+TEST_F(Settings, RecomputeAppliesToLaterPlans) {
   TrainOptions some = options();
-  some.recompute = "full", some.is_recompute_given = true, some.batch = 8, some.devices = 2;
+  some.recompute = "full", some.is_recompute_explicit = true, some.batch = 8, some.devices = 2;
   some.precision = "fp32";
   const auto recompute_of = [&](const Plan& plan) {
     return plan.pipelines.front().stages.front().chunks.front().runs.back().strategy.recompute;
@@ -91,19 +91,19 @@ TEST_F(Settings, RecomputeHoldsForLaterPlans) {
   const ModelSpec model = open_model("gpt2");
   const DeviceFacts device{.type = "cpu", .count = 2};
   EXPECT_EQ(recompute_of(choose_plan(some, model, device).plan), RecomputeMode::full);
-  EXPECT_EQ(recompute_of(plan_for_any(some, model, device, 2)), RecomputeMode::full);
-  some.is_recompute_given = false;
+  EXPECT_EQ(recompute_of(plan_for_size(some, model, device, 2)), RecomputeMode::full);
+  some.is_recompute_explicit = false;
   EXPECT_EQ(recompute_of(choose_plan(some, model, device).plan), RecomputeMode::none);
 }
 
-// Workers on a processor share what it has, whatever its type's usual worker is given.
-TEST_F(Settings, AProcessorsMemoryIsItsWorkers) {
+// Workers on a processor share its memory, whatever the usual memory of their device type is.
+TEST_F(Settings, WorkersShareProcessorMemory) {
   constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
   DeviceFacts device{.type = "cpu", .count = 2, .memory = Bytes(48 * kGibibyte)};
-  const auto each = [&](int size) { return usual_machines(device, size).types.front().memory; };
+  const auto each = [&](int size) { return default_machines(device, size).types.front().memory; };
   EXPECT_EQ(each(2), Bytes(24 * kGibibyte));
   EXPECT_EQ(each(4), Bytes(12 * kGibibyte));
-  device.num_sharing = 2;  // of four, the others are elsewhere
+  device.num_sharing = 2;  // of four; the others are on another machine
   EXPECT_EQ(each(4), Bytes(24 * kGibibyte));
   device.num_sharing.reset();
 
@@ -113,7 +113,7 @@ TEST_F(Settings, AProcessorsMemoryIsItsWorkers) {
   ModelSpec model = open_model("gpt2");
   model.layers = 96;
   EXPECT_EQ(num_devices(choose_plan(some, model, device).plan), 2);
-  // More workers have no more memory: nobody is told to start some, nor to offload what cannot be.
+  // More workers do not add memory, so the message suggests neither more workers nor offloading.
   device.memory = Bytes(kGibibyte);
   try {
     (void)choose_plan(some, model, device);
@@ -126,18 +126,19 @@ TEST_F(Settings, AProcessorsMemoryIsItsWorkers) {
   }
 }
 
-// A card that is three quarters full with a run has room for another plan of that run.
-TEST_F(Settings, WhatAPlanHoldsIsThereForTheNext) {
+// A GPU that is three quarters full with a run has space for another plan of that run.
+TEST_F(Settings, MemoryOfPlanIsAvailableToNextPlan) {
   constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
-  const DeviceFacts card{.is_gpu = true, .type = "h100", .count = 8, .memory = Bytes(20 * kGibibyte)};
-  EXPECT_EQ(with_room_of(card, Bytes(60 * kGibibyte), 8).memory_of_each(16), Bytes(80 * kGibibyte));
-  // 2 of 4 workers on this machine: 6 GiB are free of it, and they hold 1 each.
+  const DeviceFacts gpu{.is_gpu = true, .type = "h100", .count = 8, .memory = Bytes(20 * kGibibyte)};
+  EXPECT_EQ(with_memory_of_plan(gpu, Bytes(60 * kGibibyte), 8).memory_per_worker(16), Bytes(80 * kGibibyte));
+  // 2 of 4 workers on this machine, where 6 GiB are free and each worker owns 1 GiB.
   const DeviceFacts machine{.type = "cpu", .count = 2, .memory = Bytes(6 * kGibibyte)};
-  EXPECT_EQ(with_room_of(machine, Bytes(kGibibyte), 2).memory_of_each(4), Bytes(4 * kGibibyte));
+  EXPECT_EQ(with_memory_of_plan(machine, Bytes(kGibibyte), 2).memory_per_worker(4), Bytes(4 * kGibibyte));
 }
 
-// Workers get the plan as a file, and a run that goes on has every setting from its folder: who said something about recomputing has said it.
-TEST_F(Settings, RecomputeIsGivenWhereThePlanIsToo) {
+// Workers get the plan as a file, and a resumed run has every setting from its folder; a recompute mode that
+// the user gave still counts as given.
+TEST_F(Settings, RecomputeIsExplicitAlsoWithGivenPlan) {
   NullSink events;
   TrainOptions first = options();
   first.batch = 8, first.precision = "fp32";
@@ -149,7 +150,7 @@ TEST_F(Settings, RecomputeIsGivenWhereThePlanIsToo) {
     declare(table, some);
     some.plan = plan, some.recompute = mode, table.find("recompute")->origin = origin;
     (void)resolve(some, {}, &table, events);
-    return some.is_recompute_given;
+    return some.is_recompute_explicit;
   };
   EXPECT_TRUE(is_given("full", Origin::flag));
   EXPECT_TRUE(is_given("none", Origin::flag));
@@ -159,7 +160,7 @@ TEST_F(Settings, RecomputeIsGivenWhereThePlanIsToo) {
   std::filesystem::remove(plan);
 }
 
-TEST_F(Settings, WhatIsLeftOpenIsChosenAndSaid) {
+TEST_F(Settings, ChoosesAndRecordsOpenOptions) {
   TrainOptions some = options();
   OptionTable table;
   declare(table, some);
@@ -177,7 +178,7 @@ TEST_F(Settings, WhatIsLeftOpenIsChosenAndSaid) {
   EXPECT_EQ(table.find("seq")->origin, Origin::flag);
 }
 
-TEST_F(Settings, AllDevicesAreUsedThatCanBe) {
+TEST_F(Settings, UsesAllUsableDevices) {
   const auto used = [&](DeviceFacts facts, TrainOptions some) {
     NullSink events;
     const TrainSettings settings = resolve(some, facts, nullptr, events);
@@ -190,7 +191,7 @@ TEST_F(Settings, AllDevicesAreUsedThatCanBe) {
   EXPECT_EQ(used({.count = 1}, some), 1);
   EXPECT_EQ(used({.count = 2}, some), 2);
   EXPECT_EQ(used({.count = 5}, some), 5);
-  // 2 heads and 8 sequences: more than 16 have nothing to do.
+  // 2 heads and 8 sequences: more than 16 devices have no work.
   EXPECT_LE(used({.count = 64}, some), 16);
   EXPECT_GE(used({.count = 64}, some), 2);
   some.batch = 1;
@@ -199,7 +200,7 @@ TEST_F(Settings, AllDevicesAreUsedThatCanBe) {
   EXPECT_EQ(used({.count = 3}, some), 1);
 }
 
-TEST_F(Settings, WhoSaysHowManyDevicesGetsThem) {
+TEST_F(Settings, UsesRequestedDeviceCount) {
   NullSink events;
   TrainOptions some = options();
   some.batch = 8, some.devices = 1;
@@ -209,7 +210,8 @@ TEST_F(Settings, WhoSaysHowManyDevicesGetsThem) {
   some = options();
   some.batch = 8, some.devices = 3;
   EXPECT_EQ(num_devices(resolve(some, {.count = 1}, nullptr, events).plan), 3);
-  // What was asked of the plan is not given up for devices, nor the other way round.
+  // Constraints on the plan are not dropped to use more devices, and devices are not dropped to meet
+  // constraints.
   some = options();
   some.batch = 8, some.layout.tp = Range{2, 2};
   settings = resolve(some, {.count = 2}, nullptr, events);
@@ -219,7 +221,7 @@ TEST_F(Settings, WhoSaysHowManyDevicesGetsThem) {
   EXPECT_THROW(resolve(some, {.count = 1}, nullptr, events), UserError);
 }
 
-TEST_F(Settings, NonsenseIsRefusedWithItsName) {
+TEST_F(Settings, RejectsInvalidValuesByName) {
   const auto refuses = [&](auto change, const std::string& word) {
     TrainOptions some = options();
     change(some);

@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-TEST(Availability, ReadsAllForms) {
+TEST(Availability, ReadsAllFormats) {
   const AvailabilityTrace events = parse_trace("0,add,a\n0,add,b\n5000,remove,a\n", "t");
   EXPECT_EQ(events.num_nodes, 2);
   EXPECT_EQ(events.length, 5);
@@ -25,15 +25,16 @@ TEST(Availability, ReadsAllForms) {
   EXPECT_EQ(node_counts(clock)[1].seconds, 20);
 }
 
-TEST(Availability, TellsUnitsByHowNumbersAreWritten) {
-  // A sample a line is in milliseconds; stairs, with old and new number at each change, are in seconds; with a point, hours.
+TEST(Availability, RecognisesTimeUnits) {
+  // One sample per line: milliseconds. Step functions, with the old and new number at each change: seconds,
+  // or hours with a decimal point.
   EXPECT_EQ(parse_trace("0,4\n60000,4\n120000,3\n", "t").length, 120);
   EXPECT_EQ(parse_trace("0,0\n600,0\n600,4\n900,4\n900,2\n", "t").length, 900);
   EXPECT_EQ(parse_trace("0.000,0\n0.500,0\n0.500,4\n", "t").length, 1800);
   EXPECT_EQ(parse_trace("0.000,0\n0.500,0\n0.500,4\n", "t").form, "hours, number of nodes");
 }
 
-TEST(Availability, ReadsListsALine) {
+TEST(Availability, ReadsOneListPerLine) {
   const AvailabilityTrace trace = parse_trace(
       "[0, \"add\", {\"nodes\": [\"a\", \"b\"], \"duration\": 60000, \"plan\": [1, 2]}]\n"
       "[60000, \"no-op\", {\"nodes\": [], \"duration\": 60000}]\n"
@@ -56,7 +57,7 @@ TEST(Availability, ReadsSamplesDurationsAndFaults) {
   EXPECT_EQ(durations.length, 45 * 60);
   EXPECT_EQ(node_counts(durations)[1].seconds, 35 * 60);
   EXPECT_EQ(node_counts(durations)[1].nodes, 8);
-  // Node b is down from the start; a has two faults at a time and is back when both have ended.
+  // Node b is down from the start; node a has two simultaneous faults and returns when both have ended.
   const auto fault = [](const char* node, double day, const char* what) {
     return fmt::format(
         "{{\"node_id\": \"{}\", \"event_time\": {}, \"event_type\": \"fault_{}\", \"fault_type\": {{}}}}",
@@ -76,18 +77,18 @@ TEST(Availability, ReadsSamplesDurationsAndFaults) {
   EXPECT_EQ(faults.num_nodes, 2);
 }
 
-// What others publish, where it lies beside this repository; nothing of it is copied here.
+// Published traces in a folder next to this repository; they are not copied here.
 TEST(Availability, ReadsPublishedTraces) {
   const char* named = std::getenv("OPTIMUS_SHARED");
   const Path shared = named != nullptr ? Path(named) : Path(OPTIMUS_SOURCE) / ".." / "shared";
   const Path traces = shared / "traces";
   if (std::error_code error; !std::filesystem::is_directory(traces, error))
-    GTEST_SKIP() << traces << " is not there: published traces are not read";
+    GTEST_SKIP() << traces << " does not exist: skipping published traces";
   int read = 0;
   for (const auto& file : std::filesystem::recursive_directory_iterator(traces)) {
     const std::string path = file.path().string(), name = file.path().filename().string();
     const auto is_in = [&](const char* part) { return path.find(part) != std::string::npos; };
-    // Tables of measurements, plans, prices and links: no traces.
+    // Tables of measurements, plans, prices and links, not traces.
     if (!file.is_regular_file() || is_in("measured_plans") || is_in("gcp_") || is_in("para_config") ||
         is_in("SOURCES") || is_in("fault_statistics") || name == "costs.csv" || name == "throughput.csv" ||
         name == "reference_results.csv")
@@ -111,7 +112,7 @@ TEST(Availability, ReadsPublishedTraces) {
   EXPECT_GT(read, 0);
 }
 
-TEST(Availability, RefusesNonsense) {
+TEST(Availability, RefusesInvalidInput) {
   EXPECT_THROW(parse_trace("", "t"), UserError);
   EXPECT_THROW(parse_trace("0,add,a\n1,add,a\n", "t"), UserError);
   EXPECT_THROW(parse_trace("0,remove,a\n", "t"), UserError);
@@ -121,13 +122,13 @@ TEST(Availability, RefusesNonsense) {
   EXPECT_THROW(parse_trace("a,b,c,d\n", "t"), UserError);
 }
 
-TEST(Availability, OnePlanLosesTheStepInFlight) {
-  // Two nodes for 100 s; one goes, and is back at 150 s; the trace ends at 300 s.
+TEST(Availability, FixedPlanLosesCurrentStep) {
+  // Two nodes for 100 s; one is removed and returns at 150 s; the trace ends at 300 s.
   const AvailabilityTrace trace =
       parse_trace("0,add,a\n0,add,b\n100000,remove,b\n150000,add,b\n300000,add,c\n", "t");
   const Replay replay = replay_one_plan(
       trace, {.nodes_needed = 2, .step_seconds = 30, .tokens_per_step = 10, .restart_seconds = 5});
-  // 95 s: 3 steps; 145 s: 4 steps. Possible were 100 + 150 s.
+  // 95 s: 3 steps; 145 s: 4 steps. The oracle has 100 + 150 s.
   EXPECT_DOUBLE_EQ(replay.useful_tokens_per_second, 70.0 / 300);
   EXPECT_DOUBLE_EQ(replay.fraction_of_oracle, 210.0 / 250);
   EXPECT_EQ(replay.restarts, 2);
@@ -135,7 +136,7 @@ TEST(Availability, OnePlanLosesTheStepInFlight) {
   EXPECT_DOUBLE_EQ(replay.seconds_lost, 40);
 }
 
-TEST(Availability, NeverMoreThanTheOracle) {
+TEST(Availability, NeverExceedsOracle) {
   EXPECT_TRUE(rc::check([] {
     std::string text;
     double now = 0;

@@ -16,7 +16,7 @@ TEST(Csv, ReadsQuotesAndLineBreaks) {
   EXPECT_EQ(table.cell(1, "c"), "");
 }
 
-TEST(Csv, NamesTheLineOfAMistake) {
+TEST(Csv, ErrorsNameLine) {
   const auto message = [](std::string_view text) -> std::string {
     try {
       parse_csv(text, "t.csv");
@@ -25,11 +25,11 @@ TEST(Csv, NamesTheLineOfAMistake) {
     }
     return "";
   };
-  EXPECT_EQ(message("a,b\n1,2\n1,2,3\n"), "t.csv:3: 3 cells, the first line names 2 columns");
-  EXPECT_EQ(message("a,b\n1,\"2\n"), "t.csv:2: a quote is never closed");
+  EXPECT_EQ(message("a,b\n1,2\n1,2,3\n"), "t.csv:3: 3 cells, but the first line names 2 columns");
+  EXPECT_EQ(message("a,b\n1,\"2\n"), "t.csv:2: unclosed quote");
   EXPECT_EQ(message(""), "t.csv: empty; the first line must name the columns");
-  EXPECT_EQ(message("a,a\n"), "t.csv: column 'a' is there twice");
-  EXPECT_NE(message("a\n\"x\"y\n").find("behind a closing quote"), std::string::npos);
+  EXPECT_EQ(message("a,a\n"), "t.csv: duplicate column 'a'");
+  EXPECT_NE(message("a\n\"x\"y\n").find("after a closing quote"), std::string::npos);
 }
 
 }  // namespace

@@ -7,13 +7,13 @@
 namespace optimus {
 namespace {
 
-// Measurements made with known constants lead back to them when the prior hardly pulls.
-TEST(Fit, FindsWhatMadeTheMeasurements) {
+// Measurements generated with known constants recover these constants if the prior is weak.
+TEST(Fit, RecoversTrueConstants) {
   Constants truth;
-  truth.product_ampere = 0.8, truth.bandwidth = 0.7, truth.launch = 9e-6;
+  truth.gemm_ampere = 0.8, truth.bandwidth = 0.7, truth.launch = 9e-6;
   const auto model = [](std::size_t i, const Constants& c) {
     const auto x = static_cast<double>(i + 1);
-    return x / c.product_ampere + 3 / (c.bandwidth * x) + 1e5 * c.launch * std::sqrt(x);
+    return x / c.gemm_ampere + 3 / (c.bandwidth * x) + 1e5 * c.launch * std::sqrt(x);
   };
   FitProblem problem;
   for (std::size_t i = 0; i < 60; ++i)
@@ -21,13 +21,13 @@ TEST(Fit, FindsWhatMadeTheMeasurements) {
   problem.predict = model;
   problem.fitted = {"product.ampere", "bandwidth", "launch"};
   const Constants found = fit(problem, Constants{}, {.steps = 40, .spread = 30, .noise = 0.01});
-  EXPECT_NEAR(found.product_ampere, 0.8, 0.004);
+  EXPECT_NEAR(found.gemm_ampere, 0.8, 0.004);
   EXPECT_NEAR(found.bandwidth, 0.7, 0.01);
   EXPECT_NEAR(found.launch, 9e-6, 2e-7);
-  EXPECT_EQ(found.fp8, Constants{}.fp8);  // not asked for
+  EXPECT_EQ(found.fp8, Constants{}.fp8);  // not fitted
 }
 
-TEST(Fit, StaysAtThePriorWithoutMeasurements) {
+TEST(Fit, StaysAtPriorWithoutMeasurements) {
   FitProblem problem;
   problem.predict = [](std::size_t, const Constants&) { return 1.0; };
   problem.fitted = {"bandwidth"};

@@ -26,7 +26,7 @@ double length(const PipelineTimes& times) {
 }
 
 PipelineTimes run_units(Schedule schedule, int stages, int microbatches, int chunks, const StageTimes& unit,
-                        double message = 0, StageMessages messages = StageMessages::beside) {
+                        double message = 0, StageMessaging messages = StageMessaging::beside) {
   std::vector<Order> orders;
   for (int s = 0; s < stages; ++s) orders.push_back(order_of(schedule, {s, stages, microbatches, chunks}));
   std::vector<PipelineStage> all;
@@ -34,8 +34,8 @@ PipelineTimes run_units(Schedule schedule, int stages, int microbatches, int chu
   return run_pipeline(all, std::vector<double>(static_cast<std::size_t>(microbatches), 1.0), messages);
 }
 
-// With unit times the length is the one that schedule/picture.h finds on its own.
-TEST(Pipeline, MeetsTheSchedulesFormulas) {
+// With unit times the length equals the one that schedule/picture.h computes independently.
+TEST(Pipeline, MatchesScheduleFormulas) {
   for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved})
     for (const int stages : {1, 2, 3, 4, 8})
       for (const int microbatches : {1, 2, 5, 8, 16}) {
@@ -47,21 +47,21 @@ TEST(Pipeline, MeetsTheSchedulesFormulas) {
       }
 }
 
-TEST(Pipeline, SplitAddsUpToTheStagesEnd) {
+TEST(Pipeline, SplitAddsUpToStageEnd) {
   const StageTimes unit = unit_stage(1);
-  const PipelineTimes times = run_units(Schedule::one_f_one_b, 4, 6, 1, unit, 0.25, StageMessages::paired);
+  const PipelineTimes times = run_units(Schedule::one_f_one_b, 4, 6, 1, unit, 0.25, StageMessaging::paired);
   for (std::size_t s = 0; s < 4; ++s) EXPECT_NEAR(times.splits[s].total(), times.ends[s], 1e-12);
 }
 
-TEST(Pipeline, MessagesCostMoreTheLessTheyOverlap) {
+TEST(Pipeline, MessagesCostMoreWithLessOverlap) {
   const StageTimes unit = unit_stage(1);
-  const auto with = [&](StageMessages messages) {
+  const auto with = [&](StageMessaging messages) {
     return length(run_units(Schedule::one_f_one_b, 4, 16, 1, unit, 0.1, messages));
   };
   const double none = length(run_units(Schedule::one_f_one_b, 4, 16, 1, unit));
-  EXPECT_GT(with(StageMessages::beside), none);
-  EXPECT_GT(with(StageMessages::paired), with(StageMessages::beside));
-  EXPECT_GT(with(StageMessages::one_by_one), with(StageMessages::paired));
+  EXPECT_GT(with(StageMessaging::beside), none);
+  EXPECT_GT(with(StageMessaging::paired), with(StageMessaging::beside));
+  EXPECT_GT(with(StageMessaging::sequential), with(StageMessaging::paired));
 }
 
 }  // namespace

@@ -30,20 +30,20 @@ std::unique_ptr<MadeUpRun> make_run(const std::string& model, const std::string&
                                                       Cluster(standard_cluster(cluster)),
                                                       DeviceMap::identity(devices),
                                                       {}});
-  run->simulator.emplace(
-      Setup{run->plan, run->model, run->cluster, run->map, our_software(), format_of(run->plan.precision)});
+  run->simulator.emplace(Setup{run->plan, run->model, run->cluster, run->map, optimus_software(),
+                               format_of(run->plan.precision)});
   return run;
 }
 
-// Steps made with other constants than the fitted ones: the refitted ones predict them, and what nobody measured better than
-// before.
-TEST(Refit, AMadeUpRunIsPredictedAgain) {
+// Steps generated with constants other than the fitted ones: the refit predicts them, and unmeasured plans
+// better than before.
+TEST(Refit, RecoversSyntheticRun) {
   EXPECT_TRUE(rc::check([] {
     Constants truth = fitted_constants();
     const auto factor = [](double most) {
       return std::exp(*rc::gen::inRange(-100, 101) / 100.0 * std::log(most));
     };
-    truth.product_hopper = std::clamp(truth.product_hopper * factor(1.3), 0.6, 1.4);
+    truth.gemm_hopper = std::clamp(truth.gemm_hopper * factor(1.3), 0.6, 1.4);
     truth.bandwidth = std::clamp(truth.bandwidth * factor(1.2), 0.5, 0.95);
     truth.step_seconds *= factor(3), truth.host_residual = factor(1.5), truth.compute_residual = factor(2);
     const auto small = make_run("gpt2", "h200x1", {.microbatch = 4, .batch = 8, .sequence_length = 1024}),
@@ -63,7 +63,7 @@ TEST(Refit, AMadeUpRunIsPredictedAgain) {
   }));
 }
 
-TEST(Refit, NothingMovesWhenPredictionsAreRight) {
+TEST(Refit, KeepsConstantsIfPredictionsAreExact) {
   const auto run = make_run("gpt2", "h200x1", {.microbatch = 4, .batch = 8, .sequence_length = 1024});
   const MeasuredPlan plan{"run", &*run->simulator, run->simulator->seconds(fitted_constants()), 50, false};
   const Refit found = refit(std::span(&plan, 1), fitted_constants());
@@ -76,17 +76,17 @@ TEST(Refit, ReadsMetrics) {
       "{\"step\": 1, \"seconds\": 9.0, \"epoch\": 0}\n{\"step\": 2, \"seconds\": 2.0, \"epoch\": 1}\n"
       "{\"step\": 3, \"seconds\": 3.0, \"epoch\": 1}\n{\"step\": 4, \"seco";
   EXPECT_EQ(step_seconds_of(lines, "m"),
-            (std::vector<double>{2, 3}));  // of the last plan; the cut line is left out
-  EXPECT_EQ(usual_seconds({100, 50, 20, 1, 2, 3, 2, 90}), 2);
-  EXPECT_EQ(usual_seconds({5}), 5);
+            (std::vector<double>{2, 3}));  // of the last plan; the incomplete line is skipped
+  EXPECT_EQ(typical_seconds({100, 50, 20, 1, 2, 3, 2, 90}), 2);
+  EXPECT_EQ(typical_seconds({5}), 5);
   EXPECT_THROW(step_seconds_of("", "m"), UserError);
   EXPECT_THROW(step_seconds_of("{\"step\": 1}\n", "m"), UserError);
   EXPECT_THROW(step_seconds_of("{\"seconds\": -1}\n", "m"), UserError);
   EXPECT_THROW(step_seconds_of("{\"seconds\": \"x\"}\n", "m"), UserError);
 }
 
-TEST(ConstantsFile, ReadsBackWhatItWrites) {
-  NamedConstants named = usual_constants();
+TEST(ConstantsFile, RoundTrips) {
+  NamedConstants named = builtin_constants();
   named.constants.compute_residual = 0.93, named.constants.bandwidth = 0.7, named.origin = "a test";
   const OrderedJson json = to_json(named);
   EXPECT_EQ(json["constants"].size(), 2u);
@@ -96,7 +96,7 @@ TEST(ConstantsFile, ReadsBackWhatItWrites) {
     EXPECT_EQ(again.constants.*row.member, named.constants.*row.member) << row.name;
 }
 
-TEST(ConstantsFile, RefusesNonsense) {
+TEST(ConstantsFile, RefusesInvalidInput) {
   const auto refusal = [](const std::string& constants) -> std::string {
     try {
       parse_constants("{\"format\": \"optimus-constants\", \"version\": 1, \"constants\": " + constants + "}",

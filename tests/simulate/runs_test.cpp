@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "simulate/accuracy.h"
-#include "simulate/known.h"
+#include "simulate/run_vocabulary.h"
 
 namespace optimus {
 namespace {
@@ -22,7 +22,7 @@ optimus::Run read_one(const std::string& row) {
   return read_run(parse_csv(kHeader + row + "\n", "t.csv"), 0);
 }
 
-TEST(Runs, ReadsAWholeRow) {
+TEST(Runs, ReadsCompleteRow) {
   const optimus::Run run = read_one(
       "a-1,H100-80GB,8,64,llama3-8b,32,4096,32,8,14336,128256,8192,128,1,2,2,2,1,zero1,yes,full,fp8,3.5,,60,"
       "allocated,"
@@ -40,23 +40,23 @@ TEST(Runs, ReadsAWholeRow) {
   EXPECT_GT(run.run->simulator->seconds(fitted_constants()), 0);
 }
 
-TEST(Runs, FillsAndSaysSo) {
+TEST(Runs, ListsFilledFields) {
   const optimus::Run run =
       read_one("b-1,A100,,16,llama2-7b,,,,,,,,,,,,,,,,,,,2000,,,megatron-core-2025,ib-hdr-8x200,,");
   ASSERT_TRUE(run.run) << run.measured.skipped;
   EXPECT_EQ(run.run->model.layers, 32);
   EXPECT_EQ(run.run->plan.sequence_length, 4096);
-  const auto is_filled = [&](std::string_view column) {
+  const auto is_default = [&](std::string_view column) {
     for (const std::string& filled : run.measured.filled)
       if (filled.starts_with(column)) return true;
     return false;
   };
   for (const char* column : {"layers", "hidden", "heads", "seq_len", "global_batch_seqs", "micro_batch", "tp",
                              "pp", "recompute", "precision", "zero_stage_or_fsdp"})
-    EXPECT_TRUE(is_filled(column)) << column;
+    EXPECT_TRUE(is_default(column)) << column;
 }
 
-TEST(Runs, MixturesArePredictedAndReportedApart) {
+TEST(Runs, PredictsMoeRunsSeparately) {
   const std::string header =
       "id,gpu,gpus_per_node,n_gpus,model_name,layers,hidden,heads,kv_heads,vocab,seq_len,global_batch_seqs,"
       "micro_batch,"
@@ -71,7 +71,7 @@ TEST(Runs, MixturesArePredictedAndReportedApart) {
   ASSERT_TRUE(runs[0].run && runs[1].run);
   EXPECT_TRUE(runs[0].run->software.balances_experts);
   EXPECT_FALSE(runs[1].run->software.balances_experts);
-  EXPECT_EQ(runs[0].measured.skipped, "a mixture of experts, reported apart");
+  EXPECT_EQ(runs[0].measured.skipped, "an MoE model, reported separately");
   EXPECT_EQ(runs[2].measured.skipped, "ep 3 does not divide the 16 devices of a stage");
   const std::vector<RunOutcome> outcomes = predict_runs(runs, fitted_constants());
   const AccuracySummary summary = summarise(runs, outcomes);
@@ -85,11 +85,11 @@ TEST(Runs, MixturesArePredictedAndReportedApart) {
   EXPECT_TRUE(json["rows"][0]["skipped"].is_string());
 }
 
-TEST(Runs, SkipsWithAReason) {
+TEST(Runs, SkipsRowsWithReason) {
   const auto reason = [](const std::string& row) { return read_one(row).measured.skipped; };
   const std::string shape = "x,32,4096,32,8,14336,128256,8192,128,1,";
   EXPECT_EQ(reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,8,"),
-            "experts_per_token is not given");
+            "experts_per_token is missing");
   EXPECT_NE(
       reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,,,,,fsdp2-compile,single-node,,").find("neither"),
       std::string::npos);
@@ -97,7 +97,7 @@ TEST(Runs, SkipsWithAReason) {
       reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,LoRA").find("LoRA"),
       std::string::npos);
   EXPECT_EQ(reason("c-1,Z9,8,8," + shape + "1,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,"),
-            "gpu 'Z9' is not a known card");
+            "unknown gpu 'Z9'");
   EXPECT_EQ(reason("c-1,A100,8,8," + shape + "3,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,"),
             "tp 3 x pp 1 x cp 1 does not divide 8 devices");
   EXPECT_EQ(reason("c-1,A100,8,8," + shape + "many,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,"),
@@ -106,24 +106,26 @@ TEST(Runs, SkipsWithAReason) {
             "iter_time_s is 'nan', must be a number");
 }
 
-TEST(Known, WordsOfTables) {
-  EXPECT_EQ(known_cluster("H100-96GB HBM2e 500W", "roce-8x400", 8, 16).profile().types[0].name, "h100-96");
-  EXPECT_EQ(known_cluster("GB200", "nvl72-ndr", 4, 256).profile().groups[0].devices_per_domain, 72);
+TEST(Known, UnderstandsTableWords) {
+  EXPECT_EQ(cluster_by_gpu_name("H100-96GB HBM2e 500W", "roce-8x400", 8, 16).profile().types[0].name,
+            "h100-96");
+  EXPECT_EQ(cluster_by_gpu_name("GB200", "nvl72-ndr", 4, 256).profile().groups[0].devices_per_domain, 72);
   EXPECT_DOUBLE_EQ(
-      known_cluster("A100", "other-4x200", 8, 16).profile().groups[0].network.nic.bytes_per_second, 12.5e9);
-  EXPECT_EQ(known_model("gpt 205b"), std::nullopt);
-  EXPECT_EQ(known_model("llama3-70b cut to 12 layers")->hidden, 8192);
+      cluster_by_gpu_name("A100", "other-4x200", 8, 16).profile().groups[0].network.nic.bytes_per_second,
+      12.5e9);
+  EXPECT_EQ(model_by_name("gpt 205b"), std::nullopt);
+  EXPECT_EQ(model_by_name("llama3-70b cut to 12 layers")->hidden, 8192);
   const Software& megatron = *find_software("megatron-core-2025");
   EXPECT_EQ(sharding_of("zero1 within 8-GPU group", megatron).group, 8);
   EXPECT_EQ(sharding_of("fsdp full_shard (zero3)", megatron).zero, 3);
   EXPECT_EQ(sharding_of("ddp", megatron).zero, 1);
-  EXPECT_EQ(numbers_of("NVFP4", megatron).format.format, NumberFormat::fp4);
-  EXPECT_TRUE(numbers_of("MXFP8", megatron).format.has_blocks);
+  EXPECT_EQ(number_formats_of("NVFP4", megatron).format.format, NumberFormat::fp4);
+  EXPECT_TRUE(number_formats_of("MXFP8", megatron).format.has_blocks);
 }
 
-// The committed constants on the committed runs. The bounds are what the fit reached, and a little: a change of the model
-// that makes it worse has to be seen.
-TEST(Accuracy, OfTheCommittedFit) {
+// The committed constants on the committed runs. The bounds are the errors of the fit plus a small margin, so
+// that a degradation of the model is detected.
+TEST(Accuracy, CommittedFitIsAccurate) {
   const Path path = Path(OPTIMUS_SOURCE) / "bench/data/published_runs.csv";
   const std::vector<optimus::Run> runs = read_runs(parse_csv(value_or_throw(read_file(path)), path.string()));
   const std::vector<RunOutcome> outcomes = predict_runs(runs, fitted_constants());
@@ -134,7 +136,7 @@ TEST(Accuracy, OfTheCommittedFit) {
   EXPECT_LT(summary.memory.mape, 0.08);
   EXPECT_GT(summary.pairs_ordered, 0.90);
   EXPECT_GT(summary.rank_correlation, 0.85);
-  // Every origin was left out once.
+  // Every source was excluded once.
   const std::vector<std::string_view> left_out = left_out_sources();
   for (const RunOutcome& outcome : outcomes)
     EXPECT_NE(std::find(left_out.begin(), left_out.end(), outcome.run->measured.source), left_out.end())
@@ -147,8 +149,8 @@ TEST(Accuracy, OfTheCommittedFit) {
   EXPECT_NE(accuracy_text(runs, outcomes).find("rightly"), std::string::npos);
 }
 
-// A second table, of another's making, which is not in this repository.
-TEST(Accuracy, OfASingleNodeSweep) {
+// A second table by other authors, which is not part of this repository.
+TEST(Accuracy, SingleNodeSweepIsAccurate) {
   const char* shared = std::getenv("OPTIMUS_SHARED");
   const Path folder = shared != nullptr ? Path(shared) : Path(OPTIMUS_SOURCE) / "../shared";
   const Path path = folder / "runs/vtrain_single_node.csv";

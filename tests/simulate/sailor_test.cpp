@@ -1,5 +1,5 @@
-// Measured plans on mixed cards: a made-up one is read, and the published ones, where they lie beside this repository, are
-// predicted no worse than they were when the formulas were written.
+// Measured plans on mixed GPU types: a synthetic one is read, and the published ones, if present next to this
+// repository, are predicted no worse than when the formulas were written.
 #include "simulate/sailor.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 namespace optimus {
 namespace {
 
-// Two stages of 13 blocks; each on a node of two cards of each kind.
-std::string made_up(const std::string& first, const std::string& second, int tp = 2) {
+// Two stages of 13 blocks, each on nodes with two GPUs of each type.
+std::string synthetic_run(const std::string& first, const std::string& second, int tp = 2) {
   std::string layers;
   for (int stage = 0; stage < 2; ++stage) {
     layers += stage == 0 ? "[" : ",[";
@@ -29,8 +29,8 @@ std::string made_up(const std::string& first, const std::string& second, int tp 
       layers, replicas, replicas);
 }
 
-TEST(MeasuredPlans, AreReadWithTheirCards) {
-  const MeasuredPlanFile file = parse_measured_plan(made_up("RTX-3090", "RTX-2080"), "m.json");
+TEST(MeasuredPlans, ReadsPlansWithGpuTypes) {
+  const MeasuredPlanFile file = parse_measured_plan(synthetic_run("RTX-3090", "RTX-2080"), "m.json");
   EXPECT_TRUE(file.is_mixed);
   EXPECT_EQ(file.seconds, 1.5);
   EXPECT_EQ(file.run->model.layers, 24);
@@ -42,12 +42,12 @@ TEST(MeasuredPlans, AreReadWithTheirCards) {
   EXPECT_EQ(file.run->cluster->num_nodes(), 4);
 }
 
-TEST(MeasuredPlans, TheSlowestReplicaSetsThePace) {
+TEST(MeasuredPlans, SlowestReplicaDeterminesStepTime) {
   const auto seconds = [](const char* a, const char* b) {
-    return parse_measured_plan(made_up(a, b), "m.json").run->simulator->seconds(fitted_constants());
+    return parse_measured_plan(synthetic_run(a, b), "m.json").run->simulator->seconds(fitted_constants());
   };
   const double slow = seconds("RTX-2080", "RTX-2080");
-  // Half of the nodes have a faster network, nothing else gets faster.
+  // Half of the nodes have a faster network; nothing else changes.
   for (const double mixed : {seconds("GH-96", "RTX-2080"), seconds("RTX-2080", "GH-96")}) {
     EXPECT_GT(mixed, 0.9 * slow);
     EXPECT_LE(mixed, slow);
@@ -55,20 +55,20 @@ TEST(MeasuredPlans, TheSlowestReplicaSetsThePace) {
   EXPECT_LT(seconds("GH-96", "GH-96"), slow / 3);
 }
 
-TEST(MeasuredPlans, RefusesNonsense) {
+TEST(MeasuredPlans, RefusesInvalidInput) {
   EXPECT_THROW(parse_measured_plan("", "m"), UserError);
   EXPECT_THROW(parse_measured_plan("{}", "m"), UserError);
-  EXPECT_THROW(parse_measured_plan(made_up("GH-97", "GH-96"), "m"), UserError);
-  EXPECT_THROW(parse_measured_plan(made_up("GH-96", "GH-96", 4), "m"), UserError);
+  EXPECT_THROW(parse_measured_plan(synthetic_run("GH-97", "GH-96"), "m"), UserError);
+  EXPECT_THROW(parse_measured_plan(synthetic_run("GH-96", "GH-96", 4), "m"), UserError);
   EXPECT_THROW(parse_measured_plan("{\"real\": 1, \"max_mem\": 1, \"pipeline_list\": []}", "m"), UserError);
 }
 
-TEST(MeasuredPlans, PublishedOnesStayPredicted) {
+TEST(MeasuredPlans, PublishedPlansArePredicted) {
   const char* named = std::getenv("OPTIMUS_SHARED");
   const Path shared = named != nullptr ? Path(named) : Path(OPTIMUS_SOURCE) / ".." / "shared";
   const Path folder = shared / "traces/sailor/measured_plans";
   if (std::error_code error; !std::filesystem::is_directory(folder, error))
-    GTEST_SKIP() << folder << " is not there: published plans are not predicted";
+    GTEST_SKIP() << folder << " does not exist: skipping published plans";
   double sum = 0;
   int number = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -20,7 +20,7 @@ struct Case {
   Plan plan;
   Cluster cluster;
   DeviceMap map;
-  Setup setup() const { return {plan, model, cluster, map, our_software(), format_of(plan.precision)}; }
+  Setup setup() const { return {plan, model, cluster, map, optimus_software(), format_of(plan.precision)}; }
 };
 
 Case make_case(const std::string& model_name, const std::string& cluster, const UniformPlan& shape) {
@@ -31,15 +31,15 @@ Case make_case(const std::string& model_name, const std::string& cluster, const 
   return {std::move(model), std::move(plan), std::move(machines), DeviceMap::identity(devices)};
 }
 
-// Constants without what only this simulator adds to the rules of schedule/execute.h.
+// Constants without the effects that only this simulator adds to the rules of schedule/execute.h.
 Constants plain_constants() {
   Constants constants;
-  constants.interference = 0, constants.slot_seconds = 0, constants.straggling = 0,
+  constants.interference = 0, constants.slot_seconds = 0, constants.straggler_loss = 0,
   constants.step_seconds = 0;
   return constants;
 }
 
-// The same instructions with the same prices, device by device, without any short cut.
+// The same instructions with the same prices, device by device, without approximation.
 double exact_seconds(const Case& one, const Constants& constants) {
   const ModelWork work = work_of(one.model, one.plan.sequence_length);
   const std::vector<Program> programs = compile_all(one.plan, one.model);
@@ -60,11 +60,12 @@ double exact_seconds(const Case& one, const Constants& constants) {
   return timeline->length;
 }
 
-// The short cut looks at one device of a stage and at two micro-batches. What it may differ in: a slot ends when its last sum
-// over tensor parts is there, while execute() lets the next slot's first product begin beside it (at most one such sum a slot);
-// messages wait for no buffers (at most one message a slot, only where messages are long against slots). So on machines
-// whose links are fast against their products the two differ by little, either way.
-TEST(Simulate, MeetsTheExactExecution) {
+// The approximation simulates one device per stage and two micro-batches. Differences: a slot ends when its
+// last tensor-parallel reduction is complete, while execute() lets the first GEMM of the next slot overlap
+// with it (at most one such reduction per slot); messages do not wait for buffers (at most one message per
+// slot, relevant only if messages are long compared to slots). On machines with links that are fast compared
+// to their GEMMs, the two differ only slightly in either direction.
+TEST(Simulate, MatchesExactExecution) {
   EXPECT_TRUE(rc::check([] {
     UniformPlan shape;
     shape.pp = *rc::gen::inRange(1, 4), shape.dp = *rc::gen::inRange(1, 3);
@@ -78,8 +79,8 @@ TEST(Simulate, MeetsTheExactExecution) {
     shape.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::zero_bubble);
     Case one =
         make_case("gpt3-1.3b", "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
-    one.plan.buddy = shape.strategy.zero > 0 ? *rc::gen::inRange(0, 2) : 0;
-    RC_PRE(!problem_in(one.plan, one.model));
+    one.plan.copy_distance = shape.strategy.zero > 0 ? *rc::gen::inRange(0, 2) : 0;
+    RC_PRE(!find_problem(one.plan, one.model));
     const Constants constants = plain_constants();
     const double exact = exact_seconds(one, constants), quick = StepSimulator(one.setup()).seconds(constants);
     RC_ASSERT(quick > 0.97 * exact);
@@ -87,7 +88,7 @@ TEST(Simulate, MeetsTheExactExecution) {
   }));
 }
 
-TEST(Simulate, SplitsAddUpToTheStep) {
+TEST(Simulate, SplitsAddUpToStep) {
   UniformPlan shape{.pp = 4, .dp = 2, .batch = 64, .sequence_length = 2048};
   shape.strategy.tp = 2, shape.strategy.zero = 1;
   const Case one = make_case("gpt3-13b", "h100x16", shape);
@@ -97,11 +98,11 @@ TEST(Simulate, SplitsAddUpToTheStep) {
   for (const StagePrediction& stage : step.stages) EXPECT_NEAR(stage.split.total(), step.seconds, 1e-9);
   EXPECT_GT(step.mfu, 0.1);
   EXPECT_LT(step.mfu, 0.7);
-  // The first stage keeps the most micro-batches.
+  // The first stage saves the most micro-batches.
   EXPECT_GT(step.stages[0].memory.activations, step.stages[3].memory.activations);
 }
 
-TEST(Simulate, SlowDeviceSlowsTheStep) {
+TEST(Simulate, SlowDeviceSlowsStep) {
   UniformPlan shape{.pp = 2, .dp = 2, .batch = 16, .sequence_length = 1024};
   Case one = make_case("gpt3-1.3b", "a100x4", shape);
   const double before = StepSimulator(one.setup()).seconds(fitted_constants());
@@ -112,8 +113,8 @@ TEST(Simulate, SlowDeviceSlowsTheStep) {
   EXPECT_GT(after, 1.5 * before);
 }
 
-TEST(Simulate, MemoryFollowsThePrograms) {
-  // Our own engine's plans: what the formula adds up against what the programs' buffers need at one time.
+TEST(Simulate, MemoryMatchesPrograms) {
+  // Plans of the Optimus engine: compares the formula with the peak size of the programs' buffers.
   EXPECT_TRUE(rc::check([] {
     UniformPlan shape;
     shape.pp = *rc::gen::inRange(1, 4), shape.dp = *rc::gen::inRange(1, 3);
@@ -125,9 +126,9 @@ TEST(Simulate, MemoryFollowsThePrograms) {
     shape.microbatch = *rc::gen::inRange(1, 4);
     shape.batch = static_cast<std::int64_t>(shape.dp) * shape.microbatch * *rc::gen::inRange(1, 7);
     shape.sequence_length = 512;
-    const std::string model = *rc::gen::element<std::string>("gpt3-760m", "llama2-7b");  // tied and not
+    const std::string model = *rc::gen::element<std::string>("gpt3-760m", "llama2-7b");  // tied and untied
     Case one = make_case(model, "a100x" + std::to_string(shape.pp * shape.dp * shape.strategy.tp), shape);
-    one.plan.buddy = shape.strategy.zero > 0 ? *rc::gen::inRange(0, 2) : 0;
+    one.plan.copy_distance = shape.strategy.zero > 0 ? *rc::gen::inRange(0, 2) : 0;
     const int stage = *rc::gen::inRange(0, shape.pp);
     const Program program = compile(
         one.plan, one.model, one.plan.pipelines[0].stages[static_cast<std::size_t>(stage)].devices.front());
@@ -136,13 +137,14 @@ TEST(Simulate, MemoryFollowsThePrograms) {
     RC_ASSERT(quick.weights == exact.weights);
     RC_ASSERT(quick.gradients == exact.gradients);
     RC_ASSERT(quick.optimizer == exact.optimizer);
-    // Buffers of neighbouring blocks overlap in time: two blocks' gradients, a boundary, a whole gradient on its way.
+    // Buffers of neighbouring blocks are live at the same time: gradients of two blocks, a boundary, a whole
+    // gradient before its reduction.
     RC_ASSERT(quick.total / exact.peak > 0.9);
     RC_ASSERT(quick.total / exact.peak < 1.1);
   }));
 }
 
-TEST(Simulate, ManyDevicesCostWhatOnePipelineCosts) {
+TEST(Simulate, RunningTimeIsIndependentOfDevices) {
   UniformPlan shape{.pp = 16, .dp = 780, .batch = 780 * 32, .sequence_length = 8192};
   shape.strategy.tp = 8, shape.strategy.sequence_parallel = true, shape.strategy.zero = 1;
   const Case one = make_case("llama3-405b", "h100x99840", shape);
@@ -151,8 +153,8 @@ TEST(Simulate, ManyDevicesCostWhatOnePipelineCosts) {
   EXPECT_LT(step.seconds, 1000);
 }
 
-// A mixture of experts, with the same rules as above.
-TEST(Simulate, MixturesMeetTheExactExecution) {
+// An MoE model, with the same rules as above.
+TEST(Simulate, MoeMatchesExactExecution) {
   EXPECT_TRUE(rc::check([] {
     UniformPlan shape;
     shape.pp = *rc::gen::inRange(1, 4), shape.dp = *rc::gen::element(1, 2, 4);
@@ -160,8 +162,8 @@ TEST(Simulate, MixturesMeetTheExactExecution) {
     shape.strategy.sequence_parallel = shape.strategy.tp > 1;
     const int width = shape.dp * shape.strategy.tp;
     shape.strategy.ep = width > 1 ? *rc::gen::element(1, width) : 1;
-    // Weights are many against the work of a token: with ZeRO 1 and 2 the next step hides their gathers, with ZeRO 3 a
-    // pipeline's bubbles do, which this simulator does not see.
+    // MoE weights are large compared to the work per token. With ZeRO 1 and 2 the next step hides their
+    // gathers; with ZeRO 3 a pipeline's bubbles hide them, which this simulator does not model.
     shape.strategy.zero = shape.dp > 1 && shape.pp == 1 ? *rc::gen::element(0, 3) : 0;
     shape.microbatch = *rc::gen::inRange(1, 4);
     shape.batch = static_cast<std::int64_t>(shape.dp) * shape.microbatch * *rc::gen::inRange(1, 7);
@@ -169,7 +171,7 @@ TEST(Simulate, MixturesMeetTheExactExecution) {
     Case one = make_case("qwen3-30b-a3b", "a100x" + std::to_string(shape.pp * width), shape);
     one.model.layers = 6, one.model.mixture.first_layer = 1;
     one.plan = uniform_plan(one.model, shape);
-    RC_PRE(!problem_in(one.plan, one.model));
+    RC_PRE(!find_problem(one.plan, one.model));
     const Constants constants = plain_constants();
     const double exact = exact_seconds(one, constants), quick = StepSimulator(one.setup()).seconds(constants);
     RC_ASSERT(quick > 0.97 * exact);
@@ -177,12 +179,12 @@ TEST(Simulate, MixturesMeetTheExactExecution) {
   }));
 }
 
-TEST(Simulate, ExpertsOverNodesCostMoreThanInside) {
+TEST(Simulate, ExpertsAcrossNodesCostMore) {
   UniformPlan shape{.dp = 32, .microbatch = 1, .batch = 64, .sequence_length = 4096};
   const auto step = [&](int ep) {
     shape.strategy.ep = ep, shape.strategy.zero = 1;
     const Case one = make_case("qwen3-30b-a3b", "h100x32", shape);
-    EXPECT_EQ(problem_in(one.plan, one.model), std::nullopt);
+    EXPECT_EQ(find_problem(one.plan, one.model), std::nullopt);
     return StepSimulator(one.setup()).run(fitted_constants());
   };
   const StepPrediction inside = step(8), across = step(32);
@@ -190,7 +192,7 @@ TEST(Simulate, ExpertsOverNodesCostMoreThanInside) {
   EXPECT_LT(across.stages[0].memory.weights, inside.stages[0].memory.weights);
 }
 
-TEST(Simulate, SingleInstructionsFillTheirSlots) {
+TEST(Simulate, InstructionsFillSlots) {
   UniformPlan shape{.pp = 3, .dp = 2, .batch = 12, .sequence_length = 1024};
   shape.strategy.tp = 2, shape.strategy.zero = 1;
   const Case one = make_case("gpt3-1.3b", "a100x12", shape);
@@ -204,13 +206,14 @@ TEST(Simulate, SingleInstructionsFillTheirSlots) {
     free[std::tuple(at.stage, at.lane)] = at.end;
     if (at.lane == Lane::compute) compute[at.stage] += at.end - at.start;
   }
-  // Interference is added to a slot as a whole, so compute may look a little shorter than its share of the step.
+  // Interference is added to a slot as a whole, so compute may appear slightly shorter than its share of the
+  // step.
   for (const StagePrediction& stage : step.stages) {
     const double expected = stage.split.compute + stage.split.optimizer;
     EXPECT_LE(compute[stage.stage], expected * 1.001) << stage.stage;
     EXPECT_GE(compute[stage.stage], expected * 0.9) << stage.stage;
   }
-  // Each of 8 layers a stage, forward in two halves, for each of 6 micro-batches.
+  // 8 layers per stage, forward in two halves, 6 micro-batches.
   EXPECT_EQ(std::count_if(all.begin(), all.end(),
                           [](const TracedInstruction& at) { return at.name.starts_with("forward layer"); }),
             24 * 2 * 6);
@@ -222,12 +225,12 @@ TEST(Simulate, SingleInstructionsFillTheirSlots) {
   EXPECT_GT(trace["traceEvents"].size(), all.size());
 }
 
-TEST(Simulate, RefusesWhatWouldTakeForever) {
+TEST(Simulate, RefusesTooManySlots) {
   const Case one = make_case("gpt3-13b", "a100x40", {.pp = 40, .batch = 1'000'000, .sequence_length = 128});
   EXPECT_THROW(StepSimulator{one.setup()}, UserError);
 }
 
-TEST(Report, PicturesAndFiles) {
+TEST(Report, WritesPicturesAndFiles) {
   UniformPlan shape{.pp = 2, .dp = 1, .batch = 4, .sequence_length = 1024};
   const Case one = make_case("gpt2", "a100x2", shape);
   const StepPrediction step = StepSimulator(one.setup()).run(fitted_constants());

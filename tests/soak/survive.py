@@ -184,8 +184,8 @@ def report(soak, before, after, worst, count):
     rows = soak.decisions.read()
     kinds = [row["kind"] for row in rows]
     quiet = (before + after) / 2
-    said = [line for log in soak.folder.glob("*log") for line in log.read_text().splitlines() if "workers go on" in line]
-    lost = [line for line in said if "no step lost" not in line]
+    said = [line for log in soak.folder.glob("*log") for line in log.read_text().splitlines() if "; continuing with " in line]
+    lost = [line for line in said if "no steps lost" not in line]
     print(f"{soak.seconds / 60:.1f} minutes, {len(soak.recovered)} killed, {len(soak.joined)} came, decisions: " + ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))))
     print(f"{soak.steps} steps, {soak.steps / soak.seconds:.2f} a second, {soak.steps / soak.seconds / quiet:.1%} of the {quiet:.2f} undisturbed ({before:.2f} before, {after:.2f} after)")
     print(f"from a kill to the next step: {text_of(soak.recovered)}; {len(lost)} times state was lost")

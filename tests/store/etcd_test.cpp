@@ -1,4 +1,4 @@
-// What an etcd server says, and what somebody says who is none: answers as they come over a socket. A real one: tests/cli.
+// Answers of an etcd server and of other processes, received through a socket. tests/cli uses a real server.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <rapidcheck.h>
@@ -14,7 +14,7 @@
 namespace optimus {
 namespace {
 
-Deadline patience(double seconds = 5) { return Deadline::after(Seconds(seconds), "a test"); }
+Deadline timeout(double seconds = 5) { return Deadline::after(Seconds(seconds), "a test"); }
 
 // Two connected sockets.
 std::pair<Socket, Socket> connected() {
@@ -23,10 +23,10 @@ std::pair<Socket, Socket> connected() {
   return {Socket(ends[0]), Socket(ends[1])};
 }
 
-Outcome<HttpAnswer> read_of(const std::string& bytes) {
+Outcome<HttpResponse> read_of(const std::string& bytes) {
   auto [server, client] = connected();
-  std::thread sender([&, to = std::move(server)]() mutable { (void)to.send(bytes, patience()); });
-  auto answer = read_http_answer(client, patience());
+  std::thread sender([&, to = std::move(server)]() mutable { (void)to.send(bytes, timeout()); });
+  auto answer = read_http_response(client, timeout());
   client = Socket();
   sender.join();
   return answer;
@@ -44,7 +44,7 @@ TEST(Http, Answers) {
   EXPECT_EQ(pieces->body, "abc0123456789");
 }
 
-TEST(Http, NoAnswers) {
+TEST(Http, RejectsInvalidResponses) {
   for (const std::string& bytes :
        {std::string(), std::string("HTTP/1.1 200 OK\r\n"), std::string("SSH-2.0-x\r\n"),
         std::string("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello"),
@@ -92,7 +92,7 @@ class FakeEtcd {
       for (std::size_t i = 1; i < files.size(); ++i) {
         char block[4096];
         if (files[i].revents != 0 && ::recv(files[i].fd, block, sizeof block, 0) > 0)
-          (void)open[i - 1].send(answer_, patience());
+          (void)open[i - 1].send(answer_, timeout());
       }
     }
   }
@@ -108,7 +108,7 @@ std::string http(const std::string& body) {
 
 Outcome<std::optional<std::string>> found_at(const std::string& answer) {
   const FakeEtcd etcd(answer);
-  auto store = open_etcd_store({.port = etcd.port(), .token = "t", .is_etcd = true}, patience(1));
+  auto store = open_etcd_store({.port = etcd.port(), .token = "t", .is_etcd = true}, timeout(1));
   if (!store) return tl::unexpected(store.error());
   return (*store)->find("a");
 }

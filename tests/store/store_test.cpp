@@ -1,4 +1,5 @@
-// The store of a run: what its clients get, and what strangers, garbage, half-open connections and crowds get, which is nothing.
+// The store of a run: answers to its clients, and no answers to unauthenticated clients, garbage, half-open
+// connections and connection floods.
 #include "store/store_server.h"
 
 #include <gtest/gtest.h>
@@ -21,17 +22,17 @@ std::unique_ptr<KeyStore> client_of(const StoreServer& server, const std::string
   return value_or_throw(open_store({.port = server.port(), .token = token}, within(10)));
 }
 
-Socket stranger_of(const StoreServer& server) {
+Socket raw_connection_to(const StoreServer& server) {
   return value_or_throw(Socket::connect("127.0.0.1", server.port(), within(10)));
 }
 
-// What the server says to somebody who sends these bytes, until it closes.
-std::string said_to(const StoreServer& server, const std::string& bytes) {
-  Socket stranger = stranger_of(server);
-  (void)stranger.send(bytes, within(5));
+// The answer of the server to a client that sends these bytes, until the server closes the connection.
+std::string answer_to(const StoreServer& server, const std::string& bytes) {
+  Socket connection = raw_connection_to(server);
+  (void)connection.send(bytes, within(5));
   std::string all;
   while (true) {
-    const auto some = stranger.receive_some(1000, within(5));
+    const auto some = connection.receive_some(1000, within(5));
     if (!some) return some.error().why.find("reset") != std::string::npos ? all : "still open: " + all;
     if (some->empty()) return all;
     all += *some;
@@ -51,29 +52,30 @@ TEST(Store, KeepsValues) {
   EXPECT_EQ(value_or_throw(other->find("large")), large);
 }
 
-TEST(Store, LooksAtManyInOneJourney) {
+TEST(Store, QueriesManyKeysInOneRoundTrip) {
   const StoreServer server({.token = kToken});
   const auto one = client_of(server);
-  KeyStore::Look look{{{"a", "1"}, {"b", ""}}, {"b", "c", "a"}};
+  KeyStore::Query query{{{"a", "1"}, {"b", ""}}, {"b", "c", "a"}};
   using Values = std::vector<std::optional<std::string>>;
-  EXPECT_EQ(value_or_throw(one->look(look)), (Values{"", std::nullopt, "1"}));
-  look = {{{"a", "2"}}, {}};
-  EXPECT_TRUE(value_or_throw(one->look(look)).empty());
+  EXPECT_EQ(value_or_throw(one->query(query)), (Values{"", std::nullopt, "1"}));
+  query = {{{"a", "2"}}, {}};
+  EXPECT_TRUE(value_or_throw(one->query(query)).empty());
   EXPECT_EQ(value_or_throw(one->find("a")), "2");
-  EXPECT_TRUE(value_or_throw(one->look({})).empty());
-  // More than are on the way at once, with more of an answer than the server sends before it is read.
+  EXPECT_TRUE(value_or_throw(one->query({})).empty());
+  // More requests than fit into one round trip, with more answer bytes than the server sends before they are
+  // read.
   const std::string large(3000, 'l');
-  look = {};
+  query = {};
   for (int i = 0; i < 3000; ++i) {
-    if (i % 2 == 0) look.says.emplace_back(std::to_string(i), large);
-    look.asks.push_back(std::to_string(i));
+    if (i % 2 == 0) query.sets.emplace_back(std::to_string(i), large);
+    query.gets.push_back(std::to_string(i));
   }
-  const Values found = value_or_throw(one->look(look));
+  const Values found = value_or_throw(one->query(query));
   ASSERT_EQ(found.size(), 3000u);
   for (std::size_t i = 0; i < found.size(); ++i)
     EXPECT_EQ(found[i], i % 2 == 0 ? std::optional(large) : std::nullopt) << i;
-  look = {{{std::string(5000, 'k'), ""}}, {}};
-  EXPECT_FALSE(one->look(look));
+  query = {{{std::string(5000, 'k'), ""}}, {}};
+  EXPECT_FALSE(one->query(query));
   EXPECT_EQ(value_or_throw(one->find("a")), "2");
 }
 
@@ -111,14 +113,14 @@ TEST(Store, WaitsForAKey) {
   EXPECT_FALSE(wait_for_key(*one, "never", within(0.05), [] {}));
 }
 
-TEST(Store, WithoutATokenRunsAreApart) {
+TEST(Store, TokensSeparateRuns) {
   const StoreServer server;
   const auto one = client_of(server, "one"), other = client_of(server, "other");
   value_or_throw(one->set("a", "1"));
   EXPECT_FALSE(value_or_throw(other->find("a")));
 }
 
-TEST(Store, TellsStrangersNothing) {
+TEST(Store, RejectsUnauthenticatedClients) {
   const StoreServer server({.token = kToken});
   const auto client = client_of(server);
   value_or_throw(client->set("secret", "value"));
@@ -128,83 +130,84 @@ TEST(Store, TellsStrangersNothing) {
         greeting + kToken + "x\n", greeting + kToken.substr(1) + "\n", std::string("\n"),
         std::string("\n\n\n"), std::string(1 << 20, 'g'), std::string(1000, '\0'),
         greeting + std::string(600, 'a')})
-    EXPECT_EQ(said_to(server, bytes), "") << bytes.substr(0, 40);
+    EXPECT_EQ(answer_to(server, bytes), "") << bytes.substr(0, 40);
   EXPECT_FALSE(open_store({.port = server.port(), .token = "wrong"}, within(0.2)));
   EXPECT_EQ(value_or_throw(client->find("secret")), "value");
 }
 
-// A line that comes in pieces is a greeting, too; one that does not come is no reason to wait.
-TEST(Store, SilentConnectionsEnd) {
+// A greeting may arrive in pieces; the server does not wait for one that does not arrive.
+TEST(Store, ClosesSilentConnections) {
   const StoreServer server({.token = kToken});
-  Socket slow = stranger_of(server), silent = stranger_of(server), half = stranger_of(server);
+  Socket slow = raw_connection_to(server), silent = raw_connection_to(server),
+         half = raw_connection_to(server);
   const std::string greeting = std::string(store_protocol::kGreeting) + kToken + "\n";
   for (const char byte : greeting) value_or_throw(slow.send(std::string(1, byte), within(5)));
-  EXPECT_EQ(value_or_throw(slow.receive(store_protocol::kWelcome.size(), within(5))),
-            store_protocol::kWelcome);
+  EXPECT_EQ(value_or_throw(slow.receive(store_protocol::kAccepted.size(), within(5))),
+            store_protocol::kAccepted);
   value_or_throw(half.send(greeting.substr(0, 10), within(5)));
   for (Socket* ended : {&silent, &half}) EXPECT_EQ(value_or_throw(ended->receive_some(10, within(5))), "");
 }
 
-TEST(Store, KnownOnesMayBeWrong) {
+TEST(Store, RejectsInvalidRequests) {
   const StoreServer server({.token = kToken});
   const std::string greeting = std::string(store_protocol::kGreeting) + kToken + "\n";
   std::string too_long = "s";
   store_protocol::put_size(too_long, 1 << 30);
   store_protocol::put_size(too_long, 1);
-  Socket wrong = stranger_of(server);
+  Socket wrong = raw_connection_to(server);
   value_or_throw(wrong.send(greeting, within(5)));
-  value_or_throw(wrong.receive(store_protocol::kWelcome.size(), within(5)));
+  value_or_throw(wrong.receive(store_protocol::kAccepted.size(), within(5)));
   value_or_throw(wrong.send(too_long, within(5)));
   EXPECT_FALSE(wrong.receive(1, within(5)));
   std::string unknown = greeting + "?";
   store_protocol::put_size(unknown, 1);
   store_protocol::put_size(unknown, 0);
-  Socket odd = stranger_of(server);
-  value_or_throw(odd.send(unknown + "k", within(5)));
-  EXPECT_EQ(value_or_throw(odd.receive(4, within(5))).back(), store_protocol::kRefused);
+  Socket unknown_operation = raw_connection_to(server);
+  value_or_throw(unknown_operation.send(unknown + "k", within(5)));
+  EXPECT_EQ(value_or_throw(unknown_operation.receive(4, within(5))).back(), store_protocol::kRejected);
   EXPECT_FALSE(value_or_throw(client_of(server)->find("k")));
 }
 
-// Requests whose answers nobody reads take no unbounded memory, and hold nobody else up.
-TEST(Store, AnswersThatNobodyReads) {
+// Requests whose answers are not read use a bounded amount of memory and do not block other clients.
+TEST(Store, UnreadAnswersAreBounded) {
   const StoreServer server({.token = kToken});
   const auto client = client_of(server);
   value_or_throw(client->set("large", std::string(1 << 20, 'l')));
-  Socket greedy = stranger_of(server);
+  Socket slow_reader = raw_connection_to(server);
   std::string request = "f";
   store_protocol::put_size(request, 5);
   store_protocol::put_size(request, 0);
   request += "large";
   std::string many = std::string(store_protocol::kGreeting) + kToken + "\n";
   for (int i = 0; i < 500; ++i) many += request;
-  value_or_throw(greedy.send(many, within(5)));
+  value_or_throw(slow_reader.send(many, within(5)));
   EXPECT_EQ(value_or_throw(client->count("n")), 1);
-  value_or_throw(greedy.receive(store_protocol::kWelcome.size(), within(5)));
+  value_or_throw(slow_reader.receive(store_protocol::kAccepted.size(), within(5)));
   for (int i = 0; i < 500; ++i)
-    EXPECT_EQ(value_or_throw(greedy.receive((1 << 20) + store_protocol::kAnswerHeader, within(10)))[0],
+    EXPECT_EQ(value_or_throw(slow_reader.receive((1 << 20) + store_protocol::kAnswerHeader, within(10)))[0],
               store_protocol::kValue);
 }
 
-TEST(Store, SurvivesACrowd) {
+TEST(Store, SurvivesConnectionFlood) {
   const StoreServer server({.token = kToken});
   const auto client = client_of(server);
-  std::vector<Socket> crowd;
-  // As many as the process may have: both ends are in it.
+  std::vector<Socket> connections;
+  // As many connections as the process may open: it contains both ends.
   for (int i = 0; i < 1000; ++i) {
-    auto stranger = Socket::connect("127.0.0.1", server.port(), within(5));
-    if (!stranger) break;
-    crowd.push_back(std::move(*stranger));
+    auto connection = Socket::connect("127.0.0.1", server.port(), within(5));
+    if (!connection) break;
+    connections.push_back(std::move(*connection));
     if (i % 100 == 0) {
       EXPECT_EQ(value_or_throw(client->count("n")), i / 100 + 1);
     }
   }
-  EXPECT_GT(crowd.size(), 200U);
+  EXPECT_GT(connections.size(), 200U);
   const auto late = client_of(server);
   const std::int64_t counted = value_or_throw(late->count("n"));
   EXPECT_EQ(value_or_throw(client->count("n")), counted + 1);
 }
 
-TEST(Store, IsGone) {
+TEST(Store, ReconnectsAfterRestart) {
   auto server = std::make_unique<StoreServer>(StoreServerOptions{.token = kToken});
   const auto client = client_of(*server);
   const int port = server->port();
@@ -212,7 +215,7 @@ TEST(Store, IsGone) {
   EXPECT_FALSE(client->set("a", "b"));
   EXPECT_FALSE(client->find("a"));
   EXPECT_FALSE(Socket::connect("127.0.0.1", port, within(1)));
-  // One that comes back at the same port is used again.
+  // A server that restarts on the same port is used again.
   const StoreServer again({.token = kToken, .port = port});
   EXPECT_TRUE(client->set("a", "b"));
 }
@@ -221,11 +224,11 @@ TEST(Store, LastWill) {
   const StoreServer server({.token = kToken});
   const auto left = client_of(server);
   auto one = client_of(server), other = client_of(server), third = client_of(server);
-  value_or_throw(one->set_will("first", "one"));
-  value_or_throw(one->set_will("end", "one"));
-  value_or_throw(other->set_will("end", "other"));
-  value_or_throw(third->set_will("third", "gone"));
-  value_or_throw(third->set_will("", ""));
+  value_or_throw(one->set_last_will("first", "one"));
+  value_or_throw(one->set_last_will("end", "one"));
+  value_or_throw(other->set_last_will("end", "other"));
+  value_or_throw(third->set_last_will("third", "gone"));
+  value_or_throw(third->set_last_will("", ""));
   EXPECT_FALSE(value_or_throw(left->find("end")));
   one.reset();
   EXPECT_EQ(value_or_throw(wait_for_key(*left, "end", within(5), [] {})), "one");
@@ -235,16 +238,16 @@ TEST(Store, LastWill) {
   EXPECT_FALSE(value_or_throw(left->find("first")));
 }
 
-TEST(Store, PortThatIsTaken) {
+TEST(Store, RejectsUsedPort) {
   const StoreServer server({.token = kToken});
   EXPECT_THROW(StoreServer({.token = kToken, .port = server.port()}), UserError);
 }
 
-TEST(Store, ListensEverywhereOnlyWhenAsked) {
+TEST(Store, ListensOnLoopbackByDefault) {
   const StoreServer open({.token = kToken, .where = Listening::everywhere});
   EXPECT_TRUE(Socket::connect("127.0.0.1", open.port(), within(5)));
   const StoreServer closed({.token = kToken});
-  // 127.0.0.2 is this machine, too, but not the address that was bound.
+  // 127.0.0.2 is this machine as well, but not the bound address.
   EXPECT_TRUE(Socket::connect("127.0.0.2", open.port(), within(5)));
   EXPECT_FALSE(Socket::connect("127.0.0.2", closed.port(), within(5)));
 }
@@ -263,7 +266,7 @@ TEST(Store, Places) {
   EXPECT_EQ(parse_host_port("[::1]:7", "x"), std::pair(std::string("::1"), 7));
   for (const char* bad : {"", ":", "a:", ":7", "a:0", "a:65536", "a:7x", "a", "[]:7"})
     EXPECT_THROW(parse_host_port(bad, "x"), UserError) << bad;
-  const StorePlace place = parse_store("etcd://h:2379", "t");
+  const StoreAddress place = parse_store("etcd://h:2379", "t");
   EXPECT_TRUE(place.is_etcd && place.host == "h" && place.port == 2379 && place.token == "t");
   for (const char* bad : {"", "http://h:1", "etcd://", "etcd://h", "etcd:h:1"})
     EXPECT_THROW(parse_store(bad, "t"), UserError) << bad;

@@ -1,4 +1,4 @@
-// What a process holds, and the most that it could.
+// The resident memory of a process, and its upper bound.
 #include "switching/memory.h"
 
 #include <gtest/gtest.h>
@@ -8,13 +8,13 @@
 namespace optimus {
 namespace {
 
-TEST(HeldMemory, GrowsWithWhatIsHeld) {
-  const auto before = held_memory(at::kCPU);
+TEST(ResidentMemory, GrowsWithAllocations) {
+  const auto before = resident_memory(at::kCPU);
   ASSERT_TRUE(before.has_value());
   EXPECT_GT(before->held.value, 0);
   EXPECT_GT(before->most, before->held);
   const std::vector<char> block(256 << 20, 1);
-  const auto after = held_memory(at::kCPU);
+  const auto after = resident_memory(at::kCPU);
   ASSERT_TRUE(after.has_value());
   EXPECT_GE((after->held - before->held).value, 250 << 20);
   EXPECT_EQ(block.back(), 1);

@@ -1,5 +1,5 @@
-// What a switch moves, bit for bit: masters and moments with a value for each element, from any plan to any other in every precision;
-// what weights are then; how much memory is held meanwhile; what is refused.
+// What a switch moves, bit for bit: masters and moments with a distinct value for each element, from any plan
+// to any other in every precision; the resulting weights; peak memory; refusals.
 #include "switching/move.h"
 
 #include <ATen/ops/arange.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::array kFields = {&BlockState::masters, &BlockState::first, &BlockState::second};
 
-// Of an element of a tensor's field: small whole numbers and halves, which every type has.
+// The value of an element of a tensor's field: small integers and halves, which every type can represent.
 at::Tensor expected(const Parameters& parameters, int tensor, std::size_t field, const Box& box) {
   const Shape& shape = parameters.tensors()[static_cast<std::size_t>(tensor)].shape;
   std::vector<std::int64_t> sizes;
@@ -42,8 +42,9 @@ void fill_state(Parameters& parameters) {
     }
 }
 
-// As after a step whose updates nobody has gathered: masters are what they must be where moments lie, and wrong elsewhere.
-void forget_what_others_own(Parameters& parameters) {
+// The state after a step whose updates were not gathered: masters are correct where moments are, and wrong
+// elsewhere.
+void spoil_masters_of_others(Parameters& parameters) {
   for (int t = 0; t < static_cast<int>(parameters.tensors().size()); ++t) {
     const std::string& name = parameters.tensors()[static_cast<std::size_t>(t)].name;
     at::Tensor masters = parameters.view(name, &BlockState::masters);
@@ -52,12 +53,12 @@ void forget_what_others_own(Parameters& parameters) {
     for (const Parameters* const of : {&parameters, parameters.copies()}) {
       if (of == nullptr || !of->view(name, &BlockState::first).defined()) continue;
       const Box box = of->box(name, &BlockState::first), all = parameters.box(name, &BlockState::masters);
-      if (all.contains(box)) part_of(masters, all, box).copy_(expected(parameters, t, 0, box));
+      if (all.contains(box)) sub_view(masters, all, box).copy_(expected(parameters, t, 0, box));
     }
   }
 }
 
-// The first difference, or nothing. Copies for others do not hold all fields.
+// The first difference; empty: there is none. Redundant copies do not have all fields.
 std::string difference_in(const Parameters& parameters, bool is_copy = false) {
   if (parameters.copies() != nullptr)
     if (const std::string difference = difference_in(*parameters.copies(), true); !difference.empty())
@@ -81,55 +82,55 @@ std::string difference_in(const Parameters& parameters, bool is_copy = false) {
 struct Moved {
   std::vector<std::string> problems;
   std::vector<SwitchReport> reports;
-  std::int64_t bound = 0;  // the sum of what each rank may hold
+  std::int64_t bound = 0;  // the sum of the limits of all ranks
 };
 
 constexpr Bytes kUnderWay{1 << 16};
 
-// Through the plans, nothing trained. Without a look at the values, which takes memory.
-enum class Look { at_values, away };
+// Moves through the plans without training; without checking the values, which takes memory.
+enum class ValueCheck { at_values, away };
 
-// Sends state early where there is room beside both plans, in small messages. Behind it stands a step whose gradient was not finite: it has
-// changed nothing, but gradients go from rank to rank as if it had.
-void send_early(PlanSwitch& next, PlanPart& part, Comm& comm) {
+// Sends state early if memory allows, in small messages. Simulates a step whose gradient was not finite: it
+// changes nothing, but gradients are sent between ranks as usual.
+void start_precopy(PlanSwitch& next, PlanPart& part, Comm& comm) {
   done_or_throw(next.prepare(Deadline::after(Seconds(60), "preparing")));
-  const PrecopyTerms terms = agree_on_early(comm, &next, part, Seconds(60));
+  const PrecopyTerms terms = agree_on_precopy(comm, &next, part, Seconds(60));
   if (terms.num_waves == 0) return;
-  next.begin_early(terms, part);
+  next.begin_precopy(terms, part);
   std::this_thread::sleep_for(std::chrono::milliseconds(1 + part.plan.pipelines.size()));
-  EXPECT_EQ(next.end_early(part), "");
+  EXPECT_EQ(next.end_precopy(part), "");
   if (!part.is_empty()) ++part.engine->num_updates;
 }
 
 struct Early {
-  WhenEarly when = WhenEarly::never;
+  PrecopyMode when = PrecopyMode::never;
   Bytes spare{};
 };
-Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Look look, Early early = {},
-                   MasterCopies copies = MasterCopies::all) {
+Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, ValueCheck value_check,
+                   Early early = {}, MasterCopies copies = MasterCopies::all) {
   Moved all;
   std::mutex mutex;
   const std::vector<std::string> problems = on_all_ranks([&](Comm& comm) {
     const int rank = comm.rank();
-    EngineOptions options{.device = test_device(), .patience = Seconds(60)};
-    const SwitchFacts facts{model,
-                            comm,
-                            options,
-                            {.patience = Seconds(60),
-                             .is_checked = look == Look::at_values,
-                             .keeps_old = copies == MasterCopies::owned,
-                             .alone = Bytes(512),
-                             .under_way = kUnderWay,
-                             .early = early.when,
-                             .spare = early.spare,
-                             .early_message = Bytes(4096)}};
-    const Group everybody{Role::world, {}};
-    done_or_throw(comm.connect(0, {&everybody, 1}, Deadline::after(Seconds(60), "connecting")));
+    EngineOptions options{.device = test_device(), .timeout = Seconds(60)};
+    const SwitchContext facts{model,
+                              comm,
+                              options,
+                              {.timeout = Seconds(60),
+                               .is_checked = value_check == ValueCheck::at_values,
+                               .retains_old = copies == MasterCopies::owned,
+                               .alone = Bytes(512),
+                               .max_in_flight = kUnderWay,
+                               .early = early.when,
+                               .spare = early.spare,
+                               .precopy_message = Bytes(4096)}};
+    const Group all_ranks{Role::world, {}};
+    done_or_throw(comm.connect(0, {&all_ranks, 1}, Deadline::after(Seconds(60), "connecting")));
     PlanPart part{.plan = plans[0]};
     options.rank = rank, options.comm = &comm;
     if (has_device(plans[0], rank)) {
       part.parameters = std::make_unique<Parameters>(plans[0], model, rank, test_device());
-      if (look == Look::at_values) fill_state(*part.parameters);
+      if (value_check == ValueCheck::at_values) fill_state(*part.parameters);
       part.engine = std::make_unique<Engine>(plans[0], model, *part.parameters, options);
     }
     const auto bytes = [&] {
@@ -137,18 +138,19 @@ Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Look 
     };
     for (std::size_t p = 1; p < plans.size(); ++p) {
       const int epoch = static_cast<int>(p);
-      if (copies == MasterCopies::owned) {  // as when ranks are lost: in a generation of its own
-        if (!part.is_empty()) forget_what_others_own(*part.parameters);
-        comm.regroup({epoch, {0, 1, 2, 3, 4, 5}});
+      if (copies == MasterCopies::owned) {  // as after a loss of ranks: in a generation of its own
+        if (!part.is_empty()) spoil_masters_of_others(*part.parameters);
+        comm.change_membership({epoch, {0, 1, 2, 3, 4, 5}});
       }
-      const RanksThere there{.num_ranks = kMostDevices, .num_staying = kMostDevices, .copies = copies};
+      const AvailableRanks there{.num_ranks = kMaxDevices, .num_staying = kMaxDevices, .copies = copies};
       PlanSwitch next = copies == MasterCopies::owned ? PlanSwitch(facts, part, plans[p], there)
                                                       : PlanSwitch(facts, part, plans[p], epoch);
       const Bytes before = bytes();
-      if (early.when != WhenEarly::never) send_early(next, part, comm);
+      if (early.when != PrecopyMode::never) start_precopy(next, part, comm);
       const SwitchReport report = next.run(part);
       std::string difference;
-      if (look == Look::at_values && !part.is_empty()) difference = difference_in(*part.parameters);
+      if (value_check == ValueCheck::at_values && !part.is_empty())
+        difference = difference_in(*part.parameters);
       const std::lock_guard lock(mutex);
       all.bound += std::max(before, bytes()).value;
       if (rank == 0) all.reports.push_back(report);
@@ -173,14 +175,14 @@ TEST(Move, EveryElementBitForBitInEveryPrecision) {
     std::string trace = preset;
     for (const Plan& plan : plans) trace += "\n" + to_json(plan).dump();
     SCOPED_TRACE(trace);
-    const Early early{*rc::gen::element(WhenEarly::never, WhenEarly::always), Bytes(1 << 24)};
-    const Moved moved = move_through(model, plans, Look::at_values, early);
+    const Early early{*rc::gen::element(PrecopyMode::never, PrecopyMode::always), Bytes(1 << 24)};
+    const Moved moved = move_through(model, plans, ValueCheck::at_values, early);
     ASSERT_TRUE(moved.problems.empty()) << moved.problems.front();
     for (const SwitchReport& report : moved.reports) EXPECT_EQ(report.moved, report.minimum);
   }));
 }
 
-TEST(Move, WhereMomentsLieAreTheMastersThatCount) {
+TEST(Move, MastersAreAuthoritativeWhereMomentsAre) {
   EXPECT_TRUE(holds("moves", 40, [] {
     if (testing::Test::HasFailure()) return;
     const std::string preset = *rc::gen::element<std::string>("gpt2", "llama3-8b");
@@ -191,16 +193,17 @@ TEST(Move, WhereMomentsLieAreTheMastersThatCount) {
     std::string trace = preset;
     for (const Plan& plan : plans) trace += "\n" + to_json(plan).dump();
     SCOPED_TRACE(trace);
-    const Moved moved = move_through(model, plans, Look::at_values, {}, MasterCopies::owned);
+    const Moved moved = move_through(model, plans, ValueCheck::at_values, {}, MasterCopies::owned);
     ASSERT_TRUE(moved.problems.empty()) << moved.problems.front();
   }));
 }
 
-// All ranks are threads of this process, so the sum of what each may hold bounds what all hold. Beside it each may have copies of
-// messages, so many or one that is larger, of a tensor at most; and tables beside the arena, which parallel_memory_test allows one
-// in a hundred for. What is sent early has what a rank's new plan needs more than its old one, and what is to spare.
-TEST(Move, NeverHoldsMoreThanEitherPlan) {
-  if (!test_device().is_cpu()) GTEST_SKIP() << "the processor's allocator is looked at";
+// All ranks are threads of this process, so the sum of their limits bounds the memory of all. In addition
+// each may have copies of messages, up to the limit or one larger message of at most one tensor; and tables
+// in addition to the arena, for which parallel_memory_test allows one percent. Early state may use what a
+// rank's new plan needs more than its old one, and spare memory.
+TEST(Move, PeakMemoryIsBoundedByPlans) {
+  if (!test_device().is_cpu()) GTEST_SKIP() << "measures the CPU allocator";
   std::int64_t sent_early = 0;
   EXPECT_TRUE(holds("memory of moves", 15, [&] {
     if (testing::Test::HasFailure()) return;
@@ -210,22 +213,22 @@ TEST(Move, NeverHoldsMoreThanEitherPlan) {
                second = random_plan_for(model, Precision::fp32);
     SCOPED_TRACE(to_json(first).dump() + "\n" + to_json(second).dump());
     TrackingAllocator memory;
-    const Early early{*rc::gen::element(WhenEarly::never, WhenEarly::always),
+    const Early early{*rc::gen::element(PrecopyMode::never, PrecopyMode::always),
                       *rc::gen::element(Bytes(0), Bytes(1 << 16), Bytes(1 << 20))};
-    const Moved moved = move_through(model, {first, second}, Look::away, early);
+    const Moved moved = move_through(model, {first, second}, ValueCheck::away, early);
     ASSERT_TRUE(moved.problems.empty()) << moved.problems.front();
     std::int64_t largest = 0;
     for (const LogicalTensor& tensor : logical_tensors(model))
       largest = std::max(largest, tensor.shape.num_elements());
     EXPECT_LE(memory.peak(),
-              moved.bound * 101 / 100 + kMostDevices * (kUnderWay.value + 4 * largest + early.spare.value));
-    EXPECT_GT(memory.peak(), moved.bound / 4);  // it was looked at
+              moved.bound * 101 / 100 + kMaxDevices * (kUnderWay.value + 4 * largest + early.spare.value));
+    EXPECT_GT(memory.peak(), moved.bound / 4);  // measured
     sent_early += moved.reports.front().early.value;
   }));
   EXPECT_GT(sent_early, 0);
 }
 
-TEST(Move, WhatWouldChangeTheTrainingIsRefused) {
+TEST(Move, RejectsPlansThatChangeTraining) {
   const ModelSpec model = model_of("gpt2", 4, 4);
   const auto plan = [&](int dp, std::int64_t batch, Precision precision) {
     return uniform_plan(model,
@@ -243,9 +246,9 @@ TEST(Move, WhatWouldChangeTheTrainingIsRefused) {
   EXPECT_EQ(refusal(plan(1, 8, Precision::fp32)), "");
   EXPECT_EQ(refusal(plan(4, 8, Precision::fp32)), "the plan needs 4 devices, the run has 2");
   EXPECT_EQ(refusal(plan(2, 4, Precision::fp32)),
-            "the run has batch 8, the plan 4: a change of plan must not change what is learned");
+            "the run has batch 8, the plan 4: a plan change must not alter what the model learns");
   EXPECT_EQ(refusal(plan(2, 8, Precision::bf16)),
-            "the run has precision fp32, the plan bf16: a change of plan must not change what is learned");
+            "the run has precision fp32, the plan bf16: a plan change must not alter what the model learns");
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ Observation seen_by(int rank, std::int64_t step, int num_groups) {
   return seen;
 }
 
-// Every third step is collected; what comes out at rank 0 is what one that sees everything would have.
+// Every third step is collected; the result at rank 0 equals the observation of all ranks merged directly.
 void collect(int num_ranks, int num_collected, int num_groups = 3) {
   ThreadWorld world(num_ranks);
   std::vector<Observation> collected;
@@ -50,7 +50,7 @@ void collect(int num_ranks, int num_collected, int num_groups = 3) {
                    &theirs = of_all.of(Measure::compute);
       EXPECT_EQ(ours.largest, theirs.largest);
       EXPECT_EQ(ours.buckets, theirs.buckets);
-      EXPECT_NEAR(ours.sum, theirs.sum, 1e-12 * theirs.sum) << "in another order";
+      EXPECT_NEAR(ours.sum, theirs.sum, 1e-12 * theirs.sum) << "summed in another order";
     }
   }
 }
@@ -60,7 +60,7 @@ TEST(ObservationTree, AllRanksOfOneLevel) { collect(9, 5); }
 TEST(ObservationTree, LeavesOfDifferentDepth) { collect(10, 5); }
 TEST(ObservationTree, ThreeLevels) { collect(75, 6); }
 
-// A stage for each rank: what ranks above others send is longer than one message.
+// One stage for each rank: the merged texts of inner ranks need more than one message.
 TEST(ObservationTree, LongTexts) {
   Observation several = seen_by(0, 1, 20);
   for (int rank = 1; rank < 9; ++rank) several.merge(seen_by(rank, 1, 20));

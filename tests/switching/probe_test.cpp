@@ -11,7 +11,7 @@
 namespace optimus::test {
 namespace {
 
-TEST(Probe, MeetsSomebodyElseInEachRound) {
+TEST(Probe, PairsNodesWithDifferentPartnerEachRound) {
   for (int nodes = 2; nodes <= 40; ++nodes) {
     std::vector<std::set<int>> met(static_cast<std::size_t>(nodes));
     for (int round = 0; round < num_probe_rounds(nodes); ++round)
@@ -22,7 +22,7 @@ TEST(Probe, MeetsSomebodyElseInEachRound) {
         EXPECT_EQ(probe_partner(*partner, round, nodes), node) << nodes << " nodes, round " << round;
         EXPECT_TRUE(met[static_cast<std::size_t>(node)].insert(*partner).second);
       }
-    // Enough that a slow partner, or two, hides nobody's own speed.
+    // Enough rounds that one or two slow partners do not hide a node's own speed.
     for (const std::set<int>& partners : met) EXPECT_GE(std::ssize(partners), std::min(nodes - 1, 3));
   }
   EXPECT_EQ(num_probe_rounds(1), 0);
@@ -39,9 +39,9 @@ std::vector<ProbeResult> probe_all(int num_ranks, const std::vector<int>& node_o
       const std::unique_ptr<Comm> comm = world.comm(rank);
       const Group everyone{Role::world, {}};
       done_or_throw(comm->connect(0, {&everyone, 1}, Deadline::after(Seconds(60), "a test")));
-      // Others do not know who is where.
-      result[static_cast<std::size_t>(rank)] =
-          probe(*comm, rank == 0 ? ProbeWish{node_of_rank, look} : ProbeWish(), at::kCPU, Seconds(60));
+      // Only rank 0 knows the nodes of ranks.
+      result[static_cast<std::size_t>(rank)] = probe(
+          *comm, rank == 0 ? ProbeSettings{node_of_rank, look} : ProbeSettings(), at::kCPU, Seconds(60));
     });
   for (std::thread& thread : threads) thread.join();
   return result;
@@ -59,17 +59,17 @@ TEST(Probe, MeasuresEachNodeAndDevice) {
   for (const ProbeResult& one : seen) EXPECT_EQ(one, seen[0]);
 }
 
-TEST(Probe, OneNodeMeetsNobody) {
+TEST(Probe, OneNodeHasNoPartner) {
   const ProbeResult seen = probe_all(2, {0, 0}, {.speeds = true})[1];
   EXPECT_EQ(seen.network, std::vector<double>{0});
-  EXPECT_EQ(seen.ring_seconds, 0) << "nobody has asked";
+  EXPECT_EQ(seen.ring_seconds, 0) << "a ring probe was not requested";
 }
 
-TEST(Probe, MeasuresWhatIsWantedAlone) {
+TEST(Probe, MeasuresOnlyWhatIsRequested) {
   const ProbeResult messages = probe_all(5, {0, 1, 2, 3, 4}, {.messages = true})[3];
   EXPECT_EQ(std::count_if(messages.network.begin(), messages.network.end(), [](double s) { return s > 0; }),
             4)
-      << "one meeting each, and one of five is left over";
+      << "one pair per node, and one of five nodes has none";
   EXPECT_TRUE(messages.devices.empty());
   EXPECT_EQ(messages.ring_seconds, 0);
   const ProbeResult ring = probe_all(5, {0, 1, 2, 3, 4}, {.ring = true})[3];

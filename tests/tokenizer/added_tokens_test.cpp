@@ -1,4 +1,4 @@
-// Added tokens in texts: longest, spaces around, whole words.
+// Matching of added tokens: longest match, surrounding spaces, whole words.
 #include "tokenizer/added_tokens.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-// The parts with a bar between; tokens as <id>.
+// The parts separated by bars; added tokens are shown as <id>.
 std::string marked(const std::vector<AddedToken>& tokens, std::string_view text) {
   AddedTokenMatcher matcher;
   for (AddedToken token : tokens) {
@@ -40,13 +40,13 @@ TEST(AddedTokens, LeftmostThenLongest) {
   EXPECT_EQ(marked({}, "text"), "|text|");
 }
 
-TEST(AddedTokens, TakeSpacesWithThem) {
+TEST(AddedTokens, StripsSurroundingSpaces) {
   AddedToken left = token(1, "<l>"), right = token(2, "<r>");
   left.lstrip = true;
   right.rstrip = true;
   EXPECT_EQ(marked({left, right}, "a \u3000<l> b"), "|a|<1>| b|");
   EXPECT_EQ(marked({left, right}, "a <r> \n b"), "|a |<2>|b|");
-  EXPECT_EQ(marked({left, right}, "<r>  <l>"), "<2><1>");  // the spaces belong to the first
+  EXPECT_EQ(marked({left, right}, "<r>  <l>"), "<2><1>");  // the spaces belong to the first token
   EXPECT_EQ(marked({left, right}, "   "), "|   |");
 }
 
@@ -57,7 +57,7 @@ TEST(AddedTokens, WholeWords) {
   EXPECT_EQ(marked({word}, "écat catɛ́ cat"), "|écat catɛ́ |<1>");
 }
 
-TEST(AddedTokens, TwoOfOnePattern) {
+TEST(AddedTokens, RejectsDuplicatePattern) {
   AddedTokenMatcher matcher;
   AddedToken first = token(1, "AB"), second = token(2, "ab"), none = token(3, "x");
   first.pattern = second.pattern = "ab";
@@ -67,7 +67,7 @@ TEST(AddedTokens, TwoOfOnePattern) {
   EXPECT_TRUE(matcher.add(none));
 }
 
-TEST(AddedTokens, SpacesAsTokensTakeNoQuadraticTime) {
+TEST(AddedTokens, SpaceTokensTakeLinearTime) {
   AddedToken space = token(1, " ");
   space.lstrip = space.rstrip = true;
   const auto start = std::chrono::steady_clock::now();

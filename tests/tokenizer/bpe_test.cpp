@@ -1,4 +1,4 @@
-// Merging, against the plainest way to do it; unknown characters; words of a million letters.
+// BPE merging compared with a reference implementation; unknown characters; words of a million letters.
 #include "tokenizer/bpe.h"
 
 #include <gtest/gtest.h>
@@ -29,17 +29,17 @@ Ids encoded(const Bpe& bpe, std::string_view word) {
 
 TEST(MergeTable, FindsRanks) {
   MergeTable table;
-  for (TokenId i = 0; i < 5'000; ++i) table.add(i, kLargestTokenId - i, i + 7);
+  for (TokenId i = 0; i < 5'000; ++i) table.add(i, kMaxTokenId - i, i + 7);
   for (TokenId i = 0; i < 5'000; ++i) {
-    ASSERT_EQ(table.find(i, kLargestTokenId - i), static_cast<std::uint32_t>(i));
+    ASSERT_EQ(table.find(i, kMaxTokenId - i), static_cast<std::uint32_t>(i));
     ASSERT_EQ(table.merged(static_cast<std::uint32_t>(i)), i + 7);
     ASSERT_EQ(table.find(i, i), MergeTable::kNone);
   }
-  table.add(3, kLargestTokenId - 3, 1);  // again: the later rank counts
-  EXPECT_EQ(table.find(3, kLargestTokenId - 3), 5'000u);
+  table.add(3, kMaxTokenId - 3, 1);  // added again: the later rank counts
+  EXPECT_EQ(table.find(3, kMaxTokenId - 3), 5'000u);
   std::size_t num_pairs = 0;
   table.for_each_pair([&](TokenId left, TokenId right) {
-    EXPECT_EQ(left + right, kLargestTokenId);
+    EXPECT_EQ(left + right, kMaxTokenId);
     ++num_pairs;
   });
   EXPECT_EQ(num_pairs, 5'000u);
@@ -58,7 +58,7 @@ TEST(Bpe, LowestRankFirstThenLeftmost) {
   EXPECT_EQ(encoded(bpe, ""), (Ids{}));
 }
 
-TEST(Bpe, WholeWordsWithoutMerges) {
+TEST(Bpe, IgnoreMergesUsesWholeWords) {
   const Vocabulary vocabulary = vocabulary_of({"a", "b", "ab", "Ġab"});
   EXPECT_EQ(encoded(Bpe(vocabulary, {}, {.is_byte_level = true}), "ab"), (Ids{0, 1}));
   const Bpe bpe(vocabulary, {}, {.is_byte_level = true, .ignore_merges = true});
@@ -76,14 +76,14 @@ TEST(Bpe, UnknownCharacters) {
   EXPECT_EQ(encoded(with(true, 2), "axyb"), (Ids{0, 2, 1}));
   EXPECT_EQ(encoded(with(true, std::nullopt), "axyb"), (Ids{0, 1}));
   EXPECT_EQ(encoded(with(true, 2, true), "aéb"), (Ids{0, 3, 4, 1}));
-  EXPECT_EQ(encoded(with(true, 2, true), "xé"), (Ids{3, 4, 2}));  // the library's order
+  EXPECT_EQ(encoded(with(true, 2, true), "xé"), (Ids{3, 4, 2}));  // same order as the tokenizers library
   const Bpe bytes(vocabulary, {}, {.is_byte_level = true, .fuse_unknown = true, .unknown = 2});
   EXPECT_EQ(encoded(bytes, "axyb"), (Ids{0, 2, 1}));
   EXPECT_FALSE(bytes.has_all_bytes());
 }
 
-// Finds the best pair by trying all, again and again.
-Ids plainly_encoded(Ids ids, const std::map<std::pair<TokenId, TokenId>, std::pair<int, TokenId>>& merges) {
+// Reference implementation: repeatedly finds the best pair by trying all pairs.
+Ids reference_encoded(Ids ids, const std::map<std::pair<TokenId, TokenId>, std::pair<int, TokenId>>& merges) {
   while (true) {
     int best = INT32_MAX;
     std::size_t at = 0;
@@ -100,8 +100,9 @@ Ids plainly_encoded(Ids ids, const std::map<std::pair<TokenId, TokenId>, std::pa
   }
 }
 
-// Random merges over three letters; words on both sides of the length from which a heap is used.
-TEST(Bpe, AgreesWithThePlainWay) {
+// Random merges over three letters; the words are shorter and longer than the length above which a heap is
+// used.
+TEST(Bpe, MatchesReference) {
   for (std::uint64_t round = 0; round < 60; ++round) {
     const RandomKey key = RandomKey(5).with(round);
     std::vector<std::string> tokens = {"a", "b", "c"};
@@ -125,12 +126,12 @@ TEST(Bpe, AgreesWithThePlainWay) {
         ids.push_back(static_cast<TokenId>(random_below(key.with(i), n, 3)));
         word += tokens[static_cast<std::size_t>(ids.back())];
       }
-      ASSERT_EQ(encoded(bpe, word), plainly_encoded(ids, merges)) << "round " << round << " word " << word;
+      ASSERT_EQ(encoded(bpe, word), reference_encoded(ids, merges)) << "round " << round << " word " << word;
     }
   }
 }
 
-TEST(Bpe, PartsEncodedAloneGiveTheWhole) {
+TEST(Bpe, IndependentPartsMatchWhole) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.push_back(fmt::format("<0x{:02X}>", byte));
   for (const char* token : {"▁", "a", "b", "ab", "▁ab", "▁▁", "é"}) tokens.emplace_back(token);
@@ -142,23 +143,24 @@ TEST(Bpe, PartsEncodedAloneGiveTheWhole) {
   merges.add(id("▁"), id("▁"), id("▁▁"));
   const Bpe bpe(vocabulary, merges, {.byte_fallback = true});
   const std::string text = "▁ab▁▁ab▁baab字é▁▁▁";
-  EXPECT_EQ(bpe.independent_front(text), std::string("▁ab").size());
+  EXPECT_EQ(bpe.independent_prefix(text), std::string("▁ab").size());
   Ids in_parts;
   std::string_view rest = text;
   while (!rest.empty()) {
-    const std::size_t front = bpe.independent_front(rest);
+    const std::size_t front = bpe.independent_prefix(rest);
     const Ids ids = encoded(bpe, rest.substr(0, front));
     in_parts.insert(in_parts.end(), ids.begin(), ids.end());
     rest.remove_prefix(front);
   }
   EXPECT_EQ(in_parts, encoded(bpe, text));
-  // A merge of byte tokens would reach over characters, so nothing is cut then.
+  // A merge of byte tokens could cross characters, so the text is not split in that case.
   tokens.emplace_back("<0xE5><0xAD>");
   merges.add(0xE5, 0xAD, static_cast<TokenId>(tokens.size()) - 1);
-  EXPECT_EQ(Bpe(vocabulary_of(tokens), merges, {.byte_fallback = true}).independent_front(text), text.size());
+  EXPECT_EQ(Bpe(vocabulary_of(tokens), merges, {.byte_fallback = true}).independent_prefix(text),
+            text.size());
 }
 
-TEST(Bpe, AMillionLettersWithoutSpaces) {
+TEST(Bpe, MillionLettersWithoutSpaces) {
   std::vector<std::string> tokens = {"a"};
   MergeTable merges;
   for (TokenId i = 0; i < 8; ++i) {

@@ -1,4 +1,4 @@
-// The hand-written splitters, against tables and against the regular expressions they stand for.
+// The hand-written splitters compared with tables and with the regular expressions that they implement.
 #include "tokenizer/fast_split.h"
 
 #include <gtest/gtest.h>
@@ -58,14 +58,14 @@ TEST(FastSplit, Llama3AndQwen2) {
   EXPECT_EQ(pieces(FastPattern::kQwen2, " 123"), (List{" ", "1", "2", "3"}));
 }
 
-TEST(FastSplit, KnowsItsPatterns) {
+TEST(FastSplit, FindsBuiltInPatterns) {
   for (const FastPattern pattern : kPatterns) EXPECT_EQ(find_fast_pattern(regex_of(pattern)), pattern);
   EXPECT_EQ(find_fast_pattern(std::string(regex_of(FastPattern::kGpt2)) + " "), std::nullopt);
 }
 
-// PCRE2's tables are older than the library's: characters it classes otherwise are left out of the
-// comparison.
-std::vector<CodePoint> settled_code_points() {
+// PCRE2's tables are older than those of the tokenizers library. Characters that PCRE2 classifies differently
+// are excluded from the comparison.
+std::vector<CodePoint> comparable_code_points() {
   const SplitRegex letter(R"(\p{L})", "x"), number(R"(\p{N})", "x"), space(R"(\s)", "x");
   RegexScratch scratch;
   std::vector<CodePoint> result;
@@ -97,8 +97,8 @@ std::string random_text(RandomKey key, const std::vector<CodePoint>& code_points
   return text;
 }
 
-TEST(FastSplit, AgreesWithTheRegularExpression) {
-  const std::vector<CodePoint> code_points = settled_code_points();
+TEST(FastSplit, MatchesRegularExpression) {
+  const std::vector<CodePoint> code_points = comparable_code_points();
   ASSERT_GT(code_points.size(), 180'000u);
   const bool is_long = std::getenv("OPTIMUS_LONG") != nullptr;
   const std::uint64_t num_texts = is_long ? 2'000'000 : 30'000;

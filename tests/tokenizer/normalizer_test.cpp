@@ -1,4 +1,4 @@
-// Normal forms, BERT's cleaning, replacements.
+// Normal forms, BERT's cleaning and replacements.
 #include "tokenizer/normalizer.h"
 
 #include <gtest/gtest.h>
@@ -24,11 +24,11 @@ TEST(Normalizer, UnicodeForms) {
   EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u1100\u1161\u11a8"), "\uac01");    // Hangul
   EXPECT_EQ(normalized(UnicodeForm::kNfd, "\uac01"), "\u1100\u1161\u11a8");
   EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u212b\u2126"), "\u00c5\u03a9");  // singletons
-  EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u0958"), "\u0915\u093c");        // not composed again
+  EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u0958"), "\u0915\u093c");        // a composition exclusion
   EXPECT_EQ(normalized(UnicodeForm::kNfc, "\ufb01"), "\ufb01");
   EXPECT_EQ(normalized(UnicodeForm::kNfkc, "\ufb01\u00b2"), "fi2");
   EXPECT_EQ(normalized(UnicodeForm::kNfkd, "\ufb01\u00e9"), "fie\u0301");
-  EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u0301a"), "\u0301a");      // nothing to join with
+  EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u0301a"), "\u0301a");      // no base character to combine with
   EXPECT_EQ(normalized(UnicodeForm::kNfc, "\u1eb9\u0302"), "\u1ec7");  // ẹ + circumflex
 }
 
@@ -41,7 +41,7 @@ TEST(Normalizer, StableTextIsNotCopied) {
   EXPECT_EQ(normalizer.apply(text, CharClasses(), scratch, regex_scratch).data(), text.data());
 }
 
-TEST(Normalizer, LongRunsOfMarksTakeNoQuadraticTime) {
+TEST(Normalizer, LongMarkRunsTakeLinearTime) {
   std::string marks;
   for (int i = 0; i < 200'000; ++i) marks += i % 2 == 0 ? "\u0301" : "\u0323";
   const std::string sorted = normalized(UnicodeForm::kNfc, marks);
@@ -87,7 +87,7 @@ TEST(Normalizer, LowercasePrependReplace) {
   EXPECT_EQ(normalized(Replace{SplitRegex("[0-9]+", "x"), "#"}, "a12b3"), "a#b#");
 }
 
-TEST(Normalizer, DoublingWithoutEndIsRefused) {
+TEST(Normalizer, RejectsUnboundedDoubling) {
   Normalizer normalizer;
   for (int i = 0; i < 60; ++i) normalizer.add(Replace{std::string("a"), "aa"});
   NormalizerScratch scratch;
@@ -96,7 +96,7 @@ TEST(Normalizer, DoublingWithoutEndIsRefused) {
   EXPECT_THROW(normalizer.apply("aaaa", classes, scratch, regex_scratch), UserError);
 }
 
-TEST(Normalizer, KnowsWhetherItRemoves) {
+TEST(Normalizer, ReportsWhetherTextMayBeRemoved) {
   Normalizer normalizer;
   EXPECT_TRUE(normalizer.is_empty());
   normalizer.add(Replace{std::string(" "), "▁"});

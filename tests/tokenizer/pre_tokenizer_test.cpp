@@ -1,4 +1,4 @@
-// Each step of a pre-tokenizer, and steps in a row.
+// Each step of a pre-tokenizer, and sequences of steps.
 #include "tokenizer/pre_tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ List split(SplitBehavior behavior, bool invert = false) {
   return run(PatternSplit{std::string("-"), behavior, invert}, "the-final--countdown-");
 }
 
-// The table of the library's own documentation, and its inversions.
+// The table in the documentation of the tokenizers library, and its inversions.
 TEST(PreTokenizer, Behaviours) {
   EXPECT_EQ(split(SplitBehavior::kRemoved), (List{"the", "final", "countdown"}));
   EXPECT_EQ(split(SplitBehavior::kIsolated), (List{"the", "-", "final", "-", "-", "countdown", "-"}));
@@ -73,7 +73,7 @@ TEST(PreTokenizer, MetaspaceSchemes) {
   EXPECT_EQ(run(metaspace(kFirst, true), "Hey", false), (List{"Hey"}));
 }
 
-TEST(PreTokenizer, StepsInARow) {
+TEST(PreTokenizer, StepSequences) {
   std::vector<PreTokenizerStep> steps;
   steps.push_back(ClassSplit{kDigit, SplitBehavior::kIsolated});
   steps.push_back(PrefixSpace{});

@@ -1,4 +1,4 @@
-// From tokens back to text.
+// Conversion from tokens back to text.
 #include "tokenizer/token_decoder.h"
 
 #include <gtest/gtest.h>
@@ -15,13 +15,13 @@ std::string decoded(const List& tokens, Steps... steps) {
   return decoder.decode(tokens);
 }
 
-TEST(TokenDecoder, WithoutStepsSpaces) { EXPECT_EQ(decoded({"a", "b"}), "a b"); }
+TEST(TokenDecoder, JoinsBySpacesWithoutSteps) { EXPECT_EQ(decoded({"a", "b"}), "a b"); }
 
 TEST(TokenDecoder, ByteLevel) {
   EXPECT_EQ(decoded({"He", "llo", "Ġworld", "Ċ"}, ByteLevelDecoder{}), "Hello world\n");
   EXPECT_EQ(decoded({"Ã", "©"}, ByteLevelDecoder{}), "é");
   EXPECT_EQ(decoded({"Ã"}, ByteLevelDecoder{}), "\ufffd");
-  EXPECT_EQ(decoded({"a b", "中"}, ByteLevelDecoder{}), "a b中");  // not of the alphabet: as they are
+  EXPECT_EQ(decoded({"a b", "中"}, ByteLevelDecoder{}), "a b中");  // not in the alphabet: unchanged
   EXPECT_EQ(decoded({}, ByteLevelDecoder{}), "");
 }
 

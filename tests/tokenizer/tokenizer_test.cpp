@@ -1,4 +1,4 @@
-// Whole tokenizers: from file to ids and back.
+// Complete tokenizers: loading, encoding and decoding.
 #include "tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -95,10 +95,10 @@ TEST(Tokenizer, NormalizedAddedTokens) {
   json["added_tokens"].push_back(token);
   const auto tokenizer = tokenizer_of(json);
   EXPECT_EQ(encoded(*tokenizer, "a RÜN a"), (Ids{17, 18, 17}));
-  EXPECT_EQ(tokenizer->decode({18}, false), "run");  // as the library prints it
+  EXPECT_EQ(tokenizer->decode({18}, false), "run");  // same output as the tokenizers library
 }
 
-TEST(Tokenizer, AnyUtf8ComesBackFromByteLevel) {
+TEST(Tokenizer, ByteLevelRoundTripsUtf8) {
   const auto tokenizer = tokenizer_of(hello_json());
   EXPECT_TRUE(rc::check([&](const std::string& bytes) {
     const std::string text = repair_utf8(bytes);
@@ -109,8 +109,8 @@ TEST(Tokenizer, AnyUtf8ComesBackFromByteLevel) {
   }));
 }
 
-// Caches are shared between calls and threads; what was encoded before must not show.
-TEST(Tokenizer, ThreadsGetTheSameIds) {
+// Caches are shared between calls and threads; earlier texts must not influence later ones.
+TEST(Tokenizer, ThreadsProduceSameIds) {
   const auto tokenizer = tokenizer_of(hello_json());
   std::vector<std::string> texts;
   for (int i = 0; i < 200; ++i)

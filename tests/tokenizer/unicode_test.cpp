@@ -1,4 +1,4 @@
-// UTF-8 read as Python reads it, and the classes of a few characters.
+// UTF-8 repair as in Python, and the classes of some characters.
 #include "tokenizer/unicode.h"
 
 #include <gtest/gtest.h>
@@ -9,20 +9,20 @@ namespace {
 
 const std::string kBad = "\xEF\xBF\xBD";
 
-TEST(Unicode, RepairsAsPythonDoes) {
+TEST(Unicode, RepairsLikePython) {
   const std::pair<std::string, std::string> cases[] = {
       {"", ""},
       {"plain", "plain"},
       {"caf\xC3\xA9", "café"},
       {"\xFF", kBad},
-      {"\xC3", kBad},      // cut off
-      {"\xE2\x82", kBad},  // one, not two
+      {"\xC3", kBad},      // truncated
+      {"\xE2\x82", kBad},  // one replacement, not two
       {"\xF0\x9F\x98", kBad},
       {"\xF0\x9F\x98z", kBad + "z"},
       {"\xED\xA0\x80", kBad + kBad + kBad},  // a surrogate
-      {"\xC0\xAF", kBad + kBad},             // over-long
+      {"\xC0\xAF", kBad + kBad},             // overlong
       {"\xE0\x80\x80", kBad + kBad + kBad},
-      {"\xF4\x90\x80\x80", kBad + kBad + kBad + kBad},  // past U+10FFFF
+      {"\xF4\x90\x80\x80", kBad + kBad + kBad + kBad},  // above U+10FFFF
       {"\xF8\x88\x80\x80\x80", kBad + kBad + kBad + kBad + kBad},
       {"a\xE2\x28\xA1"
        "b",
@@ -36,7 +36,7 @@ TEST(Unicode, RepairsAsPythonDoes) {
   }
 }
 
-TEST(Unicode, EveryCodePointGoesThereAndBack) {
+TEST(Unicode, CodePointsRoundTrip) {
   std::string text;
   for (CodePoint c = 0; c < kNumCodePoints; ++c) {
     if (c >= 0xD800 && c < 0xE000) continue;
@@ -49,7 +49,7 @@ TEST(Unicode, EveryCodePointGoesThereAndBack) {
   }
 }
 
-TEST(Unicode, AnyBytesAreRepairedOnceAndForAll) {
+TEST(Unicode, RepairIsIdempotent) {
   EXPECT_TRUE(rc::check([](const std::string& bytes) {
     const std::string once = repair_utf8(bytes);
     RC_ASSERT(is_valid_utf8(once));
@@ -75,10 +75,10 @@ TEST(Unicode, Classes) {
   EXPECT_TRUE(classes.is(0x1161, kNfcUnstable));
   EXPECT_FALSE(classes.is(U'é', kNfcUnstable));
   EXPECT_TRUE(classes.is(U'é', kNfdUnstable));
-  EXPECT_EQ(classes.of(0x10FFFF), classes.of(0x10FFFE));  // the end of the table is there
+  EXPECT_EQ(classes.of(0x10FFFF), classes.of(0x10FFFE));  // the table covers the last code point
 }
 
-TEST(Unicode, Lowers) {
+TEST(Unicode, LowerCase) {
   const auto lower = [](CodePoint c) {
     std::string text;
     append_lower(c, text);

@@ -1,4 +1,4 @@
-// The tables below the models: vocabulary, trie, cache of words.
+// The data structures of the models: vocabulary, trie, byte alphabet and word cache.
 #include "tokenizer/vocabulary.h"
 
 #include <gtest/gtest.h>
@@ -14,12 +14,12 @@
 namespace optimus {
 namespace {
 
-TEST(Vocabulary, BothWays) {
+TEST(Vocabulary, LooksUpBothWays) {
   Vocabulary vocabulary;
-  EXPECT_EQ(vocabulary.add("a", 0), Vocabulary::Added::kYes);
-  EXPECT_EQ(vocabulary.add("", 5), Vocabulary::Added::kYes);
-  EXPECT_EQ(vocabulary.add("a", 7), Vocabulary::Added::kTokenTwice);
-  EXPECT_EQ(vocabulary.add("b", 5), Vocabulary::Added::kIdTwice);
+  EXPECT_EQ(vocabulary.add("a", 0), Vocabulary::Added::kAdded);
+  EXPECT_EQ(vocabulary.add("", 5), Vocabulary::Added::kAdded);
+  EXPECT_EQ(vocabulary.add("a", 7), Vocabulary::Added::kDuplicateToken);
+  EXPECT_EQ(vocabulary.add("b", 5), Vocabulary::Added::kDuplicateId);
   EXPECT_EQ(vocabulary.id_of("a"), 0);
   EXPECT_EQ(vocabulary.id_of(""), 5);
   EXPECT_EQ(vocabulary.id_of("b"), std::nullopt);
@@ -37,7 +37,7 @@ TEST(Vocabulary, ManyTokens) {
   Vocabulary vocabulary;
   vocabulary.reserve(10);
   for (TokenId id = 0; id < 20'000; ++id)
-    ASSERT_EQ(vocabulary.add(fmt::format("t{}", id), id), Vocabulary::Added::kYes);
+    ASSERT_EQ(vocabulary.add(fmt::format("t{}", id), id), Vocabulary::Added::kAdded);
   for (TokenId id = 0; id < 20'000; ++id) {
     ASSERT_EQ(vocabulary.id_of(fmt::format("t{}", id)), id);
     ASSERT_EQ(vocabulary.token_of(id), fmt::format("t{}", id));
@@ -56,10 +56,10 @@ TEST(ByteTrie, LongestKey) {
   EXPECT_FALSE(trie.longest("a").has_value());
   EXPECT_FALSE(trie.longest("").has_value());
   EXPECT_EQ(trie.longest("xy", trie.walk("##"))->value, 3);
-  EXPECT_EQ(trie.walk("zz"), ByteTrie::kNowhere);
+  EXPECT_EQ(trie.walk("zz"), ByteTrie::kNoNode);
 }
 
-TEST(ByteTrie, AgreesWithLookingAtAllKeys) {
+TEST(ByteTrie, MatchesLinearSearch) {
   EXPECT_TRUE(rc::check([] {
     const auto letters = rc::gen::container<std::string>(rc::gen::elementOf(std::string("abc")));
     const auto keys = *rc::gen::container<std::vector<std::string>>(rc::gen::nonEmpty(letters));
@@ -76,15 +76,16 @@ TEST(ByteTrie, AgreesWithLookingAtAllKeys) {
   }));
 }
 
-// Whatever was inserted last under a word is found, or nothing is: never something else.
-TEST(WordCache, ForgetsButNeverLies) {
+// A look-up finds the ids that were inserted last for the word, or nothing; it never returns other ids.
+TEST(WordCache, NeverReturnsWrongIds) {
   WordCache cache;
   std::map<std::string, std::vector<TokenId>> truth;
   const RandomKey key(3);
   std::size_t num_found = 0;
   for (std::uint64_t i = 0; i < 300'000; ++i) {
     std::string word(random_below(key, 4 * i, i % 8 == 0 ? 300 : 18) + 1, '\0');
-    for (char& c : word) c = static_cast<char>(random_below(key, 4 * i + 1, 3));  // NULs and repeats
+    // few distinct bytes: NULs and repeats
+    for (char& c : word) c = static_cast<char>(random_below(key, 4 * i + 1, 3));
     std::vector<TokenId> found = {-7};
     const auto known = truth.find(word);
     const char* const end = word.data() + word.size();
@@ -104,7 +105,7 @@ TEST(WordCache, ForgetsButNeverLies) {
   EXPECT_GT(num_found, 100'000u);
 }
 
-TEST(WordCache, ReadsWideOnlyWhereItMay) {
+TEST(WordCache, ReadsWideOnlyInBounds) {
   WordCache cache;
   const std::string text = "word and more than sixteen bytes";
   const std::vector<TokenId> ids = {1, 2};
@@ -117,7 +118,7 @@ TEST(WordCache, ReadsWideOnlyWhereItMay) {
   EXPECT_EQ(narrow, ids);
 }
 
-TEST(ByteAlphabet, ThereAndBack) {
+TEST(ByteAlphabet, RoundTrips) {
   std::string token, bytes;
   const auto alphabet = byte_alphabet();
   for (std::size_t byte = 0; byte < 256; ++byte) {

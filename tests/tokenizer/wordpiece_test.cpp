@@ -1,4 +1,4 @@
-// Greedy longest pieces.
+// Greedy matching of the longest pieces.
 #include "tokenizer/wordpiece.h"
 
 #include <gtest/gtest.h>
@@ -19,18 +19,19 @@ Ids encoded(const std::vector<std::string>& tokens, const WordPieceOptions& opti
 
 TEST(WordPiece, LongestFirst) {
   const std::vector<std::string> tokens = {"[UNK]", "un", "##aff", "##able", "##a", "unaf", "é", "##é"};
-  EXPECT_EQ(encoded(tokens, {}, "unaffable"), (Ids{0}));  // greedy: "unaf" leaves "fable"
+  // greedy matching takes "unaf", and "fable" has no token
+  EXPECT_EQ(encoded(tokens, {}, "unaffable"), (Ids{0}));
   EXPECT_EQ(encoded(tokens, {}, "unaable"), (Ids{1, 4, 3}));
   EXPECT_EQ(encoded(tokens, {}, "éé"), (Ids{6, 7}));
   EXPECT_EQ(encoded(tokens, {}, "xyz"), (Ids{0}));
-  EXPECT_EQ(encoded(tokens, {}, "unx"), (Ids{0}));  // the piece already found is taken back
+  EXPECT_EQ(encoded(tokens, {}, "unx"), (Ids{0}));  // the piece that was already found is discarded
   EXPECT_EQ(encoded(tokens, {}, ""), (Ids{}));
 }
 
-TEST(WordPiece, CharactersAreCounted) {
+TEST(WordPiece, LimitCountsCharacters) {
   const std::vector<std::string> tokens = {"[UNK]", "é", "##é"};
-  EXPECT_EQ(encoded(tokens, {.most_characters = 3}, "ééé"), (Ids{1, 2, 2}));
-  EXPECT_EQ(encoded(tokens, {.most_characters = 2}, "ééé"), (Ids{0}));
+  EXPECT_EQ(encoded(tokens, {.max_characters = 3}, "ééé"), (Ids{1, 2, 2}));
+  EXPECT_EQ(encoded(tokens, {.max_characters = 2}, "ééé"), (Ids{0}));
 }
 
 TEST(WordPiece, OtherPrefixes) {

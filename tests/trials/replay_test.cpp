@@ -13,13 +13,14 @@
 namespace optimus {
 namespace {
 
-ReplayCase published_case(const PublishedSystem& system, const AvailabilityTrace& trace, Counting counting) {
-  ReplayCase one{.trace = trace, .throughput = system.throughput, .batch = system.batch};
-  one.halts = system.halts, one.counting = counting;
-  return one;
+ReplayCase published_case(const PublishedSystem& system, const AvailabilityTrace& trace,
+                          StepCounting counting) {
+  ReplayCase replay_case{.trace = trace, .throughput = system.throughput, .batch = system.batch};
+  replay_case.reconfiguration = system.reconfiguration, replay_case.counting = counting;
+  return replay_case;
 }
 
-// Every figure of the authors' simulators, as they are and without their accidents.
+// Compares all results of the authors' simulators, with and without the artefacts of their code.
 TEST(Replay, ReproducesPublishedResults) {
   const PublishedTables tables = published_tables();
   const Path folder = data_folder() / "oobleck";
@@ -29,11 +30,12 @@ TEST(Replay, ReproducesPublishedResults) {
     const std::string name = results.cell(row, "trace"), model = results.cell(row, "model");
     const AvailabilityTrace trace = read_trace(folder / name);
     const System system = parse_system(results.cell(row, "system"), "system");
-    // Bamboo on the spot trace differs by what is not known of its rules; all other figures are printed with four or five digits.
+    // Some of Bamboo's rules are not known, which affects the spot trace; all other results are printed with
+    // four or five digits.
     const double tolerance = system == System::bamboo && name == "scale_p3-trace.csv" ? 0.007 : 2e-4;
-    for (const Counting counting : {Counting::as_published, Counting::really_done}) {
+    for (const StepCounting counting : {StepCounting::as_published, StepCounting::completed_only}) {
       const ReplayOutcome outcome = replay(system, published_case(tables.of(system, model), trace, counting));
-      const char* column = counting == Counting::as_published ? "samples_per_s" : "without_artefacts";
+      const char* column = counting == StepCounting::as_published ? "samples_per_s" : "without_artefacts";
       const double expected = std::stod(results.cell(row, column));
       EXPECT_NEAR(outcome.samples_per_second, expected, tolerance * expected)
           << name << " " << model << " " << text(system) << " " << column;
@@ -41,17 +43,19 @@ TEST(Replay, ReproducesPublishedResults) {
   }
 }
 
-// Everybody trains as quickly as Oobleck's templates; steps count when they are really done; policy and costs alone differ.
+// All systems train at the speed of Oobleck's templates, and only completed steps count, so only policy and
+// costs differ.
 double goodput(System system, const PublishedTables& tables, const std::string& model,
                const AvailabilityTrace& trace, int repeats) {
   const PublishedSystem& speed = tables.of(System::oobleck, model);
-  ReplayCase one{.trace = trace, .throughput = speed.throughput, .batch = speed.batch};
-  if (system != System::ours) one.halts = tables.of(system, model).halts;
-  one.costs.join_bytes = one.costs.loss_bytes = 12 * published_parameters(model) / one.halts.fewest_nodes;
-  return mean_replay(system, one, repeats).goodput;
+  ReplayCase replay_case{.trace = trace, .throughput = speed.throughput, .batch = speed.batch};
+  if (system != System::ours) replay_case.reconfiguration = tables.of(system, model).reconfiguration;
+  replay_case.costs.join_bytes = replay_case.costs.loss_bytes =
+      12 * published_parameters(model) / replay_case.reconfiguration.min_nodes;
+  return mean_replay(system, replay_case, repeats).goodput;
 }
 
-TEST(Replay, OursIsAboveAllOthersEverywhere) {
+TEST(Replay, OursExceedsOtherSystems) {
   const PublishedTables tables = published_tables();
   for (const char* name :
        {"5m.csv", "10m.csv", "30m.csv", "1h.csv", "3h.csv", "6h.csv", "scale_p3-trace.csv"}) {
@@ -66,8 +70,8 @@ TEST(Replay, OursIsAboveAllOthersEverywhere) {
   }
 }
 
-// Nobody does more than what never loses anything.
-TEST(Replay, NobodyBeatsTheIdeal) {
+// No system exceeds the ideal, which loses nothing.
+TEST(Replay, NoSystemExceedsIdeal) {
   EXPECT_TRUE(rc::check([] {
     std::string lines;
     std::vector<int> there;
@@ -89,15 +93,16 @@ TEST(Replay, NobodyBeatsTheIdeal) {
     }
     lines += fmt::format("{},add,last\n", now + 1000);
     const AvailabilityTrace trace = parse_trace(lines, "t");
-    ReplayCase one{.trace = trace, .throughput = {2, {1, 1.8, 2.4, 2.2, 3}}, .batch = 30};
-    one.ready_seconds = pick(0, 40);
-    one.halts = {.reconfigure_seconds = 5, .reconfigure_by_nodes = {}, .checkpoint_seconds = 2};
-    one.halts.fewest_nodes = 2, one.halts.stages = 2;
-    const Ideal ideal = ideal_of(one);
+    ReplayCase replay_case{.trace = trace, .throughput = {2, {1, 1.8, 2.4, 2.2, 3}}, .batch = 30};
+    replay_case.ready_seconds = pick(0, 40);
+    replay_case.reconfiguration = {
+        .reconfigure_seconds = 5, .reconfigure_by_nodes = {}, .checkpoint_seconds = 2};
+    replay_case.reconfiguration.min_nodes = 2, replay_case.reconfiguration.stages = 2;
+    const Ideal ideal = ideal_of(replay_case);
     for (const System system : {System::oobleck, System::varuna, System::bamboo, System::ours}) {
-      const ReplayOutcome outcome = replay(system, one);
-      // A step is cut to whole milliseconds.
-      RC_ASSERT(static_cast<double>(outcome.steps) * one.batch <= ideal.samples * 1.001 + 1e-6);
+      const ReplayOutcome outcome = replay(system, replay_case);
+      // Steps are truncated to whole milliseconds.
+      RC_ASSERT(static_cast<double>(outcome.steps) * replay_case.batch <= ideal.samples * 1.001 + 1e-6);
       RC_ASSERT(outcome.useful_seconds <= ideal.seconds + 1e-6);
       RC_ASSERT(outcome.useful_seconds >= -1e-6);
       RC_ASSERT(outcome.steps >= 0);
@@ -106,38 +111,39 @@ TEST(Replay, NobodyBeatsTheIdeal) {
 }
 
 TEST(Replay, OursRedoesTheStepInFlight) {
-  // Two nodes, steps of 10 s; one is lost at 95 s: nine steps are done, the tenth is done again on the other, in 20 s.
+  // Two nodes, steps of 10 s. One is lost at 95 s: nine steps are complete, and the other node redoes the
+  // tenth in 20 s.
   const AvailabilityTrace trace = parse_trace("0,add,a\n0,add,b\n95000,remove,b\n200000,add,c\n", "t");
-  ReplayCase one{.trace = trace, .throughput = {1, {1, 2}}, .batch = 20};
-  one.ready_seconds = 0, one.halts.fewest_nodes = 1;
-  one.costs = {.start_seconds = 0,
-               .detection_seconds = 1,
-               .recovery_seconds = 3,
-               .switch_seconds = 1,
-               .prepare_seconds = 0};
-  const ReplayOutcome outcome = replay(System::ours, one);
-  EXPECT_EQ(outcome.steps, 9 + 5);  // from 99 s on: 119, 139, 159, 179, 199
+  ReplayCase replay_case{.trace = trace, .throughput = {1, {1, 2}}, .batch = 20};
+  replay_case.ready_seconds = 0, replay_case.reconfiguration.min_nodes = 1;
+  replay_case.costs = {.start_seconds = 0,
+                       .detection_seconds = 1,
+                       .recovery_seconds = 3,
+                       .switch_seconds = 1,
+                       .prepare_seconds = 0};
+  const ReplayOutcome outcome = replay(System::ours, replay_case);
+  EXPECT_EQ(outcome.steps, 9 + 5);  // from 99 s on; ends at 119, 139, 159, 179, 199
   EXPECT_EQ(outcome.steps_lost, 1);
   EXPECT_EQ(outcome.starts, 2);
   EXPECT_DOUBLE_EQ(outcome.useful_seconds, 90 + 100);
 }
 
-TEST(Replay, OursTakesANodeInBetweenTwoSteps) {
+TEST(Replay, OursAdmitsNodeBetweenSteps) {
   const AvailabilityTrace trace = parse_trace("0,add,a\n105000,add,b\n200000,add,c\n", "t");
-  ReplayCase one{.trace = trace, .throughput = {1, {1, 2}}, .batch = 20};
-  one.ready_seconds = 0, one.halts.fewest_nodes = 1;
-  one.costs = {.start_seconds = 0,
-               .detection_seconds = 1,
-               .recovery_seconds = 3,
-               .switch_seconds = 2,
-               .prepare_seconds = 4};
-  const ReplayOutcome outcome = replay(System::ours, one);
-  // Ready at 109 s; the step ends at 120 s; from 122 s on steps take 10 s.
+  ReplayCase replay_case{.trace = trace, .throughput = {1, {1, 2}}, .batch = 20};
+  replay_case.ready_seconds = 0, replay_case.reconfiguration.min_nodes = 1;
+  replay_case.costs = {.start_seconds = 0,
+                       .detection_seconds = 1,
+                       .recovery_seconds = 3,
+                       .switch_seconds = 2,
+                       .prepare_seconds = 4};
+  const ReplayOutcome outcome = replay(System::ours, replay_case);
+  // Ready at 109 s. The step ends at 120 s; from 122 s on steps take 10 s.
   EXPECT_EQ(outcome.steps, 6 + 7);
   EXPECT_EQ(outcome.steps_lost, 0);
 }
 
-TEST(Replay, FailuresEverySoOften) {
+TEST(Replay, GeneratesPeriodicFailures) {
   const AvailabilityTrace trace = periodic_failures(8, 15, 5, 3600);
   int removals = 0;
   for (const NodeEvent& event : trace.events) removals += !event.is_add;
@@ -145,7 +151,7 @@ TEST(Replay, FailuresEverySoOften) {
   for (const NodeCount& count : node_counts(trace)) EXPECT_GE(count.nodes, 7);
 }
 
-TEST(Replay, RefusesTablesThatMakeNoSense) {
+TEST(Replay, RejectsInvalidTables) {
   const std::string speed = "system,model,nodes,samples_per_s\nours,m,2,1\nours,m,3,2\n";
   const std::string cost = "system,model,reconfigure_s,global_batch\nours,m,2,8\n";
   EXPECT_NO_THROW(PublishedTables::parse(speed, cost, "t", "c"));
@@ -158,7 +164,7 @@ TEST(Replay, RefusesTablesThatMakeNoSense) {
   EXPECT_THROW(parse_system("theirs", "--policy"), UserError);
 }
 
-TEST(Replay, ReadsCosts) {
+TEST(Replay, ReadsRecoveryCosts) {
   RecoveryCosts costs;
   costs.detection_seconds = 0.25;
   EXPECT_EQ(parse_recovery_costs(to_json(costs).dump(), "f"), costs);
@@ -170,10 +176,10 @@ TEST(Replay, ReadsCosts) {
   EXPECT_THROW(parse_recovery_costs("{\"format\": \"x\", \"version\": 1}", "f"), UserError);
 }
 
-// Traces of every kind, where they lie beside this repository.
-TEST(Replay, TakesAllPublishedTraces) {
+// Replays traces of every kind if they are available beside this repository.
+TEST(Replay, ReplaysAllPublishedTraces) {
   if (std::error_code error; !std::filesystem::is_directory(shared_traces(), error))
-    GTEST_SKIP() << shared_traces() << " is not there: other traces are not replayed";
+    GTEST_SKIP() << shared_traces() << " does not exist: other traces are not replayed";
   for (const char* name : {"bamboo/p3-trace.csv", "parcae/p3trace.csv", "parcae/bert_trace_hh_55_65.jsonl",
                            "infinitehbd/fault_trace.json", "bamboo/v100x1-east1c.txt"}) {
     const Path path = shared_traces() / name;
@@ -181,14 +187,17 @@ TEST(Replay, TakesAllPublishedTraces) {
     const AvailabilityTrace trace = read_trace(path);
     std::vector<double> speeds;
     for (int nodes = 4; nodes <= 32; ++nodes) speeds.push_back(nodes);
-    // Steps of a quarter of a minute; of a quarter of an hour where the trace is of months.
-    ReplayCase one{.trace = trace, .throughput = {4, speeds}, .batch = trace.length < 1e6 ? 480.0 : 28800.0};
-    one.halts = halts_of(System::oobleck, 1e9), one.halts.fewest_nodes = 4;
-    const Ideal ideal = ideal_of(one);
+    // Steps of 15 s at most; of 15 min for traces of several months.
+    ReplayCase replay_case{
+        .trace = trace, .throughput = {4, speeds}, .batch = trace.length < 1e6 ? 480.0 : 28800.0};
+    replay_case.reconfiguration = reconfiguration_costs_of(System::oobleck, 1e9),
+    replay_case.reconfiguration.min_nodes = 4;
+    const Ideal ideal = ideal_of(replay_case);
     EXPECT_GT(ideal.samples, 0) << name;
-    const ReplayOutcome ours = replay(System::ours, one), oobleck = replay(System::oobleck, one);
+    const ReplayOutcome ours = replay(System::ours, replay_case),
+                        oobleck = replay(System::oobleck, replay_case);
     EXPECT_GT(static_cast<double>(ours.steps), static_cast<double>(oobleck.steps)) << name;
-    EXPECT_LE(static_cast<double>(ours.steps) * one.batch, ideal.samples) << name;
+    EXPECT_LE(static_cast<double>(ours.steps) * replay_case.batch, ideal.samples) << name;
   }
 }
 

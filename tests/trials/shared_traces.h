@@ -1,4 +1,5 @@
-// Published traces and figures that lie beside this repository, or in tests/data (those whose licence lets them be copied).
+// Published traces and results in a folder beside this repository, or in tests/data where the licence permits
+// copies.
 #pragma once
 
 #include <cstdlib>
@@ -11,7 +12,7 @@ namespace optimus {
 
 inline Path data_folder() { return Path(OPTIMUS_SOURCE) / "tests" / "data"; }
 
-// Where other traces may lie; they are not copied.
+// The folder of other traces, which are not copied into the repository.
 inline Path shared_traces() {
   const char* named = std::getenv("OPTIMUS_SHARED");
   return (named != nullptr ? Path(named) : Path(OPTIMUS_SOURCE) / ".." / "shared") / "traces";

@@ -1,2 +1,2 @@
-// Stands for Gloo's header of this name, of which c10d's header uses nothing.
+// Placeholder for Gloo's header of this name: c10d's header includes it and uses nothing of it.
 #pragma once

@@ -1,4 +1,4 @@
-// The name of Gloo's context and the one function of it that c10d's header calls.
+// Gloo's context, with the one function of it that c10d's header calls.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What a store looks like to Gloo: c10d's header derives from it.
+// The store interface of Gloo, which c10d's header derives from.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// The names of Gloo's transports that c10d's header mentions. Their code is in libtorch; nothing here is ever made or called by us.
+// The names of Gloo's transports that c10d's header mentions. Their implementation is in libtorch; this
+// project neither creates nor calls them.
 #pragma once
 
 namespace gloo::transport {

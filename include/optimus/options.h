@@ -1,0 +1,45 @@
+// The options of a training. Every option that is left out has a default that depends on the model, the data and the
+// hardware; `optimus train --help` lists them, and settings.toml in the run folder records which value was used and where it came from.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optimus/export.h"
+
+namespace optimus {
+inline namespace v0 {
+
+// A value. Keys are those of the command line and of settings files, without the leading dashes.
+struct TrainOptions {
+  std::string model;  // a preset ("gpt2", "llama3-8b"), a Hugging Face folder, a config.json, or a run
+  std::vector<std::string>
+      data;  // a text or jsonl file, a folder, a token-file prefix; or a blend: weight, name, weight, name, …
+  std::string tokenizer;  // "bytes" or a tokenizer.json
+  std::string run;        // the run folder; empty: runs/<model>-<date>
+
+  std::optional<std::int64_t> steps;
+  std::optional<std::int64_t> batch;       // sequences per step, over all devices
+  std::optional<std::int64_t> microbatch;  // sequences computed at a time
+  std::optional<std::int64_t> seq;         // tokens of a sequence
+  std::optional<double> learning_rate;
+  std::optional<std::int64_t> seed;
+  std::string precision;  // "fp64", "fp32", "bf16", "fp16", "fp8"
+
+  std::optional<std::int64_t> devices;  // workers to train with
+  std::string device;                   // "cpu", "cuda"
+  std::string plan;                     // a plan file; empty: the planner chooses
+  std::string policy;                   // which policy decides about changes of plan
+  bool is_static = false;               // no changes of plan but those that are requested
+
+  std::string resume;  // a run folder: continue from its newest sound checkpoint
+
+  // Any other option by its key, for example {"layers", "4"}, {"zero", "1"}, {"save-every", "10m"}. An empty value sets a switch.
+  std::map<std::string, std::string> more;
+};
+
+}  // namespace v0
+}  // namespace optimus

@@ -1,0 +1,110 @@
+// A training in progress, controlled from the host program.
+//
+//   optimus::Run run({.model = "gpt2", .data = {"corpus.txt"}, .devices = 2},
+//                    {.on_message = [](const std::string& line) { log(line); }});
+//   while (std::optional<optimus::StepEvent> step = run.step()) plot(step->step, step->loss);
+//   optimus::TrainResult result = run.wait();
+//
+// The training runs in processes of the worker program, optimus-engine, which is installed with the library; the host program needs no
+// PyTorch and survives whatever happens to them. Nothing is written to the console of the host.
+//
+// The constructor returns when the processes are started; errors in the options arrive from the first call that needs the run (step, wait, switch_plan).
+// Callbacks run on a thread of the library, one at a time; they may call stop() and status(), but not wait() or step(). All member
+// functions may be called from any thread. The destructor stops the run and waits for its checkpoint. If the host dies, the training stops
+// after a checkpoint.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optimus/error.h"
+#include "optimus/export.h"
+#include "optimus/options.h"
+#include "optimus/train.h"
+
+namespace optimus {
+inline namespace v0 {
+
+// One completed training step.
+struct StepEvent {
+  std::int64_t step = 0;  // from 1
+  double loss = 0, grad_norm = 0, learning_rate = 0;
+  std::int64_t tokens = 0;  // over all devices
+  double seconds = 0, tokens_per_second = 0;
+  std::int64_t plan_epoch = 0;  // how often the plan has changed
+  bool is_skipped = false;      // the gradients were not finite; no parameter changed
+  std::optional<double> validation_loss{};
+};
+
+// The plan has changed, or a worker was lost, joined or drained.
+struct PlanEvent {
+  std::int64_t step = 0;  // after which it happened
+  std::string kind;       // "switch", "recover", "join", "drain", "stay"
+  std::string evidence;   // why
+  std::string from, to;   // hashes of the plans
+  std::int64_t plan_epoch = 0;
+  std::optional<double> predicted_gain{}, measured_gain{};  // of steps per second; 0.25 = 25 % faster
+  double pause_seconds = 0;
+  std::int64_t moved_bytes = 0;
+};
+
+struct RunOptions {
+  std::string worker_program{};  // path of optimus-engine; empty: the one installed with the library
+  std::function<void(const StepEvent&)> on_step{};
+  std::function<void(const PlanEvent&)> on_plan{};
+  std::function<void(const std::string& line)> on_message{};  // warnings and notes, one line each
+};
+
+struct WorkerState {
+  int rank = 0, pid = 0;
+  std::string host, device;
+  std::string state;  // "running", "stopped", "gone", "on another host"
+};
+
+struct RunState {
+  bool is_running = false;
+  std::string run;  // the run folder; empty until the run has one
+  std::int64_t step = 0, plan_epoch = 0;
+  std::optional<std::int64_t> steps{};  // planned
+  std::optional<double> loss{}, tokens_per_second{};
+  std::string plan;  // "dp4 zero1", as in plan names
+  std::vector<WorkerState> workers;
+};
+
+class OPTIMUS_API Run {
+ public:
+  // Throws Error when the worker program cannot be started.
+  explicit Run(TrainOptions options, RunOptions run = {});
+  ~Run();
+  Run(Run&&) noexcept;
+  Run& operator=(Run&&) noexcept;
+
+  // The next completed step that this function has not returned yet; waits for it. Nothing once the run has ended. The training does not
+  // wait for the caller. Throws Error if the run has failed.
+  std::optional<StepEvent> step();
+
+  RunState status() const;
+
+  // Moves the running training to another plan, given as the JSON text or the file name of a plan, or "auto" for the best plan now. Waits
+  // for the switch and returns the line that describes it. Throws Error when it is refused or does not happen within the timeout; the run then
+  // continues on its present plan.
+  std::string switch_plan(const std::string& plan, std::chrono::seconds timeout = std::chrono::seconds(600));
+
+  // Requests a stop: the run ends after a checkpoint. Returns at once.
+  void stop();
+
+  // Waits for the end. Throws Error if the run has failed.
+  TrainResult wait();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace v0
+}  // namespace optimus

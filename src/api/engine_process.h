@@ -1,0 +1,40 @@
+// The process that trains for the host program: optimus-engine with the options of a training, its console in pipes.
+//
+// One thread. It ends when its standard input is closed, so it never outlives the host (host_watch in cli/train_here.cpp).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "launch/child_process.h"
+#include "optimus/options.h"
+
+namespace optimus {
+
+// The installed optimus-engine: beside the library's folder, as it was built or installed. `named` overrides; else $OPTIMUS_WORKER_PROGRAM
+// does. Throws UserError with the places that were searched.
+Path find_worker_program(const std::string& named);
+
+// The words of `optimus train` for these options.
+std::vector<std::string> train_words(const TrainOptions& options);
+
+class EngineProcess {
+ public:
+  EngineProcess(const Path& program, const TrainOptions& options);
+
+  // Complete lines that it has written to standard error since the last call; waits up to `milliseconds` for more.
+  std::vector<std::string> read_messages(int milliseconds);
+  std::optional<int> code() { return child_.code(); }
+  // What it has written to standard output.
+  const std::string& output() const { return output_; }
+  void request_stop();
+
+ private:
+  ChildProcess child_;
+  std::string output_, unfinished_;
+  bool is_stop_requested_ = false;
+};
+
+}  // namespace optimus

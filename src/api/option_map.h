@@ -1,0 +1,14 @@
+// Options by their keys, as the command line and settings files name them.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/options.h"
+
+namespace optimus {
+
+// Sets the options of the table. Throws UserError for an unknown key, with the nearest known one, and for a value that does not parse.
+void set_options(OptionTable& table, const std::map<std::string, std::string>& values);
+
+}  // namespace optimus

@@ -1,0 +1,78 @@
+// Implements run_follower.h.
+#include "api/run_follower.h"
+
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "observe/decisions.h"
+#include "observe/metrics_read.h"
+
+namespace optimus {
+namespace {
+
+PlanEvent event_of(const Decision& decision) {
+  return {.step = decision.step,
+          .kind = decision.kind,
+          .evidence = decision.evidence,
+          .from = decision.from,
+          .to = decision.to,
+          .plan_epoch = decision.epoch,
+          .predicted_gain = decision.predicted_gain,
+          .measured_gain = decision.measured_gain,
+          .pause_seconds = decision.pause.value,
+          .moved_bytes = decision.moved.value};
+}
+
+}  // namespace
+
+LineFollower::LineFollower(Path path) : path_(std::move(path)) {
+  struct stat now {};
+  if (::stat(path_.c_str(), &now) == 0) inode_ = now.st_ino, offset_ = now.st_size;
+}
+
+std::vector<std::string> LineFollower::take() {
+  struct stat now {};
+  std::vector<std::string> lines;
+  if (::stat(path_.c_str(), &now) != 0) return lines;
+  if (now.st_ino != inode_ || now.st_size < offset_) inode_ = now.st_ino, offset_ = 0;
+  if (now.st_size == offset_) return lines;
+  std::ifstream file(path_, std::ios::binary);
+  file.seekg(offset_);
+  for (std::string line; std::getline(file, line) && !file.eof(); offset_ += std::ssize(line) + 1)
+    lines.push_back(line);
+  return lines;
+}
+
+RunFollower::RunFollower(const Path& run, std::int64_t last_step)
+    : steps_(run / "metrics.jsonl"), plans_(run / "decisions.jsonl"), last_step_(last_step) {}
+
+std::vector<StepEvent> RunFollower::take_steps() {
+  std::vector<StepEvent> events;
+  for (const std::string& line : steps_.take())
+    for (const StepMetrics& one : parse_metrics(line + "\n", "metrics.jsonl")) {
+      if (one.step <= last_step_) continue;
+      last_step_ = one.step;
+      events.push_back({.step = one.step,
+                        .loss = one.loss,
+                        .grad_norm = one.grad_norm,
+                        .learning_rate = one.learning_rate,
+                        .tokens = one.tokens,
+                        .seconds = one.seconds.value,
+                        .tokens_per_second = one.tokens_per_second,
+                        .plan_epoch = one.epoch,
+                        .is_skipped = one.is_skipped,
+                        .validation_loss = one.validation_loss});
+    }
+  return events;
+}
+
+std::vector<PlanEvent> RunFollower::take_plans() {
+  std::vector<PlanEvent> events;
+  for (const std::string& line : plans_.take())
+    for (const Decision& one : parse_decisions(line + "\n", "decisions.jsonl"))
+      events.push_back(event_of(one));
+  return events;
+}
+
+}  // namespace optimus

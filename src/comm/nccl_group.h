@@ -1,0 +1,83 @@
+// NCCL collectives of tensors on GPUs. NCCL is called directly and not through c10d, so there is no watchdog
+// that ends processes and no environment variable to set (docs/decisions/0010-nccl-directly.md).
+// Point-to-point messages go through host memory (c10d_comm.h), because those of NCCL have no tags.
+//
+// The operations of a group run on a stream of their own: after all work that the current stream has been
+// given so far, and concurrently with later work. No thread blocks inside NCCL: communicators are
+// non-blocking, and a watchdog thread of the rank polls operations in flight. An operation fails when its
+// deadline has passed, its run is abandoned or a peer has failed; the watchdog then aborts the communicator,
+// which is never used again.
+//
+// Compiled where PyTorch has CUDA and NCCL's header is available (OPTIMUS_NCCL); elsewhere has_nccl() is
+// false.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/process_group.h"
+
+namespace optimus {
+
+bool has_nccl();
+// Identifier of a GPU that is the same on all machines; empty for CPUs and without NCCL.
+std::string gpu_id_of(at::Device device);
+// Why NCCL cannot be used, for example "ranks 0 and 2 share a GPU"; empty if each member has a GPU of its
+// own.
+std::string why_nccl_is_unusable(const std::vector<int>& members, const std::vector<std::string>& gpu_ids);
+
+class NcclGroup {
+ public:
+  virtual ~NcclGroup() = default;
+  // Starts the operation without waiting for it. wait() makes the current stream wait and returns; it fails
+  // if the operation is known to have failed.
+  virtual std::unique_ptr<Pending> start(CommOperation operation) = 0;
+  // Records which operations have ended and which have failed. Thread-safe.
+  virtual void poll() = 0;
+  // Aborts failed operations on the device too, and waits for that.
+  virtual void abort_failed() = 0;
+  virtual bool is_idle() = 0;
+  // Sets this deadline on operations in flight that have none.
+  virtual void limit(const Deadline& deadline) = 0;
+  // The first failure of the group, if any.
+  virtual CommOutcome<void> state() = 0;
+  virtual void close(const std::string& reason) = 0;
+};
+
+// `key` is the same on all members and used once. All members must be about to call this. `shared` must
+// outlive the group.
+Outcome<std::shared_ptr<NcclGroup>> connect_nccl_group(SharedRankState& shared, const std::string& key,
+                                                       Group group, int epoch, at::Device device,
+                                                       const Deadline& deadline);
+
+// Watchdog thread that polls the NCCL groups of a rank until it is destroyed.
+class NcclWatchdog {
+ public:
+  NcclWatchdog() = default;
+  ~NcclWatchdog();
+  NcclWatchdog(const NcclWatchdog&) = delete;
+  NcclWatchdog& operator=(const NcclWatchdog&) = delete;
+
+  void add(std::shared_ptr<NcclGroup> group);
+  void remove(const NcclGroup& group);
+  // Waits until all operations that were started have ended on the device, or have failed.
+  CommOutcome<void> synchronize(const Deadline& deadline);
+
+ private:
+  void run();
+  std::vector<std::shared_ptr<NcclGroup>> groups();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<NcclGroup>> groups_;  // shared with the rank's Comm and its operations
+  bool is_stopping_ = false;
+  std::thread thread_;  // started with the first group
+};
+
+}  // namespace optimus

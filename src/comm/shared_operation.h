@@ -1,0 +1,81 @@
+// One operation of rank threads: the members submit their tensors, and once all have arrived the work is done
+// in parts by whichever members wait. A member that is busy elsewhere does not block the others.
+//
+//   all_reduce   stage 0: part i sums piece i of all tensors into member i's
+//                stage 1: part i copies the other members' pieces into member i's
+//   others       stage 0: part i fills member i's output
+//
+// All functions are called with the world's lock held, except run_part(). Read next: thread_comm.cpp, which
+// creates these objects and waits on them.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/operation.h"
+#include "comm/stream_mark.h"
+
+namespace optimus {
+
+// Why the operation fails, and which missing ranks caused that.
+struct BreakReason {
+  std::string reason;
+  std::vector<int> missing;
+};
+
+class SharedOperation {
+ public:
+  explicit SharedOperation(std::vector<int> members);
+
+  // The member at `place` submits its operation. One that does not match those of the others fails the
+  // operation for all.
+  void submit(int place, CommOperation operation);
+  // Fails the operation for all members; the first call counts.
+  void mark_broken(BreakReason break_reason);
+
+  bool has_arrived(int place) const { return contributions_[static_cast<std::size_t>(place)].has_arrived; }
+  bool is_complete() const { return num_arrived_ == contributions_.size(); }
+  bool is_done() const { return stage_ == num_stages_; }
+  const std::optional<BreakReason>& broken() const { return broken_; }
+  bool is_in_progress() const { return num_running_ > 0; }
+  std::vector<int> missing() const;  // members that have not arrived
+  const std::vector<int>& members() const { return members_; }
+
+  // Claims a part that no member has taken yet, if there is one. The caller then runs run_part() without the
+  // lock, and finish_part() with it.
+  std::optional<std::size_t> claim_part();
+  StreamMark run_part(std::size_t part);
+  void finish_part(std::size_t part, StreamMark mark);
+
+  // After completion: the caller's stream waits for all work on the caller's tensors.
+  void await_work(int place) const;
+  // After completion: releases the member's tensors, though others may still use this object.
+  void release(int place);
+  // Whether the work has also finished on the device.
+  bool is_passed() const;
+
+  std::condition_variable changed;
+
+ private:
+  struct Contribution {
+    CommOperation operation;
+    StreamMark is_ready;
+    bool has_arrived = false;
+  };
+  void reduce_piece(std::size_t piece);
+  void gather_pieces(std::size_t into);
+  at::Device device_of(std::size_t part) const;
+
+  const std::vector<int> members_;
+  std::vector<Contribution> contributions_;
+  std::array<std::vector<StreamMark>, 2> marks_;  // [stage][part]: recorded after the part
+  std::size_t num_arrived_ = 0, first_ = 0;       // group index of the member that arrived first
+  std::size_t stage_ = 0, num_stages_ = 1;
+  std::size_t next_part_ = 0, num_running_ = 0, num_ended_ = 0;  // of this stage
+  std::optional<BreakReason> broken_;
+};
+
+}  // namespace optimus

@@ -1,0 +1,289 @@
+// Implements emergency_checkpoint_host.h.
+#include "elastic/emergency_checkpoint_host.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "elastic/heartbeat.h"
+#include "observe/metrics.h"
+#include "plan/layouts.h"
+#include "plan/plan_json.h"
+#include "rundir/plan_files.h"
+
+namespace optimus {
+
+EmergencyCheckpointHost::EmergencyCheckpointHost(Board& board, FileSystem& files,
+                                                 EmergencyCheckpointOptions facts)
+    : board_(board), files_(files), facts_(std::move(facts)) {
+  if (facts_.coordinator != nullptr) keys_.generation = facts_.coordinator->membership().generation;
+}
+
+std::vector<bool> EmergencyCheckpointHost::by_rank(const std::vector<bool>& is_gone) const {
+  if (facts_.coordinator == nullptr) return is_gone;
+  std::vector<bool> result;
+  for (const int worker_id : facts_.coordinator->membership().worker_ids)
+    result.push_back(is_gone.at(static_cast<std::size_t>(worker_id)));
+  return result;
+}
+
+bool EmergencyCheckpointHost::poll(const std::vector<bool>& lost_worker_ids) {
+  const std::vector<bool> is_gone = by_rank(lost_worker_ids);
+  num_ranks_ = static_cast<int>(is_gone.size());
+  switch (stage_) {
+    case Stage::idle: {
+      const auto first_report = board_.find(keys_.first_report());
+      if (!first_report || !*first_report) return false;
+      report_deadline_ = Deadline::after(facts_.report_timeout, "survivor states");
+      slow_rank_deadline_ = Deadline::after(facts_.slow_rank_grace, "survivor states of slow ranks");
+      partition_deadline_ = Deadline::after(facts_.partition_timeout, "the larger partition");
+      stage_ = Stage::collecting;
+      [[fallthrough]];
+    }
+    case Stage::collecting:
+      collect_survivor_states();
+      update_heartbeats();
+      if (facts_.coordinator != nullptr && has_claim(facts_.run, keys_.generation + 1)) {
+        // adopts that decision if it includes these ranks
+        if (!continue_run()) refuse("other ranks of the run have continued without these");
+        break;
+      }
+      if (!have_all_reported(is_gone) || !has_majority()) break;
+      if (facts_.coordinator != nullptr && facts_.coordinator->should_wait_for_lost(all_survivor_states()))
+        break;
+      decide();
+      break;
+    case Stage::writing:
+      collect(is_gone);
+      break;
+    case Stage::finished:
+      break;
+  }
+  return stage_ != Stage::finished && stage_ != Stage::idle;
+}
+
+void EmergencyCheckpointHost::stop_waiting() {
+  constexpr Seconds kReportGrace{0.2};  // mpirun sends SIGKILL one second after SIGTERM
+  if (is_ending_run_ || stage_ != Stage::collecting) return;
+  is_ending_run_ = true;
+  if (report_deadline_->remaining() > kReportGrace)
+    report_deadline_ = Deadline::after(kReportGrace, "survivor states");
+}
+
+void EmergencyCheckpointHost::collect_survivor_states() {
+  for (int rank = 0; rank < num_ranks_; ++rank) {
+    if (survivor_states_.contains(rank)) continue;
+    const auto stored = board_.find(keys_.survivor_state(rank));
+    if (!stored || !*stored) continue;
+    try {
+      SurvivorState survivor_state = parse_survivor_state(**stored);
+      if (survivor_state.rank == rank) survivor_states_.emplace(rank, std::move(survivor_state));
+    } catch (const UserError&) {  // treated as no report
+    }
+    late_deadline_ = Deadline::after(facts_.late_grace, "missing ranks");
+  }
+}
+
+// A delayed process is not lost: its heartbeat continues (heartbeat.h), and it reports later.
+void EmergencyCheckpointHost::update_heartbeats() {
+  constexpr Seconds kHeartbeatTimeout{2};
+  if (facts_.coordinator == nullptr) return;
+  const std::vector<int>& worker_ids = facts_.coordinator->membership().worker_ids;
+  for (int rank = 0; rank < num_ranks_; ++rank) {
+    const auto stored = board_.find(heartbeat_key(worker_ids[static_cast<std::size_t>(rank)]));
+    if (!stored || !*stored) continue;
+    const auto found = heartbeats_.find(rank);
+    if (found == heartbeats_.end() || found->second.first != **stored)
+      heartbeats_.insert_or_assign(rank,
+                                   std::pair(**stored, Deadline::after(kHeartbeatTimeout, "a heartbeat")));
+  }
+}
+
+bool EmergencyCheckpointHost::has_heartbeat(int rank) const {
+  const auto found = heartbeats_.find(rank);
+  return found != heartbeats_.end() && !found->second.second.has_passed() &&
+         !slow_rank_deadline_->has_passed() && !is_ending_run_;
+}
+
+// Ranks that ended before they reported will not report. Ranks that others missed may report within a short
+// time: they may only have waited for others.
+bool EmergencyCheckpointHost::have_all_reported(const std::vector<bool>& is_gone) const {
+  std::set<int> missed;
+  for (const auto& [rank, survivor_state] : survivor_states_)
+    missed.insert(survivor_state.missing.begin(), survivor_state.missing.end());
+  bool are_reports_expected = false, are_all_missed = true;
+  const bool are_leavers_needed =
+      facts_.coordinator == nullptr || facts_.coordinator->needs_leaving_ranks(all_survivor_states());
+  const std::size_t num_expected = are_leavers_needed ? is_gone.size() : facts_.coordinator->staying().size();
+  for (int rank = 0; rank < static_cast<int>(num_expected); ++rank) {
+    if (survivor_states_.contains(rank) || is_gone[static_cast<std::size_t>(rank)]) continue;
+    if (has_heartbeat(rank)) return false;
+    are_reports_expected = true;
+    are_all_missed = are_all_missed && missed.contains(rank);
+  }
+  return !are_reports_expected || report_deadline_->has_passed() ||
+         (are_all_missed && late_deadline_->has_passed());
+}
+
+// Half of the run or less may be the isolated partition: the larger one acts first.
+bool EmergencyCheckpointHost::has_majority() const {
+  if (facts_.coordinator == nullptr || !facts_.may_be_partitioned || is_ending_run_ ||
+      partition_deadline_->has_passed())
+    return true;
+  std::ptrdiff_t num_unknown = 0;
+  const std::vector<int> staying = facts_.coordinator->staying();
+  for (int rank = 0; rank < static_cast<int>(staying.size()); ++rank) {
+    const auto gone = board_.find(lost_key(staying[static_cast<std::size_t>(rank)]));
+    num_unknown += !survivor_states_.contains(rank) && !(gone && *gone && **gone == kEnded);
+  }
+  return std::ssize(survivor_states_) > num_unknown;
+}
+
+void EmergencyCheckpointHost::refuse(const std::string& why) {
+  why_not_saved_ = why;
+  (void)board_.set(keys_.order(), text(EmergencyCheckpointOrder{}));
+  stage_ = Stage::finished;
+}
+
+// Plans change between two steps, and a rank that failed in the middle of a change is torn, so all other
+// states are laid out according to one plan.
+void EmergencyCheckpointHost::load_layout() {
+  for (const auto& [rank, survivor_state] : survivor_states_)
+    if (!survivor_state.is_torn) epoch_ = std::max(epoch_, survivor_state.epoch);
+  const Plan plan = read_plan(plan_path(facts_.run, epoch_));
+  layout_ = layout_with_copies(plan, facts_.model, StateKind::optimizer);
+  num_holders_ = static_cast<std::size_t>(num_devices(plan));
+}
+
+std::vector<SurvivorState> EmergencyCheckpointHost::all_survivor_states() const {
+  std::vector<SurvivorState> result;
+  for (const auto& [rank, survivor_state] : survivor_states_) result.push_back(survivor_state);
+  return result;
+}
+
+// After success the host waits for the next loss.
+bool EmergencyCheckpointHost::continue_run() {
+  if (facts_.coordinator == nullptr) return false;
+  const auto order = facts_.coordinator->change_membership(all_survivor_states());
+  if (!order) {
+    why_not_continued_ = fmt::format("; the remaining ranks cannot continue: {}", order.error());
+    return false;
+  }
+  const std::string key = keys_.change_membership();
+  keys_.generation = order->membership.generation, stage_ = Stage::idle;
+  survivor_states_.clear(), heartbeats_.clear(), report_deadline_.reset(), late_deadline_.reset(),
+      is_ending_run_ = false;
+  return board_.set(key, text(*order)).has_value();
+}
+
+void EmergencyCheckpointHost::decide() {
+  if (continue_run()) return;
+  try {
+    load_layout();
+  } catch (const UserError& error) {
+    return refuse(error.what());
+  }
+  std::vector<SurvivorState> all;
+  for (const auto& [rank, survivor_state] : survivor_states_)
+    if (survivor_state.epoch == epoch_) all.push_back(survivor_state);
+  plan_ = plan_emergency_checkpoint(layout_, all);
+  if (!plan_.is_whole()) return refuse("lost with the ranks: " + lost_text(layout_, plan_.lost));
+  std::optional<CheckpointEntry> newest = newest_complete(facts_.run);
+  if (plan_.step == 0 || (newest && newest->step >= plan_.step)) return refuse("");
+  const Outcome<Path> folder = begin_checkpoint(files_, facts_.run, plan_.step);
+  if (!folder) return refuse(fmt::format("step {} could not be saved: {}", plan_.step, folder.error().why));
+  order_ = {plan_.step, plan_.ranks, plan_.gate, *folder};
+  write_deadline_ = Deadline::after(facts_.write_timeout, "the ranks' shards");
+  stage_ = Stage::writing;
+  if (const Outcome<void> published = board_.set(keys_.order(), text(order_)); !published)
+    refuse(fmt::format("step {} could not be saved: {}", plan_.step, published.error().why));
+}
+
+void EmergencyCheckpointHost::collect(const std::vector<bool>& is_gone) {
+  std::vector<EmergencyCheckpointPart> parts;
+  for (const int rank : order_.ranks) {
+    const auto stored = board_.find(keys_.part(rank));
+    if (!stored || !*stored) {
+      if (is_gone[static_cast<std::size_t>(rank)] || write_deadline_->has_passed())
+        refuse(fmt::format("step {} could not be saved: rank {} was lost as well", order_.step, rank));
+      return;
+    }
+    try {
+      parts.push_back(parse_emergency_checkpoint_part(**stored));
+    } catch (const UserError& error) {
+      return refuse(error.what());
+    }
+    if (!parts.back().why.empty())
+      return refuse(
+          fmt::format("step {} could not be saved: rank {}: {}", order_.step, rank, parts.back().why));
+  }
+  commit(parts);
+}
+
+void EmergencyCheckpointHost::commit(const std::vector<EmergencyCheckpointPart>& parts) {
+  const TrainingState& state = parts.front().state;
+  stage_ = Stage::finished;
+  for (const EmergencyCheckpointPart& part : parts)
+    if (part.state != state || state.step != order_.step) {
+      why_not_saved_ =
+          fmt::format("step {} could not be saved: the ranks report different states", order_.step);
+      return;
+    }
+  CommitOptions options{.num_writers = static_cast<int>(parts.size()), .files = facts_.small_files};
+  options.files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
+  for (SmallFile& file : options.files)  // as they were when the run began
+    if (file.name == "plan.json")
+      file.content = read_file(plan_path(facts_.run, epoch_)).value_or(file.content);
+  if (const Outcome<Path> done = commit_checkpoint(files_, order_.folder, options); !done) {
+    why_not_saved_ = fmt::format("step {} could not be saved: {}", order_.step, done.error().why);
+    return;
+  }
+  is_saved_ = true;
+  Retention retention = facts_.retention;
+  retention.newest = order_.step;
+  (void)apply_retention(files_, facts_.run, retention);
+  // Rank 0 may have been lost after a step and before it wrote the step's line.
+  for (const EmergencyCheckpointPart& part : parts)
+    if (!part.metrics.empty()) {
+      (void)complete_metrics(files_, facts_.run / "metrics.jsonl", order_.step, part.metrics);
+      return;
+    }
+}
+
+std::string EmergencyCheckpointHost::last_checkpoint() const {
+  std::optional<CheckpointEntry> newest;
+  bool is_in_memory = false;
+  try {
+    newest = newest_complete(facts_.run);
+    const auto newest_in_memory = facts_.memory ? newest_complete(*facts_.memory) : std::nullopt;
+    is_in_memory = newest_in_memory && (!newest || newest_in_memory->step > newest->step);
+    if (is_in_memory) newest = newest_in_memory;
+  } catch (const UserError&) {  // unreadable: no checkpoint can be named
+  }
+  if (!newest) return stage_ == Stage::idle ? "" : "; there is no checkpoint yet";
+  const std::int64_t age = plan_.step - newest->step;
+  const std::string how_old =
+      age > 0 ? fmt::format(", {} step{} older", age, age == 1 ? "" : "s") : std::string();
+  return fmt::format("; the last complete checkpoint is from step {}{}{}: optimus train --resume {}",
+                     newest->step, is_in_memory ? ", in memory" : "", how_old, facts_.run.string());
+}
+
+std::string EmergencyCheckpointHost::finish() {
+  if (!is_saved_ && !order_.folder.empty()) abandon_checkpoint(files_, order_.folder);
+  // Leftovers of a save that was in progress; a resume would remove them too.
+  (void)clear_leftovers(files_, facts_.run);
+  if (facts_.memory) (void)clear_leftovers(files_, *facts_.memory);
+  if (stage_ == Stage::collecting || stage_ == Stage::writing)
+    why_not_saved_ = "the run was ended before more could be saved";
+  if (!is_saved_)
+    return why_not_continued_ + (why_not_saved_.empty() ? "" : "; " + why_not_saved_) + last_checkpoint();
+  const std::size_t count = order_.ranks.size();
+  const bool are_all = count == num_holders_;
+  return fmt::format("{}; {} saved step {}: optimus train --resume {}", why_not_continued_,
+                     count == 1 ? fmt::format("rank {}", order_.ranks[0])
+                     : are_all  ? fmt::format("all {} ranks", count)
+                                : fmt::format("the other {} ranks", count),
+                     order_.step, facts_.run.string());
+}
+
+}  // namespace optimus

@@ -1,0 +1,65 @@
+// Runs a EmergencyCheckpointHost on a thread of its own, for a process that hosts the store and is also a rank.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "elastic/emergency_checkpoint_host.h"
+
+namespace optimus {
+
+class EmergencyCheckpointWatch {
+ public:
+  // find_lost_workers: [rank], ranks that are known to have ended; is_ending_run: whether the launcher is ending the
+  // run. Called only while a save is in progress, from the thread. All arguments must outlive this.
+  EmergencyCheckpointWatch(Board& board, FileSystem& files, EmergencyCheckpointOptions facts,
+                           std::function<std::vector<bool>()> find_lost_workers,
+                           std::function<bool()> is_ending_run)
+      : host_(board, files, std::move(facts)),
+        find_lost_workers_(std::move(find_lost_workers)),
+        is_ending_run_(std::move(is_ending_run)),
+        thread_([this] { watch(); }) {}
+  ~EmergencyCheckpointWatch() { stop(); }
+  EmergencyCheckpointWatch(const EmergencyCheckpointWatch&) = delete;
+
+  // Called when this process has nothing more to do for the run: waits for a save in progress, which has
+  // deadlines.
+  void end() {
+    stop();
+    while (poll()) std::this_thread::sleep_for(kPause);
+  }
+  // See EmergencyCheckpointHost::finish(); call after end().
+  std::string finish() { return host_.finish(); }
+
+ private:
+  static constexpr std::chrono::milliseconds kPause{50};
+  void stop() {
+    is_stopping_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  bool poll() {
+    if (is_in_progress_) lost_workers_ = find_lost_workers_();
+    if (is_in_progress_ && is_ending_run_()) host_.stop_waiting();
+    return is_in_progress_ = host_.poll(lost_workers_);
+  }
+  void watch() {
+    lost_workers_ = find_lost_workers_();
+    while (!is_stopping_) {
+      poll();
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
+  EmergencyCheckpointHost host_;
+  const std::function<std::vector<bool>()> find_lost_workers_;
+  const std::function<bool()> is_ending_run_;
+  bool is_in_progress_ = false;
+  std::vector<bool> lost_workers_;
+  std::atomic<bool> is_stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace optimus

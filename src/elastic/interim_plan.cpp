@@ -1,0 +1,119 @@
+// Implements interim_plan.h.
+#include "elastic/interim_plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "base/error.h"
+#include "recovery/takeover.h"
+
+namespace optimus {
+namespace {
+
+// Typical time until the planner's plan is available; a slower plan loses time for this long.
+constexpr double kPlannerSeconds = 5;
+constexpr double kMaxStepTimeRatio = 0.98;  // ratio of step times
+
+bool is_ready(const auto& future) {
+  return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+}  // namespace
+
+std::string text(InterimPlan::Kind kind) {
+  switch (kind) {
+    case InterimPlan::Kind::planned:
+      return "the planner's plan";
+    case InterimPlan::Kind::from_templates:
+      return "plan from pipeline templates";
+    case InterimPlan::Kind::takeover:
+      return "the ranks with the same layers take over";
+  }
+  return "";
+}
+
+AvailableRanks present_ranks(const StateLocation& state) {
+  // The plan may have been made for another phase; it gets that phase's batch later (membership_change.cpp).
+  return {.num_ranks = state.num_present,
+          .num_staying = state.num_staying,
+          .copies = MasterCopies::owned,
+          .is_phase = true};
+}
+
+std::optional<Plan> takeover_plan(const StateLocation& state) {
+  if (state.plan.copy_distance != 0)
+    return std::nullopt;  // the assignment of repeated updates would change too
+  std::optional<Plan> plan = state.plan;
+  while (plan && num_device_numbers(*plan) > state.num_staying)
+    plan = without_device(*plan, num_device_numbers(*plan) - 1);
+  return plan;
+}
+
+InterimPlanner::InterimPlanner(Facts facts) : facts_(std::move(facts)) {
+  if (!facts_.make_templates) return;
+  templates_ = std::async(std::launch::async, [make = facts_.make_templates] {
+                 try {
+                   return std::make_shared<const PipelineTemplates>(make());
+                 } catch (const UserError&) {  // no number of these devices can hold the model as a pipeline
+                   return std::shared_ptr<const PipelineTemplates>();
+                 }
+               }).share();
+}
+
+void InterimPlanner::plan(int num_devices) {
+  if (num_devices > 0 && !planned_.contains(num_devices))
+    planned_[num_devices] = std::async(std::launch::async, facts_.choose, num_devices).share();
+}
+
+void InterimPlanner::plan_ahead(int num_devices) { plan(num_devices - 1), plan(num_devices + 1); }
+
+bool InterimPlanner::is_planned(int num_devices) {
+  plan(num_devices);
+  return is_ready(planned_.at(num_devices));
+}
+
+std::optional<InterimPlan> InterimPlanner::substitute_plan(int num_devices,
+                                                           const std::optional<StateLocation>& state) {
+  if (!facts_.step_seconds || !facts_.move_seconds) return std::nullopt;
+  std::vector<std::pair<double, InterimPlan>> found;
+  const auto consider = [&](Plan plan, InterimPlan::Kind kind) {
+    if (state) plan.fp8 = state->plan.fp8;
+    try {
+      const double move = state ? facts_.move_seconds(*state, plan) : 0;
+      found.emplace_back(move + kPlannerSeconds * facts_.step_seconds(plan), InterimPlan{plan, kind});
+    } catch (const UserError&) {  // this plan is not possible
+    }
+  };
+  if (is_ready(templates_) && templates_.get() != nullptr && num_devices >= templates_.get()->smallest())
+    consider(templates_.get()->plan_for(num_devices), InterimPlan::Kind::from_templates);
+  if (const std::optional<Plan> plan = state ? takeover_plan(*state) : std::nullopt)
+    consider(*plan, InterimPlan::Kind::takeover);
+  if (found.empty()) return std::nullopt;
+  return std::min_element(found.begin(), found.end(),
+                          [](const auto& a, const auto& b) { return a.first < b.first; })
+      ->second;
+}
+
+InterimPlan InterimPlanner::answer(int num_devices, const std::optional<StateLocation>& state) {
+  if (!is_planned(num_devices))
+    if (std::optional<InterimPlan> interim = substitute_plan(num_devices, state)) return *interim;
+  InterimPlan planned{planned_.at(num_devices).get()};
+  if (state) planned.plan.fp8 = state->plan.fp8;  // keep the learned scales
+  return planned;
+}
+
+bool InterimPlanner::is_settled(int num_devices) { return is_planned(num_devices); }
+
+std::optional<Plan> InterimPlanner::improvement(const InterimPlan& now, int num_devices) {
+  if (now.kind == InterimPlan::Kind::planned || !is_planned(num_devices)) return std::nullopt;
+  try {
+    Plan better = planned_.at(num_devices).get();
+    better.fp8 = now.plan.fp8;
+    if (facts_.step_seconds(better) < kMaxStepTimeRatio * facts_.step_seconds(now.plan)) return better;
+  } catch (const UserError&) {  // no plan is available
+  }
+  return std::nullopt;
+}
+
+}  // namespace optimus

@@ -1,0 +1,71 @@
+// The first plan when ranks are lost, join or leave: chosen for the ranks that are present from what was
+// prepared in advance. If there is an alternative, the run does not wait for the planner, whose plan may
+// replace the first one later.
+//
+//   the planner's plan for this number of devices, if it was prepared in advance (one fewer, one more)
+//   else the fastest substitute: a plan from pipeline templates, or the ranks with the same layers take over
+//   else the planner's plan, and the run waits for it
+#pragma once
+
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "recovery/templates.h"
+#include "reshard/plan_change.h"
+
+namespace optimus {
+
+struct InterimPlan {
+  enum class Kind { planned, from_templates, takeover };
+  Plan plan;
+  Kind kind = Kind::planned;
+};
+std::string text(InterimPlan::Kind kind);
+
+// Where the training state is: devices numbered `num_present` and above are lost; the first `num_staying` may
+// be used.
+struct StateLocation {
+  const Plan& plan;
+  int num_present = 0, num_staying = 0;
+};
+AvailableRanks present_ranks(const StateLocation& state);
+// The ranks that are present compute the whole model, and no state moves. nullopt if they do not cover it.
+std::optional<Plan> takeover_plan(const StateLocation& state);
+
+// One thread. Plans are prepared on other threads.
+class InterimPlanner {
+ public:
+  struct Facts {
+    std::function<Plan(int num_devices)> choose;  // the planner; any thread; throws UserError
+    // Any thread; throws UserError. Empty: there are no templates.
+    std::function<PipelineTemplates()> make_templates{};
+    std::function<double(const Plan& plan)> step_seconds{};  // predicted
+    // Predicted seconds until `to` has its state. Throws UserError if that is impossible.
+    std::function<double(const StateLocation& from, const Plan& to)> move_seconds{};
+  };
+  explicit InterimPlanner(Facts facts);
+
+  // Called periodically with the present number of devices.
+  void plan_ahead(int num_devices);
+  // state: nullopt if all state is read from files. Throws UserError when there is no plan.
+  InterimPlan answer(int num_devices, const std::optional<StateLocation>& state);
+  // The planner's plan for this number of devices, once it is available and if it is worth a change from
+  // `now`. Poll until it returns a plan or is_settled().
+  std::optional<Plan> improvement(const InterimPlan& now, int num_devices);
+  bool is_settled(int num_devices);
+
+ private:
+  bool is_planned(int num_devices);
+  void plan(int num_devices);
+  std::optional<InterimPlan> substitute_plan(int num_devices, const std::optional<StateLocation>& state);
+
+  const Facts facts_;
+  std::map<int, std::shared_future<Plan>> planned_;  // by number of devices
+  std::shared_future<std::shared_ptr<const PipelineTemplates>> templates_;
+};
+
+}  // namespace optimus

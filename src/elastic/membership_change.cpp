@@ -1,0 +1,244 @@
+// Implements membership_change.h.
+#include "elastic/membership_change.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "plan/layouts.h"
+#include "plan/plan_json.h"
+#include "reshard/plan_change.h"
+
+namespace optimus {
+namespace {
+
+constexpr int kMaxWorkerIds = 1 << 20;
+
+const std::vector<std::pair<MembershipChange::Source, std::string>> kSources = {
+    {MembershipChange::Source::live, "live"},
+    {MembershipChange::Source::checkpoint, "checkpoint"},
+    {MembershipChange::Source::begin, "begin"}};
+
+// Which ranks have which boxes of which step, under one epoch's plan.
+struct FoundState {
+  std::int64_t epoch = 0;
+  EmergencyCheckpointPlan emergency_checkpoint;
+  TrainingState state{};
+};
+
+// What a rank has under an epoch's plan, if anything. A rank that has completed a move still has its state
+// from before the move, which is complete.
+std::optional<SurvivorState> state_under_epoch(const SurvivorState& survivor_state, std::int64_t epoch) {
+  SurvivorState result = survivor_state;
+  if (survivor_state.epoch == epoch) return survivor_state.is_torn ? std::nullopt : std::optional(result);
+  if (survivor_state.earlier_epoch != epoch) return std::nullopt;
+  result.is_torn = result.is_at_gate = false;
+  return result;
+}
+
+// The newest epoch whose state is complete. A rank has a newer one only if all live ranks have it.
+std::optional<FoundState> find_state(const MembershipChangeInputs& facts,
+                                     const std::vector<SurvivorState>& survivor_states) {
+  std::set<std::int64_t, std::greater<>> epochs;
+  for (const SurvivorState& survivor_state : survivor_states)
+    epochs.insert({survivor_state.epoch, survivor_state.earlier_epoch});
+  for (const std::int64_t epoch : epochs) {
+    const auto plan = facts.plans.find(epoch);
+    if (plan == facts.plans.end()) continue;
+    std::vector<SurvivorState> holding;
+    for (const SurvivorState& survivor_state : survivor_states)
+      if (const auto held = state_under_epoch(survivor_state, epoch)) holding.push_back(*held);
+    FoundState found{
+        epoch, plan_emergency_checkpoint(layout_with_copies(plan->second, facts.model, StateKind::optimizer),
+                                         holding)};
+    if (!found.emergency_checkpoint.is_whole()) continue;
+    for (const SurvivorState& survivor_state : holding)
+      if (survivor_state.state.step == found.emergency_checkpoint.step) found.state = survivor_state.state;
+    return found;
+  }
+  return std::nullopt;
+}
+
+// Staying ranks first, each part sorted by worker id.
+void assign_members(const MembershipChangeInputs& facts, const std::vector<SurvivorState>& survivor_states,
+                    MembershipChange& order) {
+  std::vector<int> staying = facts.joining_workers, leaving;
+  for (const SurvivorState& survivor_state : survivor_states) {
+    const int worker_id = facts.membership.worker_ids.at(static_cast<std::size_t>(survivor_state.rank));
+    (survivor_state.leaves ? leaving : staying).push_back(worker_id);
+  }
+  std::sort(staying.begin(), staying.end()), std::sort(leaving.begin(), leaving.end());
+  order.membership.generation = facts.membership.generation + 1;
+  order.num_staying = static_cast<int>(staying.size());
+  order.membership.worker_ids = staying;
+  order.membership.worker_ids.insert(order.membership.worker_ids.end(), leaving.begin(), leaving.end());
+}
+
+// Devices of ranks without usable state are numbered after all ranks. Devices that were lost when this
+// generation began already are, in case the generation ends before all ranks have its plan.
+Plan renumbered(const MembershipChangeInputs& facts, const FoundState& found, const MembershipChange& order) {
+  const std::set<int> ranks_with_state(found.emergency_checkpoint.ranks.begin(),
+                                       found.emergency_checkpoint.ranks.end());
+  int next = static_cast<int>(order.membership.worker_ids.size());
+  std::vector<int> device_of;
+  const Plan& plan = facts.plans.at(found.epoch);
+  const int num_ranks =
+      std::max(num_device_numbers(plan), static_cast<int>(facts.membership.worker_ids.size()));
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const int now =
+        ranks_with_state.contains(rank)
+            ? rank_of(order.membership, facts.membership.worker_ids[static_cast<std::size_t>(rank)])
+            : -1;
+    device_of.push_back(now >= 0 ? now : next++);
+  }
+  return with_devices(plan, device_of);
+}
+
+std::string listed(const std::vector<std::string>& words) {
+  std::string result;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    result += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
+  return result;
+}
+
+// A rank that has not reported is lost, unless it was about to leave.
+std::vector<std::string> describe_lost_ranks(const MembershipChangeInputs& facts,
+                                             const std::vector<SurvivorState>& survivor_states) {
+  std::set<int> reporting_ranks;
+  for (const SurvivorState& survivor_state : survivor_states) reporting_ranks.insert(survivor_state.rank);
+  std::vector<std::string> result;
+  for (int rank = 0; rank < facts.num_staying; ++rank) {
+    if (reporting_ranks.contains(rank)) continue;
+    const auto how = facts.lost.find(facts.membership.worker_ids[static_cast<std::size_t>(rank)]);
+    result.push_back(how == facts.lost.end() ? fmt::format("rank {}", rank) : how->second);
+  }
+  return result;
+}
+
+void describe(const MembershipChangeInputs& facts, const std::vector<SurvivorState>& survivor_states,
+              MembershipChange& order) {
+  const std::vector<std::string> lost = describe_lost_ranks(facts, survivor_states);
+  std::vector<std::string> left, joined, parts;
+  for (const SurvivorState& survivor_state : survivor_states)
+    if (survivor_state.leaves) left.push_back(fmt::format("rank {}", survivor_state.rank));
+  for (const int worker_id : facts.joining_workers) joined.push_back(fmt::format("worker {}", worker_id));
+  if (!lost.empty()) parts.push_back("lost " + listed(lost));
+  if (!left.empty())
+    parts.push_back(fmt::format("{} {}", listed(left), left.size() > 1 ? "leave" : "leaves"));
+  if (!joined.empty())
+    parts.push_back(fmt::format("{} {}", listed(joined), joined.size() > 1 ? "join" : "joins"));
+  order.what = parts.empty() ? "the ranks lost contact with each other" : listed(parts);
+  order.kind = !lost.empty() || parts.empty() ? "recover" : !left.empty() ? "drain" : "join";
+}
+
+void use_checkpoint(const MembershipChangeInputs& facts, const std::vector<SurvivorState>& survivor_states,
+                    MembershipChange& order) {
+  std::int64_t newest = 0;
+  for (const SurvivorState& survivor_state : survivor_states) {
+    newest = std::max(newest, survivor_state.state.step);
+    order.epoch = std::max(order.epoch, survivor_state.epoch);
+    order.state.seed = survivor_state.state.seed, order.state.precision = survivor_state.state.precision;
+  }
+  order.source = MembershipChange::Source::begin;
+  // A checkpoint that is newer than the state of all ranks belongs to another branch of the run's history.
+  if (const auto checkpoint = facts.find_checkpoint(); checkpoint && checkpoint->second.step <= newest) {
+    order.source = MembershipChange::Source::checkpoint;
+    order.checkpoint = checkpoint->first, order.state = checkpoint->second;
+  }
+  order.num_steps_lost = newest - order.state.step;
+  order.from = order.to;
+}
+
+// Plans are made for the phase that the run began with, while the state may be in another one. If ranks are
+// lost between two phases, the old batch and length are named in the message.
+Plan with_phase_of_state(const MembershipChangeInputs& facts, const Plan& plan, MembershipChange& order) {
+  if (facts.phases.empty()) return plan;
+  const std::vector<Phase> phases = with_decided_starts(facts.phases, order.state.phase_begins);
+  const Phase& phase = phase_at(phases, order.state.step);
+  const Phase before{0, order.from.batch, order.from.sequence_length};
+  if (const std::string words = text(before, phase); before.batch > 0 && !words.empty())
+    order.what += fmt::format("; phase: {}", words);
+  return with_batch(plan, phase.batch, phase.sequence_length);
+}
+
+}  // namespace
+
+tl::expected<MembershipChange, std::string> plan_membership_change(
+    const MembershipChangeInputs& facts, const std::vector<SurvivorState>& survivor_states) {
+  for (const SurvivorState& survivor_state : survivor_states)
+    if (!survivor_state.failure_reason.empty())
+      return tl::unexpected(
+          fmt::format("rank {} failed: {}", survivor_state.rank, survivor_state.failure_reason));
+  MembershipChange order;
+  assign_members(facts, survivor_states, order);
+  if (order.num_staying == 0) return tl::unexpected(std::string("no rank stays"));
+  describe(facts, survivor_states, order);
+  try {
+    const std::optional<FoundState> found = find_state(facts, survivor_states);
+    if (!found) {
+      order.to = facts.choose(order.num_staying, std::nullopt);
+      use_checkpoint(facts, survivor_states, order);
+      order.from = {};
+      order.from = order.to = with_phase_of_state(facts, order.to, order);
+      return order;
+    }
+    order.epoch = found->epoch, order.state = found->state, order.gate = found->emergency_checkpoint.gate;
+    order.from = renumbered(facts, *found, order);
+    const StateLocation state{order.from, static_cast<int>(order.membership.worker_ids.size()),
+                              order.num_staying};
+    const Plan chosen = with_phase_of_state(facts, facts.choose(order.num_staying, state), order);
+    order.to = change_plan(order.from, chosen, facts.model, present_ranks(state)).to;
+    return order;
+  } catch (const UserError& error) {
+    return tl::unexpected(std::string(error.what()));
+  }
+}
+
+std::string text(const MembershipChange& order) {
+  std::string source;
+  for (const auto& [value, word] : kSources)
+    if (value == order.source) source = word;
+  const OrderedJson json{{"generation", order.membership.generation},
+                         {"seats", order.membership.worker_ids},
+                         {"staying", order.num_staying},
+                         {"seats_taken", order.num_worker_ids},
+                         {"from", to_json(order.from)},
+                         {"to", to_json(order.to)},
+                         {"source", source},
+                         {"checkpoint", order.checkpoint.string()},
+                         {"state", training_state_text(order.state)},
+                         {"epoch", order.epoch},
+                         {"gate", exact_numbers(order.gate)},
+                         {"steps_lost", order.num_steps_lost},
+                         {"kind", order.kind},
+                         {"what", order.what}};
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+MembershipChange parse_membership_change(const std::string& text) {
+  const std::string where = "the membership change order";
+  const Json json = parse_json(text, where);
+  const JsonView view(json, where);
+  MembershipChange order;
+  order.membership.generation = static_cast<int>(view.at("generation").integer(1, kMaxWorkerIds));
+  for (const JsonView& worker_id : view.at("seats").elements())
+    order.membership.worker_ids.push_back(static_cast<int>(worker_id.integer(0, kMaxWorkerIds)));
+  const auto size = std::ssize(order.membership.worker_ids);
+  order.num_staying = static_cast<int>(view.at("staying").integer(1, size));
+  order.num_worker_ids = static_cast<int>(view.at("seats_taken").integer(0, kMaxWorkerIds + 1));
+  order.from = parse_plan(view.at("from").raw().dump(), where);
+  order.to = parse_plan(view.at("to").raw().dump(), where);
+  bool is_known = false;
+  for (const auto& [value, word] : kSources)
+    if (view.at("source").text() == word) order.source = value, is_known = true;
+  if (!is_known) view.at("source").refuse("one of live, checkpoint, begin");
+  order.checkpoint = view.at("checkpoint").text();
+  order.state = parse_training_state(view.at("state").text(), where);
+  order.epoch = view.at("epoch").integer(0), order.gate = parse_exact_numbers(view.at("gate"));
+  order.num_steps_lost = view.at("steps_lost").integer(0), order.what = view.at("what").text();
+  order.kind = view.at("kind").text();
+  return order;
+}
+
+}  // namespace optimus

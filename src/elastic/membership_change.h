@@ -1,0 +1,75 @@
+// Membership changes: when ranks of a run are lost, join or leave, the others continue without a restart.
+// This part decides the new members, the plan, and where its state comes from. The process that hosts the
+// run's store decides from the reports of the ranks (emergency_checkpoint.h), and all ranks apply the decision
+// (run/rank_membership.cpp). Pure.
+//
+//   generation 0     workers 0 1 2 3 = ranks 0 1 2 3    dp4
+//   worker 2 is killed
+//   generation 1     workers 0 1 3   = ranks 0 1 2      dp3: masters and moments from the remaining ranks
+//   worker 4 joins
+//   generation 2     workers 0 1 3 4 = ranks 0 1 2 3    dp4
+//
+// A worker keeps its id for life; a rank is its number in one generation.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "elastic/emergency_checkpoint.h"
+#include "elastic/interim_plan.h"
+#include "elastic/membership.h"
+#include "plan/phase.h"
+#include "plan/plan.h"
+
+namespace optimus {
+
+struct MembershipChange {
+  // live: from the ranks that have it. checkpoint: from files, or from memory. begin: the run starts from its
+  // initial state.
+  enum class Source { live, checkpoint, begin };
+
+  Membership membership;  // leaving ranks come last
+  int num_staying = 0;
+  // worker ids assigned so far: the next joining worker gets this one, whichever process hosts the run then
+  int num_worker_ids = 0;
+  // The state is laid out as `from` says, whose devices are ranks of the new membership; devices that are
+  // lost or have no usable state are numbered after all ranks. `to` has the placement that all ranks agree
+  // on.
+  Plan from, to;
+  Source source = Source::live;
+  Path checkpoint{};
+  TrainingState state{};       // that all ranks have afterwards
+  std::int64_t epoch = 0;      // of `from`; `to` has the next one
+  std::vector<double> gate{};  // for ranks that are one step behind the others
+  std::int64_t num_steps_lost = 0;
+  std::string kind{};  // recover, drain, join: as in decisions
+  std::string what{};  // description of the ranks that were lost, joined or left
+};
+std::string text(const MembershipChange& order);
+// Thrown when a rank learns that the others have continued without it.
+struct ExcludedFromRun {};
+// Throws UserError for an invalid text.
+MembershipChange parse_membership_change(const std::string& text);
+
+struct MembershipChangeInputs {
+  const ModelSpec& model;
+  Membership membership;  // the membership that ends
+  int num_staying = 0;    // members that stay; the later ones have left, or are about to
+  // [epoch]: plans that the state may be laid out as; devices are ranks of the old membership
+  std::map<std::int64_t, Plan> plans;
+  std::vector<int> joining_workers;  // new worker ids
+  std::map<int, std::string> lost;   // by worker id: a description of what happened
+  std::vector<Phase> phases{};       // of the training; empty: it has one
+  // The newest complete checkpoint, if there is one.
+  std::function<std::optional<std::pair<Path, TrainingState>>()> find_checkpoint;
+  // state: nullopt if all state is read from files. Throws UserError.
+  std::function<Plan(int num_devices, const std::optional<StateLocation>& state)> choose;
+};
+
+// The decision, or why the ranks cannot continue. standings: of ranks of the membership that ends.
+tl::expected<MembershipChange, std::string> plan_membership_change(
+    const MembershipChangeInputs& facts, const std::vector<SurvivorState>& survivor_states);
+
+}  // namespace optimus

@@ -1,0 +1,150 @@
+// The host's side of membership changes: tracks the members of a run and its plan from one generation to the
+// next, and produces the MembershipChange that all ranks apply. Does not communicate with ranks (emergency_checkpoint_host.h
+// does) and does not start or end processes.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "elastic/membership_change.h"
+#include "model/spec.h"
+#include "recovery/recovery_costs.h"
+#include "recovery/repair.h"
+#include "rundir/board.h"
+#include "rundir/worker_protocol.h"
+
+namespace optimus {
+
+// The request of a process to join, stored under the number that it has drawn from the run's store.
+struct WorkerJoinRequest {
+  int pid = 0;
+  std::string host, device;
+};
+std::string text(const WorkerJoinRequest& request);
+WorkerJoinRequest parse_worker_join_request(const std::string& text);  // throws UserError
+struct JoinKeys {
+  std::int64_t number = 1;  // from KeyStore::count under counter()
+  static std::string counter() { return "joining"; }
+  std::string request() const;
+  std::string join_reply()
+      const;  // "SEAT ORDER": the worker id, and the order of the generation that it joins
+};
+
+// Set when the run must end.
+inline constexpr const char* kStopKey = "end";
+
+// One thread.
+class MembershipCoordinator {
+ public:
+  struct Facts {
+    ModelSpec model;
+    Path run;
+    std::optional<Path> memory{};  // first level of checkpoints (memory_level.h)
+    InterimPlanner::Facts answers;
+    std::vector<Phase> phases{};  // of the training; empty: it has one
+    RecoveryCosts costs{};        // of continuing without a rank, and of admitting it again
+    // Proposes a better plan than the one that the run continued with; any thread. Empty: the plan stays.
+    std::function<void(const Plan& plan)> propose_improvement{};
+    // Called when an order was made; members: as in workers.json.
+    std::function<void(const MembershipChange& order, const std::vector<WorkerEntry>& members)> done{};
+  };
+  // The initial workers have ids 0 …, on the plan of this epoch. `board` must outlive this.
+  MembershipCoordinator(Board& board, Facts facts, const std::vector<WorkerEntry>& workers, const Plan& plan,
+                        std::int64_t epoch);
+
+  // For a run in a later generation, as the order describes its beginning.
+  MembershipCoordinator(Board& board, Facts facts, const std::vector<WorkerEntry>& workers,
+                        const MembershipChange& order);
+
+  const Membership& membership() const { return membership_; }
+  bool is_member(int worker_id) const;
+  std::vector<int> staying() const;  // worker ids of the members that have not been asked to leave
+  // Whether leaving ranks may still have state that others need: true until some rank has completed the move
+  // that this generation began with.
+  bool needs_leaving_ranks(const std::vector<SurvivorState>& survivor_states) const;
+  // All workers that ever existed, by worker id.
+  const std::vector<WorkerEntry>& workers() const { return workers_; }
+  // As in workers.json.
+  std::vector<WorkerEntry> members() const;
+  // Whether a step has begun. Before that a lost rank is not connected to the others, which wait for it in
+  // vain.
+  bool has_begun();
+  // Description of a hang of a live process that blocks all others; empty: there is none.
+  std::string hang_of(int worker_id) const;
+  // Records what happened to a lost worker.
+  void record_lost(int worker_id, const std::string& how) { lost_[worker_id] = how; }
+
+  // The keys that are polled periodically during normal operation.
+  std::vector<std::string> watched_keys() const;
+  // Called periodically: detects join requests, and if there are any asks the ranks to stop at the end of a
+  // step.
+  void poll();
+  // The run must end: workers that joined have no launcher that would end them.
+  void ask_to_end() { (void)board_.set(kStopKey, ""); }
+  // Interrupts the waits of all ranks, so that they report their survivor state.
+  void request_survivor_states();
+  // The report of an ended worker that was not started by this process, if there is one.
+  std::optional<WorkerReport> report_of(int worker_id) const;
+  std::optional<WorkerReport> wait_for_report(int worker_id) const;
+  // Whether it is better to wait for lost ranks than to continue without them (recovery/repair.h): for a
+  // limited time, and until a worker joins.
+  bool should_wait_for_lost(const std::vector<SurvivorState>& survivor_states);
+  // Called when all live ranks have reported their survivor state.
+  tl::expected<MembershipChange, std::string> change_membership(
+      const std::vector<SurvivorState>& survivor_states);
+
+ private:
+  // The newest state may be in hosts' memory, which only processes on those hosts can read.
+  void collect_memory(const std::vector<SurvivorState>& survivor_states);
+  void wait_for_memory(int rank, const Deadline& deadline) const;
+  void add_joining_workers_to_memory(const std::vector<int>& joining_workers) const;
+  std::vector<int> hosts_of(const std::vector<int>& worker_ids) const;
+  std::map<std::int64_t, Plan> plans_of(const std::vector<SurvivorState>& survivor_states) const;
+  void propose_improvement();
+  void record_outages(int num_lost, int num_joined);
+  Outcome<void> claim_generation(const MembershipChange& order) const;
+  tl::expected<MembershipChange, std::string> adopt_claimed_change(
+      MembershipChange order, const std::vector<SurvivorState>& survivor_states);
+  void begin_generation(const MembershipChange& order);
+  void reserve_worker_ids(const MembershipChange& order);
+  void detect_hangs();
+  void join_reply(const MembershipChange& order, const std::map<std::int64_t, int>& worker_ids);
+
+  Board& board_;
+  const Facts facts_;
+  Membership membership_;  // includes leaving ranks until they have left
+  int num_staying_;
+  std::vector<WorkerEntry> workers_;
+  std::map<std::int64_t, Plan>
+      plans_;  // [epoch]: at the beginning of this generation; later plans are in the run's folder
+  std::map<int, std::string> lost_;  // worker ids lost in this generation
+  bool has_begun_ = false;
+  std::map<int, std::string> hanging_workers_;  // worker ids that hang although their processes live
+  std::map<std::int64_t, WorkerJoinRequest> join_requests_;  // by number
+  std::int64_t next_join_number_ = 1;
+  InterimPlanner interim_planner_;
+  std::optional<InterimPlan> interim_plan_;  // the one in use, while it may still be improved
+  std::future<void> improving_;
+  std::vector<Outage> outages_;   // all losses so far, in seconds of this process's clock
+  std::optional<Deadline> wait_;  // for lost ranks to return
+};
+
+// The key under which a joined worker reports its end.
+std::string worker_report_key(int worker_id);
+// Whether some process has started this generation. Claims of earlier runs in the folder are removed at the
+// start.
+bool has_claim(const Path& run, int generation);
+// The order of the claimed generation; nullopt if it is not claimed or cannot be read.
+std::optional<MembershipChange> claimed_change(const Path& run, int generation);
+// Whether the other ranks have started this generation without this worker.
+bool is_excluded(const Path& run, int generation, int worker_id);
+void clear_claims(const Path& run);
+// Set to make the ranks of a generation stop together at the end of a step, although no rank is lost.
+std::string membership_change_key(int generation);
+
+}  // namespace optimus

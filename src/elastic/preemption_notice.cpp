@@ -1,0 +1,111 @@
+// Implements preemption_notice.h.
+#include "elastic/preemption_notice.h"
+
+#include <filesystem>
+#include <memory>
+#include <tuple>
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "store/http.h"
+#include "store/socket.h"
+
+namespace optimus {
+namespace {
+
+// after a poll that found a notice, so that slower processes see it too
+constexpr std::chrono::milliseconds kSpreadDelay{500};
+constexpr Seconds kResponseTimeout{0.4};
+constexpr std::string_view kScheme = "http://";
+
+bool reclaims_machine(const JsonView& events) {
+  for (const JsonView& event : events.elements()) {
+    const std::string kind = event.text_or("EventType", "");
+    if (kind == "Preempt" || kind == "Terminate") return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool is_preemption_notice(int status, std::string_view body) {
+  const std::string content = lower(trim(body));
+  if (status != 200 || content.empty() || content == "false" || content == "none") return false;
+  if (content.front() != '{') return true;
+  try {
+    const Json json = parse_json(body, "a notice");
+    const auto events = JsonView(json, "a notice").find("Events");
+    return !events || reclaims_machine(*events);
+  } catch (const UserError&) {  // invalid JSON still is a response
+    return true;
+  }
+}
+
+PreemptionNotice::Place PreemptionNotice::parse(const std::string& where) {
+  if (!starts_with(where, kScheme)) {
+    if (where.empty() || where.find("://") != std::string::npos)
+      throw UserError("--notice {}: expected a file path or http://HOST/PATH", in_quotes(where));
+    return {.path = where};
+  }
+  const std::string rest = where.substr(kScheme.size());
+  const std::size_t slash = rest.find('/');
+  const std::string place = rest.substr(0, slash);
+  Place result{.path = slash == std::string::npos ? "/" : rest.substr(slash)};
+  const bool has_port = place.rfind(':') != std::string::npos && place.back() != ']';
+  std::tie(result.host, result.port) = parse_host_port(has_port ? place : place + ":80", "--notice " + where);
+  return result;
+}
+
+PreemptionNotice::PreemptionNotice(const std::string& where)
+    : place_(parse(where)), thread_([this] { watch(); }) {}
+
+PreemptionNotice::~PreemptionNotice() {
+  is_stopping_ = true;
+  thread_.join();
+}
+
+bool PreemptionNotice::poll() const {
+  if (place_.host.empty()) {
+    std::error_code error;
+    return std::filesystem::exists(place_.path, error);
+  }
+  const Deadline deadline = Deadline::after(kResponseTimeout, "a notice");
+  Outcome<Socket> socket = Socket::connect(place_.host, place_.port, deadline);
+  if (!socket || !socket->send(http_get(place_.host, place_.path), deadline)) return false;
+  const Outcome<HttpResponse> answer = read_http_response(*socket, deadline);
+  return answer && is_preemption_notice(answer->status, answer->body);
+}
+
+bool PreemptionNotice::wait_until(std::chrono::system_clock::time_point instant) const {
+  constexpr std::chrono::milliseconds kPollInterval{50};
+  while (!is_stopping_ && std::chrono::system_clock::now() < instant)
+    std::this_thread::sleep_for(kPollInterval);
+  return !is_stopping_;
+}
+
+void PreemptionNotice::watch() {
+  while (true) {
+    const auto next = std::chrono::ceil<std::chrono::seconds>(std::chrono::system_clock::now() +
+                                                              std::chrono::milliseconds(1));
+    if (!wait_until(next)) return;
+    if (!poll()) continue;
+    if (wait_until(next + kSpreadDelay)) is_given_ = true;
+    return;
+  }
+}
+
+WorkerSignals with_preemption_notice(const WorkerSignals& signals, const std::string& option,
+                                     const Environment& environment) {
+  const std::string where = environment("OPTIMUS_NOTICE").value_or(option);
+  if (where.empty()) return signals;
+  const auto notice = std::make_shared<PreemptionNotice>(where);
+  WorkerSignals both = signals;
+  both.is_leave_requested = [notice, must_leave = signals.is_leave_requested] {
+    return notice->is_given() || must_leave();
+  };
+  return both;
+}
+
+}  // namespace optimus

@@ -1,0 +1,51 @@
+// Preemption notices: a spot machine announces that it is about to be reclaimed through a file that appears,
+// or at a URL of its provider. Its ranks then leave the run in time, and no work is repeated.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "cluster/launcher.h"
+#include "rundir/worker_signals.h"
+
+namespace optimus {
+
+// Interprets a provider's response: HTTP 200 with any content except "FALSE", "NONE" and nothing is a notice
+// (Google, Amazon); in a JSON object with "Events", only events that reclaim the machine count (Azure:
+// Preempt, Terminate).
+bool is_preemption_notice(int status, std::string_view body);
+
+// Polls once a second, at the same instant in all processes of a machine, so that they leave together.
+class PreemptionNotice {
+ public:
+  struct Place {
+    std::string host{};  // empty: `path` is a file
+    int port = 0;
+    std::string path;
+  };
+  // A file path, or http://HOST[:PORT]/PATH. Throws UserError for anything else.
+  static Place parse(const std::string& where);
+  explicit PreemptionNotice(const std::string& where);
+  ~PreemptionNotice();
+  PreemptionNotice(const PreemptionNotice&) = delete;
+
+  bool is_given() const { return is_given_; }
+
+ private:
+  void watch();
+  bool wait_until(std::chrono::system_clock::time_point instant) const;  // false: the watch was stopped
+  bool poll() const;
+
+  const Place place_;
+  std::atomic<bool> is_given_ = false, is_stopping_ = false;
+  std::thread thread_;
+};
+
+// Adds a preemption notice to the signals: from $OPTIMUS_NOTICE if that is set, else from --notice.
+WorkerSignals with_preemption_notice(const WorkerSignals& signals, const std::string& option,
+                                     const Environment& environment);
+
+}  // namespace optimus

@@ -1,0 +1,37 @@
+// The GEMMs of one linear layer in fp8: operands are measured, scaled and rounded before they enter the
+// device's regular GEMMs.
+//
+// This is the reference definition of fp8 in this project. Values that fp8 represents, multiplied by powers
+// of two, are exact in 16 bits. Multiplying the rounded operands in bf16 with fp32 accumulation therefore
+// gives the results of fp8 tensor cores up to the order of summation; in fp64, plans can be compared up to
+// rounding. Faster implementations are tested against it.
+#pragma once
+
+#include <memory>
+
+#include "engine/fp8_scales.h"
+#include "engine/gemm.h"
+#include "kernels/kernels.h"
+
+namespace optimus {
+
+// Rounds the tensor's values to fp8 (kernels/fp8.h) and scales them back, in the tensor's type. scale and
+// inverse: one fp32 element each.
+at::Tensor rounded_to_fp8(const at::Tensor& tensor, Fp8Operand operand, const at::Tensor& scale,
+                          const at::Tensor& inverse);
+
+// Dependencies of fp8 GEMMs; all must outlive them.
+struct Fp8GemmServices {
+  Gemm& gemm;  // for the element type
+  const Kernels& kernels;
+  Fp8Scales& scales;
+};
+// The fastest available implementation: cuBLASLt on CUDA (fp8_gemm_cuda.cpp).
+std::unique_ptr<Gemm> make_fp8_gemm(const Fp8GemmServices& services, int layer, LayerGemm product);
+// The implementation with rounded operands, for every device: the reference for the others.
+std::unique_ptr<Gemm> make_rounded_gemm(const Fp8GemmServices& services, int layer, LayerGemm product);
+#ifdef OPTIMUS_CUDA
+std::unique_ptr<Gemm> make_cuda_fp8_gemm(const Fp8GemmServices& services, int layer, LayerGemm product);
+#endif
+
+}  // namespace optimus

@@ -1,0 +1,46 @@
+// Gathers the shards of a layer's weights in fp8. Used with ZeRO 3 if only fp8 GEMMs read the layer's
+// matrices: each member rounds and measures its own shard, so that a gather moves one byte per element.
+// Rounding a weight again in the GEMM does not change it.
+//
+//   bytes of a member    | q k v out up down: e4m3, a byte each | norms, biases: unchanged |
+//                        each tensor is 16-byte aligned
+//
+// Read next: state_exchange.h, which gathers; fp8_scales.h, which has the scales.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "engine/block_shape.h"
+#include "engine/fp8_scales.h"
+#include "kernels/kernels.h"
+
+namespace optimus {
+
+class Fp8Shards {
+ public:
+  Fp8Shards(const BlockShape& shape, int layer, at::ScalarType element);
+
+  std::int64_t bytes() const { return bytes_; }  // of one member
+  // own: the member's shard, flat. to: `bytes` bytes.
+  void pack(const at::Tensor& own, Fp8Scales& scales, const Kernels& kernels, const at::Tensor& to) const;
+  // all: the concatenated bytes of all members. whole: flat, in whole order; matrices have fp8 values.
+  void unpack(const at::Tensor& all, const Fp8Scales& scales, const at::Tensor& whole) const;
+
+ private:
+  struct Piece {
+    LocalTensor local_tensor;
+    int slot = -1;  // fp8 slot of its GEMM's weight; -1: not converted to fp8
+    std::int64_t place = 0;
+  };
+  // The first `rows` rows of a piece in the bytes of one member.
+  at::Tensor rows_of(const at::Tensor& bytes, const Piece& piece, std::int64_t rows) const;
+
+  const int num_shards_;
+  const at::ScalarType element_;
+  std::vector<Piece> pieces_;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace optimus

@@ -1,0 +1,67 @@
+// The GEMMs of a layer: y = x W^T, its input gradient and its weight gradient. Weights are [out, in];
+// activations are [rows, width], and rows may be strided. Weight gradients are accumulated inside the GEMM in
+// the wide type.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+
+#include "base/file.h"
+#include "kernels/fp8.h"
+#include "model/spec.h"
+
+namespace optimus {
+
+class LtAutotuner;
+
+class Gemm {
+ public:
+  virtual ~Gemm() = default;
+  // y = x W^T + bias (may be undefined). If `adds`, the product is added to y (bias must be undefined); on
+  // CUDA in 16 bits the product is rounded first.
+  virtual void forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::Tensor& y,
+                       bool adds = false) = 0;
+  // y = x W^T + bias + stream; y and stream must not alias.
+  virtual void forward_with_residual(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                                     const at::Tensor& stream, at::Tensor& y);
+  // dx = dy W + stream (may be undefined); dx and stream must not alias.
+  virtual void input_gradient(const at::Tensor& dy, const at::Tensor& weight, at::Tensor& dx,
+                              const at::Tensor& stream = {}) = 0;
+  // dx = (dy W) * kind'(x), where x is the input of an activation function: saves a separate pass. Returns
+  // false, without doing anything, if the implementation does not support this.
+  virtual bool input_gradient_through_activation(Activation kind, const at::Tensor& dy,
+                                                 const at::Tensor& weight, const at::Tensor& x,
+                                                 at::Tensor& dx);
+  // gradient += dy^T x, or gradient = dy^T x.
+  virtual void weight_gradient(const at::Tensor& dy, const at::Tensor& x, at::Tensor& gradient,
+                               bool adds = true) = 0;
+  // The cuBLASLt autotuner of this implementation (lt_autotuner.h), for fp8 GEMMs; null without cuBLASLt.
+  virtual LtAutotuner* autotuner() { return nullptr; }
+  // Bytes of its own memory.
+  virtual std::int64_t bytes() const { return 0; }
+
+  // The gradient through an activation function can stay inside this object, in its own format, if only its
+  // GEMMs need it. accepts_gradients: whether they accept one for this weight and number of rows.
+  // accept_gradient: in following calls with `gradient` as dy, dy is kind'(x) * d_activated (with a gate: the
+  // gate's columns, then x's). `gradient` itself is not written, and the column sums are added to
+  // bias_gradient (may be undefined). has_stored_gradient: true until the weight gradient is computed.
+  virtual bool accepts_gradients(const at::Tensor& weight, std::int64_t rows) const;
+  virtual void accept_gradient(Activation kind, const at::Tensor& d_activated, const at::Tensor& x,
+                               const at::Tensor& gate, const at::Tensor& gradient, at::Tensor& bias_gradient);
+  virtual bool has_stored_gradient(const at::Tensor& gradient) const;
+  // An input that only these GEMMs read can be written in their own format into its own memory: two fp8
+  // copies take the space of one 16-bit tensor. Returns the destination for following calls with `input`;
+  // nullopt if the input must be written in its normal format. transposes: its producer can write both
+  // copies.
+  virtual std::optional<Fp8Output> input_destination(const at::Tensor& input, const at::Tensor& weight,
+                                                     bool transposes);
+};
+
+// The implementation for the device and element type: direct; via fp32 on CPUs without bf16 or fp16 GEMMs
+// (the values equal those of fp32 accumulation); with measured algorithms on CUDA (gemm_cuda.cpp),
+// accumulating gradients in fp32. record: the file for measured algorithms; empty: they are not stored.
+std::unique_ptr<Gemm> make_gemm(at::Device device, at::ScalarType element, const Path& record = {});
+
+}  // namespace optimus

@@ -1,0 +1,58 @@
+// How long each of a rank's own instructions may take before its thread counts as hung: a multiple of its
+// predicted and of its previously measured time. The instructions of a slow device still end, and their
+// measured times raise the limit, so a slow device is never declared dead.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/step_heartbeat.h"
+
+namespace optimus {
+
+// Used by the working thread only. Waits and collectives are not limited here.
+class InstructionTimeLimits {
+ public:
+  static bool is_own(Op op) {
+    return op == Op::forward || op == Op::recompute || op == Op::backward_input ||
+           op == Op::backward_weight || op == Op::optimizer;
+  }
+  // predicted: seconds of each instruction; may be empty. A null beacon disables monitoring.
+  InstructionTimeLimits(StepHeartbeat* step_heartbeat, std::size_t num_instructions,
+                        std::vector<double> predicted)
+      : step_heartbeat_(step_heartbeat), expected_(std::move(predicted)), is_seen_(num_instructions) {
+    expected_.resize(num_instructions);
+  }
+
+  void wait() const {
+    if (step_heartbeat_ != nullptr) step_heartbeat_->wait();
+  }
+  void begin(std::size_t index, const Instruction& at) {
+    if (step_heartbeat_ == nullptr || !is_own(at.op)) return;
+    began_ = std::chrono::steady_clock::now();
+    step_heartbeat_->work(at, expected_[index], allowed(index));
+  }
+  void end(std::size_t index, const Instruction& at) {
+    if (step_heartbeat_ == nullptr || !is_own(at.op)) return;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+    expected_[index] = std::max(expected_[index], seconds), is_seen_[index] = true;
+    step_heartbeat_->wait();
+  }
+
+  double allowed(std::size_t index) const {
+    // Published stragglers run at no less than a tenth of normal speed, and a thread that the system does not
+    // schedule for a second is not hung. The first execution of an instruction may load libraries and select
+    // kernels, and its prediction may be for a different machine.
+    constexpr double kSlowdownFactor = 20, kMinSeconds = 2, kFirstSlowdownFactor = 100, kFirstMinSeconds = 30;
+    return is_seen_[index] ? std::max(kMinSeconds, kSlowdownFactor * expected_[index])
+                           : std::max(kFirstMinSeconds, kFirstSlowdownFactor * expected_[index]);
+  }
+
+ private:
+  StepHeartbeat* const step_heartbeat_;
+  std::vector<double> expected_;  // [instruction]
+  std::vector<bool> is_seen_;
+  std::chrono::steady_clock::time_point began_;
+};
+
+}  // namespace optimus

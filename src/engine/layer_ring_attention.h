@@ -1,0 +1,60 @@
+// Ring attention of a layer under context parallelism: keys and values circulate in a ring of devices, and
+// each device adds the attention of its own queries to the keys that it currently has. In the backward the
+// gradients of keys and values travel with them and reach their owner last.
+//
+//   ring step h uses the keys of context part (own - h) mod cp, in buffer h % 2;
+//   meanwhile they are sent to the next part
+//
+// Part of a layer block (layer_block.cpp). The arithmetic is in kernels/ring_attention.h.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/comm.h"
+#include "engine/block.h"
+
+namespace optimus {
+
+class LayerRingAttention {
+ public:
+  LayerRingAttention(const BlockServices& services, int layer, const TensorPart& part,
+                     std::vector<HeadRange> runs);
+
+  // q, k, v: [rows, heads, head_dim] of this device. Call begin, the ring steps, then end. In the forward,
+  // end writes `output`.
+  void begin_forward(const Pass& pass, const at::Tensor& k, const at::Tensor& v) const;
+  void forward_ring_step(const Pass& pass, const at::Tensor& q) const;
+  void end_forward(const Pass& pass, at::Tensor output) const;
+
+  void begin_backward(const Pass& pass, const at::Tensor& k, const at::Tensor& v) const;
+  void backward_ring_step(const Pass& pass, const at::Tensor& d_attended, const at::Tensor& q,
+                          const at::Tensor& output) const;
+  void end_backward(const Pass& pass, at::Tensor dq, at::Tensor dk, at::Tensor dv) const;
+
+  Exchange exchange(const Instruction& ring_step, const Pass& pass) const;
+
+ private:
+  struct Keys {
+    at::Tensor k, v;  // [rows, heads, head_dim]
+  };
+  Keys keys_in(const at::Tensor& buffer) const;
+  void pack(const Pass& pass, const at::Tensor& k, const at::Tensor& v) const;
+  at::Tensor sum(const Pass& pass) const;
+  at::Tensor logsumexp(const Pass& pass, const HeadRange& run) const;
+  RingTask task(const Pass& pass, const HeadRange& run) const;
+
+  const BlockServices& services_;
+  const int layer_;
+  const TensorPart part_;
+  const std::vector<HeadRange> head_ranges_;
+};
+
+// Sends each first tensor to the next member of the group, and receives each second tensor from the previous
+// one.
+std::unique_ptr<Pending> send_around_ring(Comm& comm, const Group& group,
+                                          const std::vector<std::pair<at::Tensor, at::Tensor>>& tensors,
+                                          std::string_view what);
+
+}  // namespace optimus

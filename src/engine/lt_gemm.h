@@ -1,0 +1,82 @@
+// One GEMM in terms of cuBLASLt: lists the algorithms that the library supports for it, times them on this
+// device, and runs one. Allocates no device memory. Compiled in CUDA builds only. Read next:
+// gemm_cuda.cpp, which expresses the GEMMs of a layer in these terms.
+#pragma once
+
+#ifdef OPTIMUS_CUDA
+#include <cublasLt.h>
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace optimus {
+
+// Operation on the sums before they are written: add a bias, or multiply by the derivative of GELU (tanh).
+enum class LtEpilogue { none, bias, gelu_gradient };
+
+// D = epilogue(op(A) op(B) + C), column-major: op(A) is [m, k], op(B) [k, n], D and C [m, n]. Contains
+// everything that the choice of an algorithm depends on.
+struct LtShape {
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t a_stride = 0, b_stride = 0, c_stride = 0, d_stride = 0, aux_stride = 0;  // between columns
+  bool a_is_transposed = false, b_is_transposed = false;
+  bool has_addend = false;  // C is added
+  bool is_half = false;     // A and B are fp16; otherwise bf16
+  bool is_wide = false;     // C and D are fp32; otherwise the type of A and B
+  bool uses_fp8 = false;    // A and B are fp8: A in e4m3, B in e4m3 or, for gradients, e5m2; C and D as above
+  bool b_is_gradient = false;
+  LtEpilogue epilogue = LtEpilogue::none;
+  auto operator<=>(const LtShape&) const = default;
+};
+std::string text(const LtShape& shape);  // a single word, for files
+
+struct LtOperands {
+  const void *a = nullptr, *b = nullptr, *c = nullptr;
+  void* d = nullptr;
+  const void* extra = nullptr;  // of the epilogue: the bias [m], or the input of GELU [m, n]
+  // fp8: the scale factors of A and B, one fp32 number each, on the device.
+  const void *a_scale = nullptr, *b_scale = nullptr;
+};
+
+// A cuBLASLt algorithm, and how the operands are passed to it: unchanged, or transposed with D declared
+// row-major, which is the same memory but a different kernel.
+struct LtAlgorithm {
+  bool is_transposed = false;
+  cublasLtMatmulAlgo_t algorithm{};
+  std::size_t workspace_bytes = 0;
+};
+
+constexpr std::size_t kLtWorkspace = std::size_t{64} << 20;
+
+class LtGemm {
+ public:
+  explicit LtGemm(const LtShape& shape);
+  ~LtGemm();
+  LtGemm(const LtGemm&) = delete;
+  LtGemm& operator=(const LtGemm&) = delete;
+
+  // The algorithms that the library supports, its preferred one first; empty if there are none for this GEMM.
+  std::vector<LtAlgorithm> supported_algorithms(cublasLtHandle_t handle) const;
+  // Whether the library accepts an algorithm that was read from a file.
+  bool accepts(cublasLtHandle_t handle, LtAlgorithm& algorithm) const;
+  // Returns whether the GEMM was started. workspace: kLtWorkspace bytes.
+  bool run(cublasLtHandle_t handle, const LtAlgorithm& algorithm, const LtOperands& operands, void* workspace,
+           cudaStream_t stream) const;
+
+ private:
+  struct Description;
+  LtShape shape_;
+  std::array<std::unique_ptr<Description>, 2> descriptions_;  // unchanged, transposed (may be null)
+};
+
+// Times the algorithms in turn on these operands and returns the best. D is overwritten and must not alias
+// C. The list must not be empty.
+LtAlgorithm select_fastest(const LtGemm& gemm, std::vector<LtAlgorithm> algorithms, cublasLtHandle_t handle,
+                           const LtOperands& operands, void* workspace, cudaStream_t stream);
+
+}  // namespace optimus
+#endif

@@ -1,0 +1,254 @@
+// Implements describe (module_block.h): runs the parts of a model once before anything is planned, to
+// determine their shapes, their work and the memory that autograd needs for them, and to reject parts whose
+// results would depend on the plan.
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
+#include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
+#include <torch/csrc/profiler/util.h>
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "engine/module_block.h"
+#include "engine/module_graph.h"
+
+namespace optimus {
+namespace {
+
+// Tracks libtorch's allocations on this thread and on threads that work for it.
+struct AllocationMeter final : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
+    const std::int64_t allocated = now += bytes;
+    std::int64_t most = peak;
+    while (allocated > most && !peak.compare_exchange_weak(most, allocated)) {
+    }
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  std::atomic<std::int64_t> now = 0, peak = 0;
+  double flops = 0;
+};
+
+// Called by libtorch at the start of every operation. Finds the meter through the same thread-local as the
+// allocator.
+std::unique_ptr<at::ObserverContext> count_flops(const at::RecordFunction& function) {
+  const std::string name = function.name();
+  const bool is_counted = name != "aten::mul" && name != "aten::add";  // others are memory-bound
+  auto* const meter =
+      dynamic_cast<AllocationMeter*>(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE));
+  if (meter != nullptr && is_counted)
+    meter->flops += static_cast<double>(
+        torch::profiler::impl::computeFlops(name, torch::profiler::impl::saveExtraArgs(function)));
+  return nullptr;
+}
+
+class FlopsCounting {
+ public:
+  FlopsCounting()
+      : handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(count_flops).needsInputs(true).scopes({at::RecordScope::FUNCTION}))) {}
+  ~FlopsCounting() { at::removeCallback(handle_); }
+  FlopsCounting(const FlopsCounting&) = delete;
+  FlopsCounting& operator=(const FlopsCounting&) = delete;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+// Converts the modules' tensors to the run's element types during its lifetime.
+class ConversionGuard {
+ public:
+  ConversionGuard(const ModuleModel& model, at::ScalarType type, at::Device device) {
+    for (const ModulePart& part : model.parts) {
+      for (const auto& [name, tensor] : trained_parameters(part)) convert(tensor, type, device);
+      for (const at::Tensor& tensor : other_tensors(part)) convert(tensor, type, device);
+    }
+  }
+  ~ConversionGuard() {
+    for (auto& [tensor, before] : tensors_) tensor.set_data(before);
+  }
+  ConversionGuard(const ConversionGuard&) = delete;
+  ConversionGuard& operator=(const ConversionGuard&) = delete;
+
+ private:
+  void convert(const at::Tensor& tensor, at::ScalarType type, at::Device device) {
+    tensors_.emplace_back(tensor, tensor.variable_data());
+    tensor.set_data(converted(tensor.variable_data(), type, device).clone());
+  }
+  std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;
+};
+
+// Two batches that differ in all samples except the first.
+struct Batches {
+  at::Tensor one, other;
+};
+
+struct Measured {
+  std::int64_t graph = 0, work = 0;
+  double flops = 0;
+};
+
+class PartInspector {
+ public:
+  PartInspector(const ModuleModel& model, const ModuleSample& example, ModuleDescription& facts)
+      : model_(model), facts_(facts) {
+    const at::Tensor input = converted(example.input, facts.types.element, facts.device);
+    const at::Tensor half = input.is_floating_point() ? input.div(2) : input;
+    batches_ = {at::stack({input, input}), at::stack({input, half})};
+    target_ = example.target.to(facts.device);
+  }
+
+  void run(std::size_t part) {
+    CustomBlock& block = facts_.spec.custom.emplace_back();
+    block.name = model_.parts[part].name;
+    facts_.input_shapes.push_back(batches_.one.sizes().slice(1).vec());
+    block.inputs = batches_.one[0].numel();
+    block.has_index_inputs = !batches_.one.is_floating_point();
+    name_tensors(part, block);
+    const Batches outputs = check(part);
+    measure(part, block);
+    if (part + 1 == model_.parts.size()) return;
+    block.outputs = outputs.one[0].numel();
+    batches_ = outputs;
+  }
+
+ private:
+  void name_tensors(std::size_t part, CustomBlock& block) {
+    for (const auto& [name, tensor] : trained_parameters(model_.parts[part])) {
+      if (!seen_.insert(tensor.unsafeGetTensorImpl()).second)
+        throw UserError(
+            "{}: parameter {} also belongs to an earlier part; put everything that shares it into one part",
+            model_.name, name);
+      // If there are more dimensions than a Shape supports, the last ones are merged. Rows are preserved.
+      Shape shape{1};
+      for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+        if (d >= kMaxDims)
+          shape[kMaxDims - 1] *= tensor.size(d);
+        else
+          shape.num_dims = static_cast<int>(d) + 1, shape[static_cast<int>(d)] = tensor.size(d);
+      }
+      block.tensors.push_back({name, shape, tensor.dim() > 1});
+    }
+  }
+
+  // Returns the outputs of both batches after checking that they depend only on the sample.
+  Batches check(std::size_t part) const {
+    const ModulePart& what = model_.parts[part];
+    const std::vector<at::Tensor> others = other_tensors(what);
+    std::vector<at::Tensor> before;
+    for (const at::Tensor& tensor : others) before.push_back(tensor.detach().clone());
+    const at::Tensor one = output(part, batches_.one), again = output(part, batches_.one),
+                     other = output(part, batches_.other);
+    for (std::size_t i = 0; i < others.size(); ++i)
+      if (!at::equal(others[i], before[i]))
+        throw UserError(
+            "{}: part {} changes its buffers (batch statistics?), so training would depend on how batches "
+            "are cut; use a norm over each sample, such as GroupNorm or LayerNorm",
+            model_.name, what.name);
+    if (!at::equal(one, again))
+      throw UserError(
+          "{}: part {} is random (dropout?): the same input gave two different outputs; remove the random "
+          "part",
+          model_.name, what.name);
+    if (!at::allclose(one[0], other[0], 1e-3, 1e-5, true))
+      throw UserError(
+          "{}: part {} gives different outputs for the same sample in different batches; use a norm over "
+          "each sample",
+          model_.name, what.name);
+    return {one, other};
+  }
+
+  at::Tensor output(std::size_t part, const at::Tensor& input) const {
+    const at::Tensor result = run_forward(model_, part, input, {}).output;
+    if (result.dim() < 1 || result.size(0) != input.size(0) || result.numel() == 0 ||
+        !result.is_floating_point())
+      throw UserError(
+          "{}: part {} returned {} for {} samples; it must return [{}, …] of a floating-point type",
+          model_.name, model_.parts[part].name, fmt::format("[{}]", fmt::join(result.sizes(), ", ")),
+          input.size(0), input.size(0));
+    return result;
+  }
+
+  void measure(std::size_t part, CustomBlock& block) const {
+    constexpr std::int64_t kFew = 2, kMore = 4;
+    const Measured few = measure_once(part, kFew), more = measure_once(part, kMore);
+    const auto line = [](std::int64_t at_few, std::int64_t at_more) {
+      const std::int64_t step =
+          std::max<std::int64_t>(0, (at_more - at_few + kMore - kFew - 1) / (kMore - kFew));
+      return SampleBytes{std::max<std::int64_t>(0, at_more - kMore * step), step};
+    };
+    block.graph = line(few.graph, more.graph), block.graph_work = line(few.work, more.work);
+    block.forward_flops = more.flops / kMore;
+  }
+
+  Measured measure_once(std::size_t part, std::int64_t samples) const {
+    const bool is_last = part + 1 == model_.parts.size();
+    std::vector<at::Tensor> parameters;
+    for (const auto& [name, tensor] : trained_parameters(model_.parts[part])) parameters.push_back(tensor);
+    const at::Tensor input = at::stack(std::vector(static_cast<std::size_t>(samples), batches_.one[0]));
+    ForwardOptions options{.is_recorded = true, .wants_input_gradient = part > 0, .wide = facts_.types.wide};
+    if (is_last) options.targets = at::stack(std::vector(static_cast<std::size_t>(samples), target_));
+    const auto meter = std::make_shared<AllocationMeter>();
+    ModuleForward forward;
+    {
+      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+      const FlopsCounting counting;
+      forward = run_forward(model_, part, input, options);
+    }
+    // stored in the engine's arena, so not counted
+    const at::Tensor gradient = at::ones_like(forward.output);
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+    forward.output.reset();
+    const std::int64_t kept = meter->now;
+    const ModuleGradients done = run_backward(std::move(forward.graph), gradient, parameters);
+    return {kept, meter->peak - kept, meter->flops};
+  }
+
+  const ModuleModel& model_;
+  ModuleDescription& facts_;
+  Batches batches_;
+  at::Tensor target_;
+  std::set<const void*> seen_;
+};
+
+void check_complete(const ModuleModel& model, const ModuleSample& example) {
+  if (model.parts.empty()) throw UserError("{}: a module model needs at least one part", model.name);
+  if (model.loss == nullptr) throw UserError("{}: a module model needs a loss", model.name);
+  for (const ModulePart& part : model.parts)
+    if (part.forward == nullptr)
+      throw UserError("{}: part {} has no forward function", model.name, in_quotes(part.name));
+  if (!example.input.defined() || !example.target.defined() || example.input.numel() == 0)
+    throw UserError("{}: sample 0 must have a non-empty input and a target", model.name);
+  if (!example.input.is_floating_point() && example.input.scalar_type() != at::kLong)
+    throw UserError("{}: inputs must be floating-point numbers or 64-bit integers", model.name);
+}
+
+}  // namespace
+
+ModuleDescription describe(const ModuleModel& model, const ModuleSample& example, Precision precision,
+                           at::Device device) {
+  check_complete(model, example);
+  ModuleDescription facts;
+  facts.types = types_of(precision), facts.device = device;
+  facts.target_shape = example.target.sizes().vec();
+  facts.spec.name = model.name;
+  facts.spec.is_tied = false, facts.spec.layers = 0, facts.spec.max_positions = 1;
+  const ConversionGuard modules(model, facts.types.element, device);
+  PartInspector inspector(model, example, facts);
+  for (std::size_t part = 0; part < model.parts.size(); ++part) try {
+      inspector.run(part);
+    } catch (const c10::Error& error) {
+      throw UserError("{}: part {} failed in its trial run: {}", model.name,
+                      in_quotes(model.parts[part].name), in_quotes(error.what_without_backtrace(), 300));
+    }
+  validate(facts.spec);
+  return facts;
+}
+
+}  // namespace optimus

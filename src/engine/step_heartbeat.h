@@ -1,0 +1,58 @@
+// The heartbeat of a rank's working thread: publishes its current instruction to a watching thread, since a
+// hung thread cannot report itself (run/rank_watch.h), and the last step that all ranks have completed.
+#pragma once
+
+#include <chrono>
+#include <mutex>
+
+#include "schedule/program.h"
+
+namespace optimus {
+
+// Written by the working thread, read by any thread.
+class StepHeartbeat {
+ public:
+  struct Snapshot {
+    bool is_waiting = true;  // for other ranks, or between steps
+    Op op = Op::forward;     // the current instruction, if not waiting
+    int block = 0;
+    double seconds = 0;     // since the instruction began
+    double expected = 0;    // the longer of the predicted and the measured time
+    double allowed = 0;     // the limit after which the thread counts as hung
+    std::int64_t step = 0;  // a recent step that all other ranks had also completed
+  };
+
+  void wait() {
+    const std::lock_guard lock(mutex_);
+    snapshot_ = {}, since_ = Clock::now();
+  }
+  void work(const Instruction& at, double expected, double allowed) {
+    const std::lock_guard lock(mutex_);
+    snapshot_ = {false, at.op, at.block, 0, expected, allowed}, since_ = Clock::now(), has_worked_ = true;
+  }
+  // Called when all ranks have reported that they completed the previous step.
+  void set_completed_step(std::int64_t step) {
+    const std::lock_guard lock(mutex_);
+    step_ = step;
+  }
+  bool has_worked() const {
+    const std::lock_guard lock(mutex_);
+    return has_worked_;
+  }
+  Snapshot look() const {
+    const std::lock_guard lock(mutex_);
+    Snapshot snapshot = snapshot_;
+    snapshot.seconds = std::chrono::duration<double>(Clock::now() - since_).count(), snapshot.step = step_;
+    return snapshot;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  mutable std::mutex mutex_;
+  Snapshot snapshot_;
+  Clock::time_point since_ = Clock::now();
+  bool has_worked_ = false;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace optimus

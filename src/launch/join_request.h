@@ -1,0 +1,32 @@
+// Join requests and the list of all ranks in rank 0's reply (rendezvous.h). These texts come from the network:
+// sizes and numbers are validated. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace optimus {
+
+struct PresentRank {
+  std::string host, address;
+  int pid = 0, local_rank = 0;
+};
+
+struct RankJoinRequest {
+  std::string nonce;  // of this rank; the reply is addressed to it
+  PresentRank rank;
+  std::string store_address;  // of the store, as this rank reaches it
+};
+std::string text(const RankJoinRequest& join_request);
+// Throws UserError for an invalid text.
+RankJoinRequest parse_rank_join_request(const std::string& text);
+
+// Numbers hosts in the order of their first ranks.
+std::vector<int> host_numbers(const std::vector<PresentRank>& ranks);
+
+Json ranks_json(const std::vector<PresentRank>& ranks);
+std::vector<PresentRank> parse_present_ranks(const JsonView& view);
+
+}  // namespace optimus

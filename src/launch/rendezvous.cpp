@@ -1,0 +1,321 @@
+// Implements rendezvous.h.
+#include "launch/rendezvous.h"
+
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <map>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "launch/join_request.h"
+#include "launch/rendezvous_file.h"
+#include "rundir/worker_protocol.h"
+#include "store/store_server.h"
+
+namespace optimus {
+
+namespace {
+
+constexpr double kJoinRequestInterval = 1;
+constexpr Seconds kRefusalTimeout{10};
+
+constexpr const char* kLostKey = "gone";
+// How long to wait for a store that was reachable before: rank 0 may only have been stopped, or restart.
+// Limited by the overall timeout.
+constexpr Seconds kReconnectTimeout{30};
+
+std::string join_request_key(int rank) { return fmt::format("hello/{}", rank); }
+std::string join_reply_key(const std::string& nonce) { return "welcome/" + nonce; }
+std::string torch_key(const LaunchInfo& launch) { return "optimus-megatron/" + launch.job; }
+
+// For several hosts: checks everything that must be known in advance.
+std::string token_for_hosts(const RendezvousOptions& options) {
+  const LaunchInfo& launch = options.launch;
+  if (!launch.missing.empty())
+    throw UserError("{}: ranks on several hosts need {}, the host of rank 0", launch.launcher,
+                    join(launch.missing, ", "));
+  if (!options.token)
+    throw UserError("{}: a run on several hosts needs a token, the same on all hosts; {}", launch.launcher,
+                    token_instructions());
+  return options.token->text;
+}
+
+RankJoinRequest own_join_request(const LaunchInfo& launch, const KeyStore& store) {
+  return {generate_token(),
+          {host_name(), store.own_address(), ::getpid(), launch.local_rank},
+          store.store_address()};
+}
+
+// A rank that reaches the store through the loopback interface is on rank 0's machine, so both get the
+// address at which other ranks reach rank 0. With etcd, each rank has the address from which it reaches etcd.
+void resolve_addresses(std::vector<RankJoinRequest>& join_requests, bool is_etcd) {
+  std::string first = join_requests[0].rank.address;
+  if (!is_etcd)
+    for (const RankJoinRequest& join_request : join_requests)
+      if (!is_loopback(join_request.store_address) && !join_request.store_address.empty())
+        first = join_request.store_address;
+  for (RankJoinRequest& join_request : join_requests)
+    if (is_loopback(join_request.rank.address) || join_request.rank.address.empty())
+      join_request.rank.address = first;
+}
+
+}  // namespace
+
+struct Rendezvous::Impl {
+  RendezvousOptions options;
+  StoreAddress place;
+  std::unique_ptr<StoreServer> server;
+  std::unique_ptr<RendezvousFile> file;
+  std::shared_ptr<KeyStore> store;
+  std::string session = generate_token();
+  std::map<int, RankJoinRequest> join_requests_by_rank;  // by rank
+  bool is_waiting = true;                                // false: the timeout for the other ranks has passed
+
+  void host();
+  void announce();
+  // Reads the join requests of ranks that have not joined yet.
+  void poll();
+};
+
+void Rendezvous::Impl::host() {
+  const LaunchInfo& launch = options.launch;
+  place.token = launch.is_one_host ? (options.token ? options.token->text : generate_token())
+                                   : token_for_hosts(options);
+  if (!options.store.empty()) {
+    place = parse_store(options.store, place.token);
+    return;
+  }
+  StoreServerOptions how{.token = place.token};
+  if (!launch.is_one_host) how.where = Listening::everywhere;
+  // torchrun itself uses the port.
+  if (!launch.is_one_host && !launch.has_torch_store) how.port = launch.master_port;
+  server = std::make_unique<StoreServer>(how);
+  place.port = server->port();
+}
+
+namespace {
+
+// torchrun's store may be on another host than rank 0: returns this machine's address on the route to it.
+std::string address_towards(const LaunchInfo& launch) {
+  const Outcome<Socket> way = Socket::connect(launch.master_host, launch.master_port,
+                                              Deadline::after(Seconds(10), "torchrun's store"));
+  const std::string own = way ? way->own_address() : "";
+  return own.empty() || is_loopback(own) ? launch.master_host : own;
+}
+
+}  // namespace
+
+void Rendezvous::Impl::announce() {
+  const LaunchInfo& launch = options.launch;
+  if (launch.is_one_host)
+    file = std::make_unique<RendezvousFile>(rendezvous_file(process_environment(), launch.job),
+                                            RendezvousAddress{place.port, place.token});
+  else if (launch.has_torch_store && !place.is_etcd)
+    options.torch.announce(launch.master_host, launch.master_port, torch_key(launch),
+                           fmt::format("{}:{}", address_towards(launch), place.port));
+}
+
+void Rendezvous::Impl::poll() {
+  for (int rank = 1; rank < options.launch.world_size; ++rank) {
+    if (join_requests_by_rank.contains(rank)) continue;
+    const auto stored = value_or_throw(store->find(join_request_key(rank)));
+    if (stored) join_requests_by_rank[rank] = parse_rank_join_request(*stored);
+  }
+}
+
+Rendezvous::Rendezvous(RendezvousOptions options) : impl_(std::make_unique<Impl>()) {
+  impl_->options = std::move(options);
+  impl_->host();
+  const Deadline deadline = Deadline::after(Seconds(10), "the store");
+  impl_->store = value_or_throw(open_store(impl_->place, deadline));
+  value_or_throw(impl_->store->clear());
+  impl_->announce();
+  impl_->join_requests_by_rank[0] = own_join_request(impl_->options.launch, *impl_->store);
+}
+
+Rendezvous::~Rendezvous() { (void)impl_->store->clear(); }
+
+std::vector<PresentRank> Rendezvous::wait_for_others(
+    const std::function<void(const std::string&)>& report_progress) {
+  const int size = impl_->options.launch.world_size;
+  const Deadline deadline = Deadline::after(impl_->options.timeout, "the other ranks");
+  const Deadline report_missing_after = Deadline::after(Seconds(10), "the other ranks");
+  const auto missing = [&] {
+    std::vector<int> all;
+    for (int rank = 0; rank < size && all.size() < 8; ++rank)
+      if (!impl_->join_requests_by_rank.contains(rank)) all.push_back(rank);
+    return fmt::format("{} of {} ranks have joined; missing: {}{}", impl_->join_requests_by_rank.size(), size,
+                       fmt::join(all, ", "), all.size() == 8 ? ", …" : "");
+  };
+  bool is_notified = false;
+  for (int poll = 0;; ++poll) {
+    impl_->poll();
+    if (const auto gone = value_or_throw(impl_->store->find(kLostKey)))
+      throw UserError("{} before the run began", *gone);
+    if (static_cast<int>(impl_->join_requests_by_rank.size()) == size) break;
+    impl_->options.check_interrupted();
+    impl_->is_waiting = !deadline.has_passed();
+    if (!impl_->is_waiting)
+      throw UserError(
+          "{}, after {}; check that the token is the same on all hosts and that they can reach {}", missing(),
+          text(impl_->options.timeout), impl_->place.host);
+    if (!is_notified && report_missing_after.has_passed()) report_progress(missing()), is_notified = true;
+    pause_before_query(poll);
+  }
+  std::vector<RankJoinRequest> join_requests;
+  for (const auto& [rank, join_request] : impl_->join_requests_by_rank) join_requests.push_back(join_request);
+  resolve_addresses(join_requests, impl_->place.is_etcd);
+  std::vector<PresentRank> ranks;
+  for (const RankJoinRequest& join_request : join_requests) ranks.push_back(join_request.rank);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    impl_->join_requests_by_rank[static_cast<int>(rank)].rank = ranks[rank];
+  return ranks;
+}
+
+RendezvousResult Rendezvous::send_join_replies(const Json& settings) {
+  RendezvousResult result{impl_->place, impl_->store, "run/" + impl_->session + "/", {}, settings};
+  for (const auto& [rank, join_request] : impl_->join_requests_by_rank)
+    result.ranks.push_back(join_request.rank);
+  const Json answer = {
+      {"prefix", result.prefix}, {"ranks", ranks_json(result.ranks)}, {"settings", settings}};
+  // The long part is stored once; each reply refers to it.
+  value_or_throw(result.store->set(result.prefix + "settings", answer.dump()));
+  for (const auto& [rank, join_request] : impl_->join_requests_by_rank)
+    value_or_throw(
+        result.store->set(join_reply_key(join_request.nonce), Json{{"prefix", result.prefix}}.dump()));
+  return result;
+}
+
+void Rendezvous::refuse(const std::string& why) {
+  const Deadline deadline = Deadline::after(kRefusalTimeout, "the other ranks");
+  std::map<int, bool> is_notified;
+  try {
+    for (int poll = 0; !deadline.has_passed(); ++poll) {
+      impl_->poll();
+      for (const auto& [rank, join_request] : impl_->join_requests_by_rank)
+        if (!is_notified[rank])
+          is_notified[rank] =
+              impl_->store->set(join_reply_key(join_request.nonce), Json{{"refused", why}}.dump())
+                  .has_value();
+      if (!impl_->is_waiting || std::ssize(impl_->join_requests_by_rank) == impl_->options.launch.world_size)
+        break;
+      impl_->options.check_interrupted();
+      pause_before_query(poll);
+    }
+    // Gives them time to read the reply before the store ends.
+    for (int i = 0; i < 6; ++i) pause_before_query(6);
+    // the store is unreachable, or the user interrupts: the other ranks detect that on their own
+  } catch (...) {
+  }
+}
+
+namespace {
+
+// The address of rank 0's store, if it is known at present.
+std::optional<StoreAddress> current_store_address(const RendezvousOptions& options) {
+  const LaunchInfo& launch = options.launch;
+  StoreAddress place;
+  if (launch.is_one_host) {
+    const auto found = read_rendezvous_file(rendezvous_file(process_environment(), launch.job));
+    if (!found) return std::nullopt;
+    place.port = found->port, place.token = found->token;
+  } else {
+    place.token = token_for_hosts(options);
+    place.host = launch.master_host, place.port = launch.master_port;
+  }
+  if (!options.store.empty()) return parse_store(options.store, place.token);
+  if (launch.is_one_host || !launch.has_torch_store) return place;
+  const auto published = options.torch.poll(launch.master_host, launch.master_port, torch_key(launch));
+  if (!published) return std::nullopt;
+  std::tie(place.host, place.port) = parse_host_port(*published, "the address of rank 0 in torchrun's store");
+  return place;
+}
+
+// Sends join requests until a reply arrives. Fails if the store does: rank 0 may then have another address.
+Outcome<std::string> wait_for_join_reply(const RendezvousOptions& options, KeyStore& store,
+                                         const Deadline& deadline) {
+  const RankJoinRequest join_request = own_join_request(options.launch, store);
+  for (int poll = 0;; ++poll) {
+    // Repeat the request periodically: rank 0 clears what an earlier run left in etcd, and with it requests
+    // that came too early.
+    if (poll % static_cast<int>(kJoinRequestInterval / 0.05) == 0)
+      if (const auto stored = store.set(join_request_key(options.launch.rank), text(join_request)); !stored)
+        return tl::unexpected(stored.error());
+    auto found = store.find(join_reply_key(join_request.nonce));
+    if (!found) return tl::unexpected(found.error());
+    if (*found) return std::move(**found);
+    if (deadline.has_passed()) return failure("rank 0 does not respond");
+    options.check_interrupted();
+    pause_before_query(poll);
+  }
+}
+
+Outcome<void> read_join_reply(const RendezvousOptions& options, const std::string& answer,
+                              RendezvousResult& result) {
+  const Json json = parse_json(answer, "rank 0's reply");
+  const JsonView view(json, "rank 0's reply");
+  if (const auto refused = view.find("refused")) throw RankRefused{refused->text()};
+  result.prefix = view.at("prefix").text();
+  const auto settings = result.store->find(result.prefix + "settings");
+  if (!settings || !*settings) return failure("rank 0's settings are missing");
+  const Json document = parse_json(**settings, "rank 0's settings");
+  const JsonView all(document, "rank 0's settings");
+  result.ranks = parse_present_ranks(all.at("ranks")), result.settings = all.at("settings").raw();
+  if (static_cast<int>(result.ranks.size()) != options.launch.world_size)
+    throw UserError("rank 0 reports {} ranks, this rank expects {}", result.ranks.size(),
+                    options.launch.world_size);
+  return {};
+}
+
+// Registers a last will first, so that the others do not wait for a rank that dies. was_reachable: set when the
+// store has responded.
+Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, const StoreAddress& place,
+                                            const Deadline& deadline, bool& was_reachable) {
+  auto opened = place.is_etcd ? open_etcd_store(place, deadline) : open_tcp_store(place, deadline);
+  if (!opened) return tl::unexpected(opened.error());
+  was_reachable = true;
+  RendezvousResult result{place, std::move(*opened), "", {}, {}};
+  const int rank = options.launch.rank;
+  const std::string will =
+      fmt::format("rank {} (process {} on {}) has disconnected", rank, ::getpid(), host_name());
+  if (const auto left = result.store->set_last_will(kLostKey, will); !left)
+    return tl::unexpected(left.error());
+  const Outcome<std::string> answer = wait_for_join_reply(options, *result.store, deadline);
+  const Outcome<void> taken =
+      answer ? read_join_reply(options, *answer, result) : Outcome<void>(tl::unexpected(answer.error()));
+  if (!taken) {
+    (void)result.store->set_last_will("", "");  // it will try again
+    return tl::unexpected(taken.error());
+  }
+  value_or_throw(result.store->set_last_will(result.prefix + kEndedKey, will));
+  return result;
+}
+
+}  // namespace
+
+RendezvousResult join_rendezvous(const RendezvousOptions& options) {
+  const Deadline deadline = Deadline::after(options.timeout, "rank 0");
+  std::optional<Deadline> reconnect_deadline;  // deadline for rank 0 to return after its store was lost
+  std::string why = "it has not published the address of its store";
+  for (int poll = 0;; ++poll) {
+    bool was_reachable = false;
+    if (const auto place = current_store_address(options)) {
+      auto joined = send_join_request(options, *place, deadline, was_reachable);
+      if (joined) return std::move(*joined);
+      why = joined.error().why;
+    }
+    if (was_reachable)
+      reconnect_deadline =
+          Deadline::after(Seconds(std::min(kReconnectTimeout.value, options.timeout.value)), "rank 0");
+    if (reconnect_deadline && reconnect_deadline->has_passed())
+      throw UserError("rank {}: lost the connection to rank 0: {}", options.launch.rank, why);
+    if (deadline.has_passed())
+      throw UserError("rank {} has not found rank 0 within {}: {}", options.launch.rank,
+                      text(options.timeout), why);
+    options.check_interrupted();
+    pause_before_query(poll);
+  }
+}
+
+}  // namespace optimus

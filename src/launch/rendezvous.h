@@ -1,0 +1,85 @@
+// Rendezvous of ranks that an external launcher started: rank 0 hosts the store (or all ranks use etcd), each
+// of the others sends a join request, and the reply contains all settings. Only the store is needed for this:
+// hosts need not share a file system until the run's folder is used.
+//
+//   other ranks                                store       rank 0
+//   join request {nonce, host, pid, …}  ──>            <── reads all join requests
+//   reads its reply                     <──            <── join reply of each nonce {session, settings}
+//
+// If a rank dies meanwhile, its last will sets the key `gone`, and the run does not start. Each rank has its
+// own nonce, so that it never receives a reply that an earlier run left in etcd.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/json.h"
+#include "cluster/launcher.h"
+#include "cluster/token.h"
+#include "launch/join_request.h"
+#include "store/key_store.h"
+
+namespace optimus {
+
+// How ranks on several hosts find rank 0's store if torchrun's own store uses MASTER_PORT. Implemented in
+// comm/, which this does not include.
+struct TorchStore {
+  std::function<void(const std::string& host, int port, const std::string& key, const std::string& value)>
+      announce;
+  // Returns the value if it is available within a short time.
+  std::function<std::optional<std::string>(const std::string& host, int port, const std::string& key)> poll;
+};
+
+struct RendezvousOptions {
+  LaunchInfo launch;
+  std::optional<Token> token{};
+  std::string store{};  // etcd://host:port; empty: rank 0 hosts the store
+  TorchStore torch{};
+  std::function<void()> check_interrupted = [] {};  // throws when the user interrupts
+  Seconds timeout{600};
+};
+
+// The result of the rendezvous, on all ranks.
+struct RendezvousResult {
+  StoreAddress place;
+  std::shared_ptr<KeyStore> store;  // shared: with a thread that polls it
+  std::string prefix;               // prepended to all keys of this run
+  std::vector<PresentRank> ranks;
+  Json settings;
+};
+
+// Under the prefix: set with a description when a rank has failed or disconnected; the run must end. Each
+// rank's last will sets it.
+inline constexpr const char* kEndedKey = "ended";
+
+// Rank 0's side of the rendezvous. Must live as long as the run.
+class Rendezvous {
+ public:
+  // Hosts the store and publishes its address. Throws UserError: no token, no port, or etcd is unreachable.
+  explicit Rendezvous(RendezvousOptions options);
+  ~Rendezvous();
+
+  // Waits for the other ranks. `report_progress` receives a line about missing ranks. Throws UserError if they do not
+  // join in time.
+  std::vector<PresentRank> wait_for_others(const std::function<void(const std::string&)>& report_progress);
+  RendezvousResult send_join_replies(const Json& settings);
+  // Informs all ranks that join within a few seconds that the run does not start; never throws.
+  void refuse(const std::string& why);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The side of the other ranks. Throws UserError if rank 0 is not found in time, and RankRefused.
+RendezvousResult join_rendezvous(const RendezvousOptions& options);
+
+// Rank 0 has shown the user why the run does not start.
+struct RankRefused {
+  std::string why;
+};
+
+}  // namespace optimus

@@ -1,0 +1,108 @@
+// Implements rendezvous_file.h.
+#include "launch/rendezvous_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "rundir/private_file.h"
+
+namespace optimus {
+namespace {
+
+Path own_folder(const Environment& environment) {
+  if (const auto folder = environment("XDG_RUNTIME_DIR")) {
+    struct stat about {};
+    if (::stat(folder->c_str(), &about) == 0 && S_ISDIR(about.st_mode) && about.st_uid == ::geteuid() &&
+        ::access(folder->c_str(), W_OK) == 0)
+      return *folder;
+  }
+  const Path folder = fmt::format("/tmp/optimus-{}", ::geteuid());
+  ::mkdir(folder.c_str(), 0700);
+  struct stat about {};
+  // lstat: do not follow a symbolic link that another user created.
+  if (::lstat(folder.c_str(), &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != ::geteuid() ||
+      (about.st_mode & 077) != 0)
+    throw UserError(
+        "{} must be a folder that only you can access (mode 700): ranks on this machine use it to find each "
+        "other",
+        folder.string());
+  return folder;
+}
+
+constexpr Bytes kMaxRendezvousFileBytes{1 << 12};
+
+// Process ids are comparable only in the same "pid" namespace, ports of the loopback interface only in the
+// same "net" namespace.
+std::string own_space(const std::string& kind) {
+  char name[64] = {};
+  return ::readlink(("/proc/self/ns/" + kind).c_str(), name, sizeof name - 1) > 0 ? name : "";
+}
+
+// Whether the file was left by a rank 0 that was killed.
+bool is_stale(const Path& path) {
+  const Outcome<std::string> text = read_file(path, kMaxRendezvousFileBytes);
+  if (!text) return false;
+  try {
+    const Json json = parse_json(*text, path.string());
+    const JsonView view(json, path.string());
+    const auto process = view.find("process"), space = view.find("space");
+    if (!process || !space || space->text().empty() || space->text() != own_space("pid")) return false;
+    return ::kill(static_cast<pid_t>(process->integer(1, INT32_MAX)), 0) != 0 && errno == ESRCH;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+void remove_stale_files(const Path& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (starts_with(name, "optimus-") && ends_with(name, ".json") && is_stale(at->path()))
+      ::unlink(at->path().c_str());
+  }
+}
+
+}  // namespace
+
+Path rendezvous_file(const Environment& environment, const std::string& job) {
+  const RandomKey key = RandomKey(0).with(job).with(own_space("net"));
+  return own_folder(environment) / fmt::format("optimus-{:016x}.json", key.value);
+}
+
+RendezvousFile::RendezvousFile(Path path, const RendezvousAddress& place)
+    : path_(std::move(path)), place_(place) {
+  const Json about = {
+      {"port", place.port}, {"token", place.token}, {"process", ::getpid()}, {"space", own_space("pid")}};
+  remove_stale_files(path_.parent_path());
+  write_private_file(path_, about.dump() + "\n");
+}
+
+// Another run with the same name may have begun before this one ended.
+RendezvousFile::~RendezvousFile() {
+  const auto now = read_rendezvous_file(path_);
+  if (now && now->port == place_.port && now->token == place_.token) ::unlink(path_.c_str());
+}
+
+std::optional<RendezvousAddress> read_rendezvous_file(const Path& path) {
+  const Outcome<std::string> text = read_file(path, kMaxRendezvousFileBytes);
+  if (!text) return std::nullopt;
+  try {
+    const Json json = parse_json(*text, path.string());
+    const JsonView view(json, path.string());
+    return RendezvousAddress{static_cast<int>(view.at("port").integer(1, 65535)), view.at("token").text()};
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace optimus

@@ -1,0 +1,41 @@
+// How ranks on one machine find the run's store, whichever launcher started them: a file that only this user
+// can read contains the store's port on the loopback interface, and its token. Users need not choose a port,
+// and two runs do not interfere.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/file.h"
+#include "cluster/launcher.h"
+
+namespace optimus {
+
+struct RendezvousAddress {
+  int port = 0;
+  std::string token;
+};
+
+// The name depends on the job and the network namespace, so hosts that share folders use different files.
+// Located in $XDG_RUNTIME_DIR, else in /tmp/optimus-UID, which is created and must belong to this user alone:
+// throws UserError if it does not.
+Path rendezvous_file(const Environment& environment, const std::string& job);
+
+// Written by rank 0 and removed by the destructor, unless another run has replaced it; files of processes
+// that were killed are removed, too. Throws UserError.
+class RendezvousFile {
+ public:
+  RendezvousFile(Path path, const RendezvousAddress& place);
+  ~RendezvousFile();
+  RendezvousFile(const RendezvousFile&) = delete;
+
+ private:
+  const Path path_;
+  const RendezvousAddress place_;
+};
+
+// nullopt if the file does not exist or is invalid. A file that an earlier run left leads to a port without a
+// listener, or to a server that does not know its token: read it again in that case.
+std::optional<RendezvousAddress> read_rendezvous_file(const Path& path);
+
+}  // namespace optimus

@@ -1,0 +1,23 @@
+// Finds the launch line of a shell script: the words with which a training program would be started. Supports
+// the usual elements of launch scripts (quotes, line continuations, comments, simple assignments, arrays,
+// "$NAME", "${NAME:-default}", "$((2 * 4))"). It runs nothing and evaluates no branches: of two assignments
+// the later one is used. Used only by the importers.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace optimus {
+
+struct LaunchLine {
+  // torchrun --nproc-per-node 8 pretrain_gpt.py; empty if there is no launcher
+  std::vector<std::string> launcher;
+  std::vector<std::string> arguments;  // of the training program
+};
+
+// A variable that the text does not define stays as written, such as "$TP". Throws UserError if the text has
+// no arguments or expands beyond a few megabytes.
+LaunchLine launch_line(std::string_view text, const std::string& source);
+
+}  // namespace optimus

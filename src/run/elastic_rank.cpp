@@ -1,0 +1,205 @@
+// Implements LaunchedElasticRank.
+#include "run/elastic_rank.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "base/time_stamp.h"
+#include "elastic/heartbeat.h"
+#include "rundir/store_board.h"
+
+namespace optimus {
+namespace {
+
+// the number of standby stores that a rank knows: as many hosts may be lost one after the other
+constexpr std::size_t kMaxStandbys = 8;
+constexpr Seconds kReachTimeout{1};   // to connect to the host of a store that may be down
+constexpr Seconds kAnswerTimeout{4};  // for a store whose host answers: its process may get little CPU time
+constexpr Seconds kStandbyTimeout{0.5};  // for the others to publish the addresses of their stores
+constexpr Seconds kEndTimeout{120};      // for the others to end after the last step
+
+}  // namespace
+
+LaunchedElasticRank::LaunchedElasticRank(LaunchedRankFacts facts)
+    : facts_(std::move(facts)),
+      store_(std::make_shared<MovableStore>(facts_.store)),
+      seats_(facts_.worker_ids),
+      last_(facts_.order) {
+  if (facts_.where.place.is_etcd) return;  // etcd outlives every rank
+  standby_store_ = std::make_unique<StoreServer>(
+      StoreServerOptions{.token = facts_.where.place.token,
+                         .where = facts_.is_one_host ? Listening::on_loopback : Listening::everywhere});
+}
+
+LaunchedElasticRank::~LaunchedElasticRank() = default;
+
+std::string LaunchedElasticRank::own_standby_address() const {
+  return fmt::format("{}:{}", facts_.is_one_host ? "127.0.0.1" : facts_.address, standby_store_->port());
+}
+
+const RankElastic* LaunchedElasticRank::begin(Comm& comm, StatusLine& line) {
+  const std::string& prefix = facts_.where.prefix;
+  if (standby_store_ != nullptr)
+    (void)store_->set(prefix + standby_key(facts_.worker_id), own_standby_address());
+  (void)store_->set_last_will(prefix + lost_key(facts_.worker_id), kEnded);
+  watch_ = std::make_unique<RankWatch>(store_, prefix, comm, facts_.worker_id,
+                                       facts_.order ? facts_.order->membership.generation : 0);
+  elastic_ = {.worker_id = facts_.worker_id,
+              .leaves = facts_.signals.is_leave_requested,
+              .wants_membership_change =
+                  [this] {
+                    read_standby_addresses();
+                    return watch_->wants_membership_change() || facts_.signals.is_leave_requested();
+                  },
+              .regrouped = [this](const MembershipChange& order) { regrouped(order); },
+              .switch_to_console = [&line] { line.switch_to_console(); },
+              .step_heartbeat = watch_->step_heartbeat(),
+              .order = facts_.order};
+  return &elastic_;
+}
+
+// Called while the run's store is reachable. Returns true if this rank knows all the standby stores that it
+// needs.
+bool LaunchedElasticRank::read_standby_addresses() {
+  bool knows_all = true;
+  for (std::size_t i = 0; i < std::min(kMaxStandbys, seats_.size()); ++i) {
+    if (standby_addresses_.contains(seats_[i])) continue;
+    const auto published = store_->find(facts_.where.prefix + standby_key(seats_[i]));
+    if (published && *published)
+      standby_addresses_[seats_[i]] = **published;
+    else
+      knows_all = false;
+  }
+  return knows_all;
+}
+
+void LaunchedElasticRank::regrouped(const MembershipChange& order) {
+  watch_->regrouped(order.membership);
+  last_ = order;
+  seats_.assign(order.membership.worker_ids.begin(), order.membership.worker_ids.begin() + order.num_staying);
+  // The store may have moved.
+  if (standby_store_ != nullptr)
+    (void)store_->set(facts_.where.prefix + standby_key(facts_.worker_id), own_standby_address());
+  (void)store_->set_last_will(facts_.where.prefix + lost_key(facts_.worker_id), kEnded);
+  // All ranks get here at about the same time. A rank that does not know the standby stores when this store
+  // is lost would host the run alone.
+  const Deadline deadline = Deadline::after(kStandbyTimeout, "the other ranks' standby stores");
+  while (standby_store_ != nullptr && !read_standby_addresses() && !deadline.has_passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+void LaunchedElasticRank::host() {
+  board_ = std::make_unique<StoreBoard>(store_, facts_.where.prefix);
+  RunHostOptions host = facts_.host_facts(last_);
+  host.last = last_;
+  StoreAddress place = facts_.where.place;
+  if (!place.is_etcd && !facts_.is_one_host)  // the address by which other hosts reach it
+    place.host = facts_.address;
+  if (is_new_host_) place.port = standby_store_->port();
+  const auto allow_joining = [this, place] {
+    if (store_file_ != nullptr) return;
+    store_file_ =
+        std::make_unique<StoreFile>(facts_.folder, RunStoreAddress{place, facts_.where.prefix, true});
+  };
+  if (!is_new_host_) allow_joining();
+  // Several processes that do not see each other may take over. The one that may continue the run owns it.
+  host.coordinator.done = [this, allow_joining, done = host.coordinator.done](
+                              const MembershipChange& order, const std::vector<WorkerEntry>& members) {
+    allow_joining();
+    take_lock();
+    if (done) done(order, members);
+  };
+  host_ = std::make_unique<RunHost>(*board_, files_, std::move(host));
+}
+
+// The previous host may only be cut off from the network, and keep the lock for a while.
+void LaunchedElasticRank::take_lock() {
+  if (!is_new_host_ || lock_.is_held()) return;
+  try {
+    lock_ = FolderLock::take(facts_.folder);
+  } catch (const UserError&) {
+  }
+}
+
+// Called when no worker before this one in the list can be reached.
+void LaunchedElasticRank::take_over(const std::map<int, std::string>& unreached) {
+  fmt::print(stderr, "{}the host of the run's store is lost: this process hosts it from now on\n",
+             time_stamp());
+  is_new_host_ = true;
+  take_lock();
+  auto own = open_store({.port = standby_store_->port(), .token = facts_.where.place.token},
+                        Deadline::after(Seconds(10), "this process's own store"));
+  store_->move_to(value_or_throw(std::move(own)));
+  for (const auto& [worker_id, how] : unreached)
+    (void)store_->set(facts_.where.prefix + lost_key(worker_id), how);
+  host();
+}
+
+bool LaunchedElasticRank::find_store() {
+  if (store_->find(facts_.where.prefix + heartbeat_key(facts_.worker_id))) return true;
+  std::map<int, std::string> unreached;
+  for (const int worker_id : seats_) {
+    if (worker_id == facts_.worker_id) {
+      if (host_ != nullptr || standby_store_ == nullptr) return false;
+      take_over(unreached);
+      return true;
+    }
+    unreached[worker_id] = "";
+    const auto known = standby_addresses_.find(worker_id);
+    if (known == standby_addresses_.end()) {
+      fmt::print(stderr, "{}worker {}: the address of its standby store is unknown\n", time_stamp(),
+                 worker_id);
+      continue;
+    }
+    const std::vector<std::string> words = split(known->second, ':');
+    if (words.size() != 2) continue;
+    StoreAddress place{.host = words[0], .port = std::stoi(words[1]), .token = facts_.where.place.token};
+    auto found = open_tcp_store(place, Deadline::after(kReachTimeout, "the host of a standby store"),
+                                Deadline::after(kAnswerTimeout, "a standby store"));
+    if (!found) {
+      fmt::print(stderr, "{}worker {}: {}\n", time_stamp(), worker_id, found.error().why);
+      // The machine answers, but no process listens on the port any more.
+      if (found.error().why.find(std::strerror(ECONNREFUSED)) != std::string::npos)
+        unreached[worker_id] = kEnded;
+      continue;
+    }
+    store_->move_to(std::move(*found));
+    return true;
+  }
+  return false;
+}
+
+std::unique_ptr<Board> LaunchedElasticRank::open_board() {
+  try {
+    if (!find_store()) return nullptr;
+  } catch (const UserError& error) {
+    fmt::print(stderr, "{}{}\n", time_stamp(), error.what());
+    return nullptr;
+  }
+  return std::make_unique<StoreBoard>(store_, facts_.where.prefix);
+}
+
+// If the host has left and the run has ended before another process took over, the store file has to be
+// removed here.
+void LaunchedElasticRank::remove_stale_store_file() {
+  if (!last_ || seats_.empty() || seats_.front() != facts_.worker_id) return;
+  if (!store_->find(facts_.where.prefix + heartbeat_key(facts_.worker_id))) remove_store_file(facts_.folder);
+}
+
+void LaunchedElasticRank::wait_for_others_to_end(const std::function<bool()>& is_interrupted) {
+  if (host_ == nullptr) return remove_stale_store_file();
+  const Deadline deadline = Deadline::after(kEndTimeout, "the other ranks to end");
+  for (int look = 0; !deadline.has_passed() && !host_->have_all_ended(); ++look) {
+    if (look > 10 && is_interrupted()) break;
+    pause_before_query(look);
+  }
+  host_->end();
+  if (!host_->have_all_ended() && facts_.signals.is_leave_requested() && store_file_ != nullptr)
+    store_file_->leave();
+}
+
+}  // namespace optimus

@@ -1,0 +1,81 @@
+// The elastic side of a rank that was started by a launcher, in a run that continues when ranks are lost. It
+// watches the run's store and finds a new one when the process that hosts the store is lost: every process
+// keeps a standby store, and the first survivor whose store the others can reach hosts the run from then on
+// (run_host.h).
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "launch/rendezvous.h"
+#include "launch/run_host.h"
+#include "launch/store_file.h"
+#include "run/join.h"
+#include "run/rank_watch.h"
+#include "rundir/folder_lock.h"
+#include "store/movable_store.h"
+#include "store/store_server.h"
+
+namespace optimus {
+
+struct LaunchedRankFacts {
+  RunStoreAddress where;  // the run's store, as this process has reached it
+  std::shared_ptr<KeyStore> store;
+  std::string address;  // address of this process for other processes
+  int worker_id = 0;
+  std::vector<int> worker_ids;              // worker ids at the start of the run, or in `order`
+  std::optional<MembershipChange> order{};  // the first order of a worker that joins a running training
+  Path folder;                              // of the run, as an absolute path
+  WorkerSignals signals;
+  // The facts for hosting the run, which is in the generation of `last`, or in its first generation; the
+  // caller fills in `last`.
+  std::function<RunHostOptions(const std::optional<MembershipChange>& last)> host_facts;
+  bool is_one_host = false;
+};
+
+class LaunchedElasticRank {
+ public:
+  explicit LaunchedElasticRank(LaunchedRankFacts facts);
+  ~LaunchedElasticRank();
+
+  // For the rank's Comm.
+  std::shared_ptr<KeyStore> store() const { return store_; }
+  // Called before and after the rank's work.
+  const RankElastic* begin(Comm& comm, StatusLine& line);
+  void end() { watch_.reset(); }
+  // The run's key-value board, wherever it is hosted now; null if no host can be reached.
+  std::unique_ptr<Board> open_board();
+  // On rank 0: hosts the run from its start.
+  void host();
+  // After the rank's work has ended: what this process still hosts for others.
+  RunHost* hosted() { return host_.get(); }
+  // The host of the store stays until the other ranks have reported how they ended.
+  void wait_for_others_to_end(const std::function<bool()>& is_interrupted);
+
+ private:
+  void regrouped(const MembershipChange& order);
+  bool read_standby_addresses();
+  bool find_store();
+  void take_over(const std::map<int, std::string>& unreached);
+  void take_lock();
+  void remove_stale_store_file();
+  std::string own_standby_address() const;
+
+  const LaunchedRankFacts facts_;
+  RealFileSystem files_;
+  std::unique_ptr<StoreServer> standby_store_;
+  const std::shared_ptr<MovableStore> store_;
+  std::unique_ptr<RankWatch> watch_;
+  RankElastic elastic_;
+  std::vector<int> seats_;                        // the workers that stay
+  std::map<int, std::string> standby_addresses_;  // addresses of the first `kMaxStandbys` of them
+  std::optional<MembershipChange> last_;
+  std::unique_ptr<Board> board_;  // if this process is the host
+  std::unique_ptr<StoreFile> store_file_;
+  std::unique_ptr<RunHost> host_;
+  bool is_new_host_ = false;
+  FolderLock lock_;  // of the run, taken when the previous host has released it
+};
+
+}  // namespace optimus

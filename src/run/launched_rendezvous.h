@@ -1,0 +1,22 @@
+// Options for the rendezvous of ranks started by a launcher (gathering.h): adds the environment of this
+// process and access to torchrun's own store.
+#pragma once
+
+#include <functional>
+
+#include "base/file.h"
+#include "launch/rendezvous.h"
+
+namespace optimus {
+
+struct LaunchedRendezvous {
+  LaunchInfo launch;
+  Path token_file{};    // empty: OPTIMUS_TOKEN, if set
+  std::string store{};  // etcd://host:port; empty: a store hosted by rank 0
+  std::function<bool()> is_interrupted;
+  Seconds timeout;
+};
+// Waits throw Interrupted once `is_interrupted` returns true.
+RendezvousOptions rendezvous_options(const LaunchedRendezvous& how);
+
+}  // namespace optimus

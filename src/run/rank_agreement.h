@@ -1,0 +1,38 @@
+// Agreement: small collectives between the ranks of a run, outside the computation of a step. All ranks call
+// at the same point of their programs. Every function throws PeersLost if other ranks do not answer.
+#pragma once
+
+#include <string>
+
+#include "comm/comm.h"
+
+namespace optimus {
+
+class Agreement {
+ public:
+  // `comm` is null if this rank is alone. `world` is a connected group of the participating ranks; empty: all
+  // ranks.
+  Agreement(Comm* comm, Group world, Seconds timeout)
+      : comm_(comm), world_(std::move(world)), timeout_(timeout) {}
+  bool is_alone() const { return size() == 1; }
+  // The index of this rank among the participating ranks.
+  int rank_index() const;
+  int size() const {
+    if (comm_ == nullptr) return 1;
+    return world_.members.empty() ? comm_->size() : static_cast<int>(world_.members.size());
+  }
+  Comm* comm() const { return comm_; }
+  Seconds timeout() const { return timeout_; }
+  // Whether `mine` is true on any rank.
+  bool any(bool mine, const char* what) const;
+  // The text of the first rank; the texts of the others are ignored. At most a few kilobytes.
+  std::string value_of_first_rank(const std::string& mine, const char* what) const;
+  double sum(double mine, const char* what) const;
+
+ private:
+  Comm* comm_;
+  Group world_;
+  Seconds timeout_;
+};
+
+}  // namespace optimus

@@ -1,0 +1,231 @@
+// Membership changes of a rank: when others are lost, join or leave, it meets the remaining ranks, receives
+// the order and moves its state. See rank_run.h.
+#include <algorithm>
+
+#include "base/error.h"
+#include "elastic/host_memory.h"
+#include "elastic/membership_coordinator.h"
+#include "observe/decisions.h"
+#include "plan/describe.h"
+#include "plan/layouts.h"
+#include "plan/plan_json.h"
+#include "run/rank_run.h"
+#include "rundir/plan_files.h"
+
+namespace optimus {
+namespace {
+
+constexpr Seconds kReconnectTimeout{20};  // for the others to reconnect
+
+}  // namespace
+
+std::optional<MembershipChange> RankRun::join_membership_change(Training& training,
+                                                                const SurvivorReport& words,
+                                                                const std::function<void()>& release) {
+  // hosts that may be lost one after the other, each while the ranks turn to the next
+  constexpr int kMaxHosts = 8;
+  failure_time_ = std::chrono::steady_clock::now();
+  for (int i = 0; i < kMaxHosts; ++i) {
+    const std::unique_ptr<Board> board = rank_.open_board ? rank_.open_board() : nullptr;
+    if (board == nullptr && rank_.elastic != nullptr) throw ExcludedFromRun{};
+    if (board == nullptr) return std::nullopt;
+    try {
+      return join_membership_change_at(*board, training, words, release);
+    } catch (const BoardLost&) {
+      if (rank_.elastic == nullptr) return std::nullopt;
+    }
+  }
+  throw ExcludedFromRun{};
+}
+
+std::optional<MembershipChange> RankRun::join_membership_change_at(Board& board, Training& training,
+                                                                   SurvivorReport words,
+                                                                   const std::function<void()>& release) {
+  words.earlier_epoch = earlier_.parameters != nullptr ? training.epoch() - 1 : -1;
+  const Layout layout = layout_with_copies(part_.plan, settings_.model, StateKind::optimizer);
+  Survivor self{generation_, number(), layout, training, training.saver()};
+  self.bring_memory = [&] {
+    try {
+      export_host_memory(settings_.run);
+    } catch (const UserError& error) {  // then this host has none to contribute
+      rank_.events.report(Warning{error.what()});
+    }
+  };
+  if (rank_.elastic == nullptr) return take_orders_as_survivor(self, board, words, release);
+  self.is_left_behind = [&] { return is_excluded(settings_.run, generation_ + 1, rank_.elastic->worker_id); };
+  std::optional<MembershipChange> order = take_orders_as_survivor(self, board, words, release);
+  const auto has_worker_id = [&](const std::vector<int>& worker_ids) {
+    return std::find(worker_ids.begin(), worker_ids.end(), rank_.elastic->worker_id) != worker_ids.end();
+  };
+  if (order ? !has_worker_id(order->membership.worker_ids) : self.is_left_behind()) throw ExcludedFromRun{};
+  return order;
+}
+
+// Rank 0 writes this file after a plan change. If it is lost before that, the others could not determine how
+// their state is laid out.
+void RankRun::write_plan_if_missing(std::int64_t epoch) {
+  std::error_code error;
+  if (rank_.elastic == nullptr || std::filesystem::exists(plan_path(settings_.run, epoch), error)) return;
+  (void)write_atomically(files_, plan_path(settings_.run, epoch), plan_text(part_.plan));
+}
+
+std::optional<MembershipChange> RankRun::carry_out(const MembershipChange& order, Training& training) {
+  const auto release = [&] { rank_.comm.drop(0); };
+  SurvivorReport words;
+  try {
+    apply_order(order, training);
+    return std::nullopt;
+  } catch (const PeersLost& error) {
+    words.missing = error.failure.missing, words.leaves = is_leaving(order);
+    std::optional<MembershipChange> next = join_membership_change(training, words, release);
+    if (!next) throw;
+    return next;
+  } catch (const std::exception& error) {
+    words.failure_reason = error.what();
+    (void)join_membership_change(training, words, release);
+    throw;
+  }
+}
+
+// The state that this rank owns has the layout of `order.from` and is moved to that of `order.to`. The old
+// state is kept until all ranks have received theirs.
+SwitchReport RankRun::move_state(const MembershipChange& order, Training& training) {
+  if (training.epoch() != order.epoch && earlier_.parameters != nullptr) part_ = std::move(earlier_);
+  earlier_ = {};
+  if (!has_device(order.from, number())) part_ = {};
+  part_.plan = order.from;
+  SwitchContext facts{settings_.model, rank_.comm, engine_options(), {.timeout = kReconnectTimeout}};
+  facts.move.retains_old = true;
+  PlanSwitch change(facts, part_, order.to,
+                    {.num_ranks = static_cast<int>(order.membership.worker_ids.size()),
+                     .num_staying = order.num_staying,
+                     .copies = MasterCopies::owned,
+                     .is_placed = true,
+                     .is_phase = true});  // the remaining ranks may be between two phases
+  try {
+    return change.run(part_);
+  } catch (const PeersLost&) {
+    const bool has_moved = part_.plan == order.to;
+    earlier_ = std::move(change.earlier());
+    training.resume_from(order.state, has_moved ? order.epoch + 1 : order.epoch);
+    throw;
+  }
+}
+
+// A rank that leaves on request does not count as a loss.
+void RankRun::note_membership_change(const MembershipChange& order) {
+  const double now = seconds_now();
+  membership_.add_time(now, rank_.comm.size());
+  if (order.kind == "recover") membership_.losses.add(now);
+  if (order.kind == "join") membership_.arrivals.add(now);
+}
+
+void RankRun::apply_order(const MembershipChange& order, Training& training) {
+  const bool is_one_step_behind = order.source == MembershipChange::Source::live && part_.engine != nullptr &&
+                                  training.done().step + 1 == order.state.step;
+  if (is_one_step_behind) training.follow(order.gate);
+  training.drop_part_services();
+  const Plan before = part_.plan;
+  num_steps_lost_ += order.num_steps_lost;  // also by earlier orders that further losses interrupted
+  note_membership_change(order);
+  rank_.elastic->regrouped(order);
+  is_request_owner_lost_ |= rank_of(order.membership, worker_id_of(0)) < 0;
+  rank_.comm.change_membership(order.membership);
+  generation_ = order.membership.generation, seats_ = order.membership.worker_ids;
+  SwitchReport report;
+  if (order.source == MembershipChange::Source::live) {
+    report = move_state(order, training);
+  } else {
+    part_ = {.plan = order.to}, earlier_ = {};
+    if (const auto memory = find_host_memory(settings_.run); memory && !is_leaving(order))
+      remove_steps(*memory);
+    rank_.comm.shrink(order.num_staying);
+    const Group world{Role::world, {}};
+    if (!is_leaving(order))
+      done_or_throw(rank_.comm.connect(0, {&world, 1}, Deadline::after(kReconnectTimeout, "the others")));
+    if (number() == 0) remove_exported(settings_.run);
+    if (!is_leaving(order))
+      build_part(order.to,
+                 order.source == MembershipChange::Source::checkpoint ? std::optional(order.checkpoint)
+                                                                      : run_.resumed.checkpoint,
+                 order.state, order.epoch + 1, training);
+  }
+  training.resume_from(order.state, order.epoch + 1);
+  has_left_ = is_leaving(order);
+  if (!has_left_) open_records_after(order, training);
+  if (has_left_) records_.reset();
+  const std::string line = line_of(order, before, report, training);
+  num_steps_lost_ = 0;
+  answer_drains(order, line);
+  if (records_) record_order(order, before, report, training, line);
+}
+
+// A request is answered by the rank that took it, even if that rank is the one that leaves.
+void RankRun::answer_drains(const MembershipChange& order, const std::string& line) {
+  constexpr const char* kRenumberedMessage =
+      "the ranks were renumbered after the request; see optimus status for the new numbers";
+  if (pending_drain_) {
+    const int rank = rank_of(order.membership, pending_drain_->worker_id);
+    const bool is_done = rank < 0 || rank >= order.num_staying;
+    requests_.answer(pending_drain_->request, {is_done, is_done ? line : kRenumberedMessage});
+    pending_drain_.reset();
+  }
+  if (number() == 0 && !has_left_) requests_.refuse_drains(kRenumberedMessage, is_request_owner_lost_);
+  is_request_owner_lost_ = false;
+}
+
+// The new rank 0 keeps the records. The previous rank 0 may have been lost between a step and its metrics
+// line. It may also have been only stopped, and must not replace the new records with old ones when it
+// resumes: before it completes its files, it checks for the claim of the next generation. That generation's
+// rank 0, which starts after the claim, removes temporary files that were not yet renamed.
+void RankRun::open_records_after(const MembershipChange& order, const Training& training) {
+  records_.reset();
+  if (number() != 0) return;
+  rank_.elastic->switch_to_console();
+  const Path metrics = settings_.run / "metrics.jsonl";
+  for (const Path& path : {metrics, settings_.run / "decisions.jsonl"}) remove_temporaries(files_, path);
+  const auto check = [&] {
+    if (has_claim(settings_.run, generation_ + 1)) throw ExcludedFromRun{};
+  };
+  const std::string last = training.last_line();
+  try {
+    if (order.source == MembershipChange::Source::live && !last.empty())
+      (void)complete_metrics(files_, metrics, order.state.step, last, check);
+    records_ = open_records(settings_.run, files_, order.state.step, check);
+  } catch (const UserError&) {
+    check();
+    throw;
+  }
+  save_plan(files_, settings_.run, part_.plan, training.epoch());
+}
+
+std::string RankRun::line_of(const MembershipChange& order, const Plan& before, const SwitchReport& report,
+                             const Training& training) const {
+  const Seconds paused = since_failure();
+  const double step = training.step_seconds().value;
+  const std::int64_t lost = num_steps_lost_;
+  const std::string in_steps = step > 0 ? fmt::format(" ({:.1f} steps)", paused.value / step) : "";
+  const std::string losses =
+      lost == 0 ? "no steps lost" : fmt::format("{} step{} lost", lost, lost == 1 ? "" : "s");
+  return fmt::format("step {}: {}; continuing with {} worker{} on {} (was {}); paused {}{}, moved {}, {}",
+                     order.state.step, order.what, order.num_staying, order.num_staying == 1 ? "" : "s",
+                     short_text(order.to), short_text(before), text(paused), in_steps, text(report.moved),
+                     losses);
+}
+
+void RankRun::record_order(const MembershipChange& order, const Plan& before, const SwitchReport& report,
+                           const Training& training, const std::string& line) {
+  rank_.line.print(line);
+  const Outcome<void> kept = records_->decisions.append_line(decision_line({.step = order.state.step,
+                                                                            .kind = order.kind,
+                                                                            .evidence = order.what,
+                                                                            .from = plan_hash(before),
+                                                                            .to = plan_hash(part_.plan),
+                                                                            .epoch = training.epoch(),
+                                                                            .pause = since_failure(),
+                                                                            .moved = report.moved,
+                                                                            .minimum = report.minimum}));
+  if (!kept) rank_.events.report(Warning{kept.error().why});
+}
+
+}  // namespace optimus

@@ -1,0 +1,83 @@
+// Implements Watching.
+#include "run/rank_monitor.h"
+
+#include "switching/memory.h"
+#include "switching/probe.h"
+
+namespace optimus {
+
+namespace {
+
+std::unique_ptr<DeviceSensor> sensor_of(at::Device device) {
+  const std::optional<std::string> place = bus_id(device);
+  return place ? DeviceSensor::open(*place) : nullptr;
+}
+
+}  // namespace
+
+RankMonitor::RankMonitor(Facts facts, const PlanPart& part)
+    : facts_(std::move(facts)),
+      tree_(facts_.comm, facts_.timeout),
+      sensor_(sensor_of(facts_.device)),
+      collected_(std::chrono::steady_clock::now()) {
+  took(part);
+}
+
+void RankMonitor::took(const PlanPart& part) {
+  meter_.reset(), log_.reset(), is_due_ = true;
+  if (part.is_empty()) return;
+  const Program& program = part.engine->program();
+  meter_.emplace(program, part.plan, facts_.model, facts_.predicted(part.plan, program));
+  if (!facts_.device.is_cuda())
+    log_.emplace(facts_.device);
+  else if (num_devices(part.plan) > 1)
+    log_.emplace(facts_.device, TimingSelection{computing_spans(program, facts_.model), meter_->messages()});
+}
+
+void RankMonitor::begin_step(Engine& engine) {
+  if (!log_ || engine.instruction_log != nullptr || !is_due_) return;
+  engine.instruction_log = &*log_;
+  // event times are milliseconds since this call, with limited precision
+  if (facts_.device.is_cuda()) log_->begin_times();
+}
+
+void RankMonitor::end_step(Engine& engine, const MeasuredStep& step) {
+  const bool is_own = log_ && engine.instruction_log == &*log_;
+  if (is_own) engine.instruction_log = nullptr, is_due_ = !facts_.device.is_cuda();
+  if (meter_) meter_->observe(step, is_own ? log_->take() : std::vector<InstructionTime>());
+}
+
+void RankMonitor::collect(std::int64_t step) {
+  is_due_ = true;
+  Observation own{.step = step};
+  if (meter_ && !meter_->is_empty()) {
+    RankStep mean = meter_->take();
+    const auto reading = sensor_ == nullptr ? std::nullopt : sensor_->read();
+    if (reading) mean.clock = reading->clock, mean.idle = reading->idle;
+    if (const auto memory = resident_memory(facts_.device))
+      mean.memory = memory->held, mean.memory_limit = memory->most;
+    own.add(mean);
+  }
+  const std::optional<Observation> seen = tree_.send(std::move(own));
+  if (!seen || facts_.controller == nullptr) return;
+  facts_.controller->observe(*seen);
+  if (facts_.keep) facts_.keep(*seen, facts_.controller->findings());
+}
+
+void RankMonitor::probe() {
+  AdaptationController* const controller = facts_.controller;
+  ProbeSettings proposal;
+  if (controller != nullptr) proposal = {controller->node_of_ranks(), controller->probe_request()};
+  const ProbeResult seen = optimus::probe(facts_.comm, proposal, facts_.device, facts_.timeout);
+  if (controller != nullptr) controller->probe_completed(seen);
+}
+
+bool RankMonitor::wants_to_collect() {
+  constexpr std::chrono::milliseconds kLeast{100};
+  const auto now = std::chrono::steady_clock::now();
+  if (facts_.comm.rank() != 0 || now - collected_ < kLeast) return false;
+  collected_ = now;
+  return true;
+}
+
+}  // namespace optimus

@@ -1,0 +1,64 @@
+// Watching: measures one rank's steps, and forwards its observations and those of the ranks below it in the
+// observation tree. On rank 0 they reach Deciding.
+//
+// All ranks collect after the same steps, as the step agreement specifies (StepVote::collects): after every
+// step if a step takes a tenth of a second or more, else the mean of several steps. On CUDA, computation is
+// timed by events in the stream and communication by its transport, only in the first step of several; steps
+// that can be recorded as CUDA graphs (on one device) are not timed, because timing would prevent recording.
+// The device's clock rate is added to the observations. Not thread-safe.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "adapt/adaptation_controller.h"
+#include "adapt/step_meter.h"
+#include "observe/device_sensor.h"
+#include "switching/observation_tree.h"
+#include "switching/plan_switch.h"
+
+namespace optimus {
+
+class RankMonitor {
+ public:
+  struct Facts {
+    Comm& comm;
+    const ModelSpec& model;
+    Seconds timeout;
+    std::function<std::vector<double>(const Plan& plan, const Program& program)> predicted;
+    at::Device device;
+    AdaptationController* controller = nullptr;  // on rank 0
+    std::function<void(const Observation& seen, const std::vector<Finding>& findings)>
+        keep{};  // on rank 0: records observations that are worth keeping
+  };
+  RankMonitor(Facts facts, const PlanPart& part);
+
+  // Called before and after each step of a rank with a part.
+  void begin_step(Engine& engine);
+  void end_step(Engine& engine, const MeasuredStep& step);
+  // After every step, before the plan may change; called by all ranks.
+  void receive() { tree_.receive(); }
+  // After some steps, whether or not the plan has changed; called by all ranks.
+  void collect(std::int64_t step);
+  // Whether this rank wants to collect after the next step.
+  bool wants_to_collect();
+  // Whether all ranks are to probe which machines are slow; true once per request.
+  bool wants_to_probe() { return facts_.controller != nullptr && facts_.controller->take_probe_request(); }
+  // After the same step, by all ranks.
+  void probe();
+  // Called when the part belongs to a new plan.
+  void took(const PlanPart& part);
+
+  AdaptationController* controller() const { return facts_.controller; }
+
+ private:
+  const Facts facts_;
+  ObservationTree tree_;
+  std::optional<StepMeter> meter_;              // empty: no part
+  std::optional<InstructionLog> log_;           // empty: no part, or steps may be recorded
+  bool is_due_ = true;                          // on CUDA: no step was timed since the last collection
+  const std::unique_ptr<DeviceSensor> sensor_;  // null: the device reports nothing
+  std::chrono::steady_clock::time_point collected_;
+};
+
+}  // namespace optimus

@@ -1,0 +1,17 @@
+// What a finished training leaves behind, in numbers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace optimus {
+
+struct TrainResult {
+  std::string run{};  // the folder: settings.toml, plan.json, metrics.jsonl, tensorboard/, checkpoints/
+  std::string checkpoint{};  // of the last step
+  std::int64_t steps = 0;
+  double loss = 0;  // of the last step
+  std::optional<double> validation_loss{};
+
+}  // namespace optimus

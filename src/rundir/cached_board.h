@@ -1,0 +1,47 @@
+// Caches a board on which many keys are polled by several components: values that were fetched a moment ago
+// are returned from memory. One thread.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "rundir/board.h"
+
+namespace optimus {
+
+class CachedBoard final : public Board {
+ public:
+  // `board` must outlive this. fresh: how long a fetched value is returned from memory; callers that poll a
+  // key must poll longer than that.
+  explicit CachedBoard(Board& board, std::chrono::milliseconds cache_lifetime = std::chrono::milliseconds(20))
+      : board_(board), cache_lifetime_(cache_lifetime) {}
+
+  // Fetches all keys in one round trip, if the board supports it. If that fails, each key is looked up when
+  // it is needed.
+  void fetch(const std::vector<std::string>& keys) {
+    cache_.clear();
+    auto found = board_.find_all(keys);
+    fetched_ = std::chrono::steady_clock::now();
+    if (!found) return;
+    for (std::size_t i = 0; i < keys.size(); ++i) cache_.insert_or_assign(keys[i], std::move((*found)[i]));
+  }
+
+  Outcome<void> set(const std::string& key, const std::string& value) override {
+    cache_.erase(key);
+    return board_.set(key, value);
+  }
+  Outcome<std::optional<std::string>> find(const std::string& key) override {
+    if (std::chrono::steady_clock::now() - fetched_ < cache_lifetime_)
+      if (const auto known = cache_.find(key); known != cache_.end()) return known->second;
+    return board_.find(key);
+  }
+
+ private:
+  Board& board_;
+  const std::chrono::milliseconds cache_lifetime_;
+  std::map<std::string, std::optional<std::string>> cache_;
+  std::chrono::steady_clock::time_point fetched_{};
+};
+
+}  // namespace optimus

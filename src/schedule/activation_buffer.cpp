@@ -1,0 +1,42 @@
+// See activation_buffer.h.
+#include "schedule/activation_buffer.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace optimus {
+
+void ActivationBufferBuilder::add(const std::string& name, std::int64_t rows, std::int64_t columns,
+                                  SavedType type, const std::string& matrix, std::int64_t padded_rows) {
+  auto at = std::find_if(matrices_.begin(), matrices_.end(),
+                         [&](const Matrix& other) { return !matrix.empty() && other.name == matrix; });
+  if (at == matrices_.end()) at = matrices_.insert(at, {matrix, {}, 0});
+  at->places.push_back(places_.size());
+  places_.push_back({name, at->columns, rows, columns, 0, type, std::max(rows, padded_rows)});
+  at->columns += columns;
+}
+
+ActivationBuffer ActivationBufferBuilder::take() {
+  std::int64_t end = 0;
+  for (const Matrix& matrix : matrices_) {
+    const TensorPlacement first = places_[matrix.places.front()];
+    const int width = bytes_per_element(first.type, activation_bytes_);
+    for (const std::size_t index : matrix.places) {
+      TensorPlacement& place = places_[index];
+      ensure(place.rows == first.rows && place.padded_rows == first.padded_rows && place.type == first.type,
+             "{} does not fit its matrix", place.name);
+      place.offset = end + place.offset * width;
+      place.row_stride = matrix.columns;
+    }
+    if (!matrix.name.empty()) {
+      TensorPlacement whole = places_[matrix.places.front()];
+      whole.name = matrix.name, whole.columns = matrix.columns;
+      places_.push_back(std::move(whole));
+    }
+    end += aligned(first.padded_rows * matrix.columns * width);
+  }
+  return {std::move(places_), Bytes(end)};
+}
+
+}  // namespace optimus

@@ -1,0 +1,55 @@
+// Memory layout of one buffer for the activations of one block and micro-batch: the offset of each tensor in
+// it. The memory model sums the sizes of these buffers, and the engine creates its tensors at the same
+// offsets, so the predicted memory is the allocated memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "model/operations.h"
+
+namespace optimus {
+
+// Every tensor and every buffer begins at a multiple of this.
+inline constexpr std::int64_t kAlignment = 256;
+inline std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// [rows, columns], row-major with row_stride elements per row (larger than columns inside a joint matrix).
+struct TensorPlacement {
+  std::string name;
+  std::int64_t offset = 0;  // bytes from the start of the buffer
+  std::int64_t rows = 0, columns = 0, row_stride = 0;
+  SavedType type = SavedType::activation;
+  // number of rows that memory is reserved for: slices of a group are equally long
+  std::int64_t padded_rows = 0;
+};
+
+struct ActivationBuffer {
+  std::vector<TensorPlacement> places;
+  Bytes bytes;
+};
+
+// Lays out tensors in order. Tensors that name the same matrix become its columns, at the position of the
+// first of them. The matrix also has a place under its own name.
+class ActivationBufferBuilder {
+ public:
+  explicit ActivationBufferBuilder(int activation_bytes) : activation_bytes_(activation_bytes) {}
+  // padded_rows: at least rows; 0: equal to rows.
+  void add(const std::string& name, std::int64_t rows, std::int64_t columns, SavedType type,
+           const std::string& matrix = "", std::int64_t padded_rows = 0);
+  ActivationBuffer take();
+
+ private:
+  struct Matrix {
+    std::string name;
+    std::vector<std::size_t> places;
+    std::int64_t columns = 0;
+  };
+  int activation_bytes_;
+  std::vector<TensorPlacement> places_;
+  std::vector<Matrix> matrices_;  // in order of their first tensor
+};
+
+}  // namespace optimus

@@ -1,0 +1,28 @@
+// Assigns the samples of a step to micro-batches. The time of attention grows with the square of a document's
+// length, so replicas with equally many sequences may have very different work, and the step waits for the
+// slowest replica. The gradient is a sum over the batch, so any replica may compute any sample.
+//
+//   in order   9 9 1 1 | 1 1 1 1   20 and 4        two replicas of four sequences each
+//   by cost    9 1 1 1 | 9 1 1 1   12 and 12
+//
+// Pure; the result is the same on every rank.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace optimus {
+
+// in_order: the first samples go to the first micro-batch of the first pipeline, and so on.
+enum class SampleOrder { in_order, by_cost };
+
+// Returns sample[place]; places are numbered through the micro-batches of all pipelines in the default order.
+// costs[sample]: its cost beyond the cost common to all samples. Replicas get as many samples as the plan
+// specifies, with costs as close to proportional to these numbers as possible; then the micro-batches of each
+// replica likewise. The order is unchanged if each micro-batch is an update of its own (asynchronous
+// schedules) or if no replica would wait for another.
+std::vector<std::int64_t> assign_samples_by_cost(const Plan& plan, const std::vector<double>& costs);
+
+}  // namespace optimus

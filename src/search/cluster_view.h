@@ -1,0 +1,56 @@
+// Ground: the planner's view of the cluster: the present devices in order, grouped into sections of equal
+// devices. Queries about stages, which are ranges of these devices, take time proportional to the number of
+// sections, not of devices.
+#pragma once
+
+#include <vector>
+
+#include "cluster/device_map.h"
+#include "cost/link_cost.h"
+
+namespace optimus {
+
+// Devices of one group of nodes and one speed.
+struct DeviceKind {
+  int group = 0;  // index into the profile's groups
+  double speed = 1;
+  Device first_of_group;  // at the beginning of a domain
+  Device example;         // one of this kind
+  double power = 0;       // peak x speed; determines the slowest device of a stage
+  Bytes memory;
+};
+
+struct Section {
+  int begin = 0, end = 0;  // virtual devices
+  int kind = 0;
+};
+
+class ClusterView {
+ public:
+  // The cluster must outlive this object.
+  explicit ClusterView(const Cluster& cluster);
+
+  const Cluster& cluster() const { return cluster_; }
+  const DeviceMap& map() const { return map_; }
+  int num_devices() const { return map_.size(); }
+  const std::vector<DeviceKind>& kinds() const { return kinds_; }
+  const std::vector<Section>& sections() const { return sections_; }
+  bool is_uniform() const { return kinds_.size() == 1; }
+  const DeviceType& type_of(int kind) const;
+  const NodeGroup& group_of(int kind) const;
+
+  // The slowest kind of device in [begin, end), and the smallest memory among these devices.
+  int slowest(int begin, int end) const;
+  Bytes min_memory(int begin, int end) const;
+  // The best-case shape of a group of `count` devices with distance `stride`, starting at the beginning of a
+  // domain.
+  GroupShape spread(int kind, int count, int stride) const;
+
+ private:
+  const Cluster& cluster_;
+  DeviceMap map_;
+  std::vector<DeviceKind> kinds_;
+  std::vector<Section> sections_;
+};
+
+}  // namespace optimus

@@ -1,0 +1,86 @@
+// Specimen: the cost of a layer, the embedding and the head on one kind of device under one strategy: seconds
+// per slot, and bytes.
+//
+// A small sample model of the same width is compiled and priced like any plan, so no separate cost formulas
+// exist. The time of a slot with n layers is base + n x layer. Costs that the sample omits (gradient
+// reductions, gathered weights, messages from neighbours) only add to this, so sums of these values are lower
+// bounds (search/bound.h).
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "search/candidate.h"
+#include "search/cluster_view.h"
+
+namespace optimus {
+
+// The blocks of a slot or a stage. dense: the number of layers of the second kind, if the model has two kinds
+// (layers without experts in a mixture-of-experts model).
+struct BlockCounts {
+  int layers = 0, dense = 0;
+  bool has_embedding = false, has_head = false;
+};
+
+// Seconds of a slot as a function of its blocks.
+struct SlotCost {
+  double base = 0, layer = 0, embedding = 0, head = 0;
+  double dense = 0;  // difference between a layer of the second kind and a usual layer; may be negative
+  double of(const BlockCounts& block_counts) const {
+    return base + block_counts.layers * layer + block_counts.dense * dense +
+           (block_counts.has_embedding ? embedding : 0) + (block_counts.has_head ? head : 0);
+  }
+  // Of a layer of either kind.
+  double min_layer() const { return layer + std::min(0.0, dense); }
+  double max_layer() const { return layer + std::max(0.0, dense); }
+};
+
+// Bytes of one block on a device, without sharding, for one micro-batch.
+struct BlockBytes {
+  double weights = 0, gradients = 0, optimizer = 0, saved_activations = 0, transient = 0, elements = 0;
+  double experts = 0;  // the part of `elements` that belongs to experts
+};
+
+struct SampleCost {
+  SlotCost forward, backward;   // backward: including weight gradients
+  SlotCost input, weight;       // the two parts of a split backward
+  double first_collective = 0;  // the longest collective with which a slot may begin
+  // The part of a forward that only a preceding weight-gradient slot hides.
+  double hidden_by_weight_slot = 0;
+  SlotCost forward_compute, backward_compute;  // without communication
+  // A slot may take this much longer than recorded here: gathers may or may not be hidden by the preceding
+  // slot.
+  double slack = 0;
+  double before = 0;                                               // host work of stages that read the batch
+  double boundary_bytes = 0;                                       // per message between stages
+  double update_layer = 0, update_embedding = 0, update_head = 0;  // optimizer, without sharding
+  double update_dense = 0;                                         // of a layer of the second kind
+  BlockBytes layer, embedding, head;
+  BlockBytes dense;  // equal to `layer` if the model has one kind of layers
+  bool has_bytes = false;
+};
+
+class SampleCosts {
+ public:
+  SampleCosts(const Demand& demand, const ClusterView& cluster_view);
+  // Depends on tp, cp, ep, sequence_parallel, microbatch and recompute. Bytes are computed only on request.
+  const SampleCost& of(int kind, const Candidate& candidate, bool with_bytes = true);
+  int num_computed() const { return static_cast<int>(known_.size()); }
+
+ private:
+  std::unique_ptr<SampleCost> make(int kind, const Candidate& candidate) const;
+  void add_bytes(int kind, const Candidate& candidate, SampleCost& sample_cost) const;
+
+  const Demand& demand_;
+  const ClusterView& cluster_view_;
+  ModelSpec small_;
+  ModelWork work_;
+  std::vector<int>
+      chunk_starts_;  // the first block of each chunk of the sample model, then its number of blocks
+  std::map<std::tuple<int, int, int, int, int, int>, std::unique_ptr<SampleCost>> known_;
+};
+
+}  // namespace optimus

@@ -1,0 +1,339 @@
+// Implements plan_switch_controller.h.
+#include "switching/plan_switch_controller.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "plan/describe.h"
+#include "plan/phase.h"
+#include "plan/plan_json.h"
+
+namespace optimus {
+namespace {
+
+constexpr std::int64_t kStepsAhead = 3;  // how long before its step a scripted plan is prepared
+constexpr Seconds kPrepareTimeout{60};   // of preparing, for other ranks that do not connect
+const Group kWorld{Role::world, {}};
+
+// The training task changes with a phase, which decisions record.
+std::string phase_text(const Plan& from, const Plan& to) {
+  return "phase: " + text(Phase{0, from.batch, from.sequence_length}, Phase{0, to.batch, to.sequence_length});
+}
+
+}  // namespace
+
+PlanSwitchController::PlanSwitchController(SwitchContext facts, PlanPart& part,
+                                           std::vector<ScriptedSwitch> script,
+                                           std::optional<RequestSources> outside,
+                                           std::function<void(const PlanSwitch&)> check)
+    : facts_(std::move(facts)),
+      part_(part),
+      script_(std::move(script)),
+      sources_(std::move(outside)),
+      check_(std::move(check)),
+      requested_plan_(part.plan),
+      scripted_plan_(part.plan) {}
+
+PlanSwitchController::~PlanSwitchController() {
+  if (attempt_ && attempt_->prepared.valid()) attempt_->prepared.wait();
+  end_precopy();
+}
+
+void PlanSwitchController::release() {
+  if (attempt_) facts_.comm.abandon("the training has failed");  // its thread may wait for other ranks
+  end_precopy();
+  for (int number = num_dropped_; number <= num_attempts_; ++number) facts_.comm.drop(number);
+}
+
+StepVote PlanSwitchController::vote() {
+  if (sources_ && !attempt_ && num_requested_ == num_begun_) take_request();
+  StepVote vote{.ends = false, .asked = std::max(num_requested_, num_begun_), .prepared = num_attempts_};
+  const bool is_preparing = attempt_ && !attempt_->ready &&
+                            attempt_->prepared.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  if (is_awaiting_confirmation() || is_preparing) --vote.prepared;
+  if (drain_) vote.drained = drain_->rank;
+  return vote;
+}
+
+void PlanSwitchController::refuse_request(const std::string& why) {
+  if (proposal_)
+    sources_->refused();
+  else
+    sources_->requests.answer(request_->name, {false, why});
+  request_.reset(), proposal_.reset();
+}
+
+// A confirmed finding stays confirmed: other ranks may have acted on it. A scripted plan or a request does
+// not wait for a provisional finding.
+bool PlanSwitchController::is_awaiting_confirmation() {
+  if (!attempt_ || attempt_->is_scripted || attempt_->ready || !proposal_ || !proposal_->is_provisional)
+    return false;
+  constexpr std::int64_t kVoteSteps = 2;  // steps until all ranks have acted on a vote
+  if (next_scripted_ < script_.size() && script_[next_scripted_].step - kStepsAhead - kVoteSteps <= step_)
+    return false;
+  const ProvisionalStatus now = sources_->suspicion();
+  if (now == ProvisionalStatus::confirmed) proposal_->is_provisional = false;
+  return now == ProvisionalStatus::open && !sources_->requests.has_waiting_requests();
+}
+
+// A proposal whose finding is still provisional at the end is not carried out.
+PlanSwitchController::Prepared PlanSwitchController::take_prepared() {
+  Prepared prepared = attempt_->prepared.get();
+  if (!attempt_->is_scripted && proposal_ && proposal_->is_provisional)
+    prepared.why_not = "its reason no longer applies", prepared.is_lost = false;
+  return prepared;
+}
+
+bool PlanSwitchController::take_proposal() {
+  proposal_ = sources_->proposal();
+  if (!proposal_) return false;
+  request_ = PlanRequest{"", proposal_->plan, proposal_->why};
+  return true;
+}
+
+// Takes the next request if it concerns a plan.
+bool PlanSwitchController::take_next_request() {
+  if (drain_) return false;
+  std::optional<ControlRequest> next = sources_->requests.next();
+  if (!next) return false;
+  if (PlanRequest* const plan = std::get_if<PlanRequest>(&*next)) {
+    request_ = std::move(*plan);
+    return true;
+  }
+  const DrainRequest& drain = std::get<DrainRequest>(*next);
+  const int size = facts_.comm.size();
+  if (!sources_->can_drain)
+    sources_->requests.answer(drain.name,
+                              {false, "ranks cannot leave this run (--static, or a single process)"});
+  else if (drain.rank >= size || size == 1)
+    sources_->requests.answer(drain.name, {false, size == 1 ? "it is the last device"
+                                                            : fmt::format("no device {}: devices are 0 to {}",
+                                                                          drain.rank, size - 1)});
+  else
+    drain_ = sources_->requests.take(drain.name) ? std::optional(drain) : std::nullopt;
+  return false;
+}
+
+// One request at a time. The planner runs while steps continue.
+void PlanSwitchController::take_request() {
+  if (!request_ && !take_next_request() && (drain_ || !take_proposal())) return;
+  if (!request_->plan && !planned_choice_.valid())
+    planned_choice_ = std::async(std::launch::async, sources_->choose, requested_plan_);
+  if (!request_->plan) {
+    if (planned_choice_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+    try {
+      request_->plan = planned_choice_.get();
+    } catch (const UserError& error) {
+      return refuse_request(error.what());
+    }
+  }
+  if (*request_->plan == requested_plan_)
+    return refuse_request(fmt::format("the run already uses plan {} ({})",
+                                      plan_hash(requested_plan_).substr(0, 4), short_text(requested_plan_)));
+  ++num_requested_;
+}
+
+void PlanSwitchController::step_ended(std::int64_t step, const StepVote& agreed, const SwitchHooks& hooks) {
+  step_ = step;
+  const bool are_all_prepared = attempt_ && agreed.prepared == num_attempts_;
+  if (are_all_prepared && !attempt_->is_scripted && !begin_precopy()) end(hooks);
+  if (!attempt_ && agreed.asked > num_begun_) begin_requested();
+  while (next_scripted_ < script_.size() && script_[next_scripted_].step < step) ++next_scripted_;
+  if (next_scripted_ == script_.size()) return;
+  const ScriptedSwitch& next = script_[next_scripted_];
+  const bool is_due = next.step == step;
+  if (are_all_prepared && attempt_ && attempt_->is_scripted && next.step == step + 1) begin_precopy();
+  if (is_due && attempt_ && !attempt_->is_scripted) end(hooks);
+  if (!attempt_ && next.step - kStepsAhead <= step) begin_scripted(next);
+  if (is_due) end(hooks);
+}
+
+// Phases whose step is not yet decided are the last entries of a script.
+void PlanSwitchController::set_phase_begin(std::int64_t begin) {
+  for (ScriptedSwitch& one : script_) {
+    if (one.is_phase && one.step == begin) return;
+    if (one.step != kUndecidedStep) continue;
+    one.step = begin;
+    return;
+  }
+}
+
+// A phase's plan was made for the machines that the run began with: if some were lost, or the run has changed
+// to another plan, it keeps its present layout with the new batch.
+void PlanSwitchController::begin_scripted(const ScriptedSwitch& next) {
+  const Plan& plan = next.plan;
+  const bool is_on_scripted_plan =
+      requested_plan_ == scripted_plan_ && num_devices(plan) <= facts_.comm.size();
+  if (!next.is_phase || is_on_scripted_plan) return begin(plan, true, false, next.is_phase);
+  begin(with_batch(part_.plan, plan.batch, plan.sequence_length), true, true, true);
+}
+
+void PlanSwitchController::begin_phase_with_present_plan(const SwitchHooks& hooks) {
+  const Plan& plan = script_[next_scripted_].plan;
+  has_retried_ = true;
+  begin(with_batch(part_.plan, plan.batch, plan.sequence_length), true, true, true);
+  end(hooks);
+}
+
+void PlanSwitchController::begin(const Plan& plan, bool is_scripted, bool is_placed, bool is_phase) {
+  const int number = ++num_attempts_;
+  attempt_.emplace(Attempt{number, is_scripted, plan, {}});
+  attempt_->prepared = std::async(std::launch::async, [this, plan, number, is_placed, is_phase] {
+    return prepare(plan, number, is_placed, is_phase);
+  });
+}
+
+PlanSwitchController::Prepared PlanSwitchController::prepare(const Plan& plan, int number, bool is_placed,
+                                                             bool is_phase) const {
+  const auto began = std::chrono::steady_clock::now();
+  Prepared result;
+  try {
+    SwitchContext facts = facts_;
+    facts.move.retains_old = false;
+    result.change = std::make_unique<PlanSwitch>(facts, part_, plan, number, is_placed, is_phase);
+    check_(*result.change);
+    if (facts_.move.retains_old) result.change->retain_old_within(facts_.move.spare);
+    if (const auto done = result.change->prepare(Deadline::after(kPrepareTimeout, "a plan's groups")); !done)
+      result.why_not = text(done.error()), result.is_lost = true;
+  } catch (const UserError& error) {
+    result.why_not = error.what();
+  } catch (const std::bad_alloc&) {
+    result.why_not = "out of memory";
+  }
+  // Other ranks may have begun to connect, and would wait for this one.
+  if (!result.why_not.empty() && !result.is_lost) facts_.comm.decline(number, result.why_not);
+  result.seconds = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+  return result;
+}
+
+bool PlanSwitchController::begin_precopy() {
+  if (attempt_->ready) return false;  // already tried
+  const Prepared& own = attempt_->ready.emplace(take_prepared());
+  const PlanSwitch* const change = own.why_not.empty() ? own.change.get() : nullptr;
+  const PrecopyTerms terms = agree_on_precopy(facts_.comm, change, part_, facts_.move.timeout);
+  if (terms.num_waves > 0) own.change->begin_precopy(terms, part_);
+  return terms.num_waves > 0;
+}
+
+// A failure of pre-copy is a reason to refuse.
+void PlanSwitchController::end_precopy() {
+  if (!attempt_ || !attempt_->ready || attempt_->ready->change == nullptr) return;
+  Prepared& own = *attempt_->ready;
+  const std::string failure = own.change->end_precopy(part_);
+  if (own.why_not.empty() && !failure.empty()) own.why_not = failure, own.is_lost = true;
+}
+
+void PlanSwitchController::begin_requested() {
+  ++num_begun_;
+  const bool is_placed = proposal_ && proposal_->is_placed;
+  const std::string text =
+      broadcast_text(0, request_ ? (is_placed ? "placed" : "") + plan_text(*request_->plan) : "");
+  const bool has_placed_prefix = starts_with(text, "placed");
+  begin(parse_plan(has_placed_prefix ? text.substr(6) : text, "the requested plan"), false,
+        has_placed_prefix);
+}
+
+// Broadcasts a text of any length.
+std::string PlanSwitchController::broadcast_text(int rank, const std::string& text) const {
+  const Deadline deadline = Deadline::after(facts_.move.timeout, "a requested plan");
+  const auto broadcast = [&](const at::Tensor& tensor) {
+    done_or_throw(facts_.comm.broadcast(kWorld, tensor, rank, "a plan")->wait(deadline));
+  };
+  at::Tensor size = at::full({1}, static_cast<std::int64_t>(text.size()), at::kLong);
+  broadcast(size);
+  at::Tensor bytes = at::zeros({*size.const_data_ptr<std::int64_t>()}, at::kByte);
+  auto* const data = reinterpret_cast<char*>(bytes.data_ptr<std::uint8_t>());
+  if (facts_.comm.rank() == rank) std::memcpy(data, text.data(), text.size());
+  if (bytes.numel() > 0) broadcast(bytes);
+  return std::string(data, static_cast<std::size_t>(bytes.numel()));
+}
+
+std::string PlanSwitchController::first_refusal(const Prepared& own) const {
+  const int rank = facts_.comm.rank(), size = facts_.comm.size();
+  const int weight =
+      (own.why_not.empty() ? 0 : size - rank) + (own.why_not.empty() || own.is_lost ? 0 : size);
+  at::Tensor vote = at::full({1}, weight, at::kLong);
+  done_or_throw(facts_.comm.all_reduce(kWorld, vote, ReduceOp::maximum, "plan refusals")
+                    ->wait(Deadline::after(facts_.move.timeout, "plan refusals")));
+  const auto most = static_cast<int>(*vote.const_data_ptr<std::int64_t>());
+  if (most == 0) return "";
+  const int refusing_rank = most > size ? 2 * size - most : size - most;
+  const std::string why = broadcast_text(refusing_rank, own.why_not);
+  return size == 1 ? why : fmt::format("rank {}: {}", refusing_rank, why);
+}
+
+void PlanSwitchController::drop_earlier(int number) {
+  if (dropping_.valid()) dropping_.wait();
+  dropping_ = std::async(std::launch::async, [this, first = num_dropped_, number] {
+    for (int epoch = first; epoch < number; ++epoch) facts_.comm.drop(epoch);
+  });
+  num_dropped_ = number;
+}
+
+// All ranks have finished preparing, and no operation uses its groups.
+void PlanSwitchController::drop_refused(int number) {
+  if (dropping_.valid()) dropping_.wait();
+  dropping_ = std::async(std::launch::async, [this, number] { facts_.comm.drop(number); });
+}
+
+// If a rank is lost meanwhile, no state is lost, provided that the others have retained the old state or
+// already have all of the new one.
+SwitchReport PlanSwitchController::move(PlanSwitch& change) {
+  is_moving_ = true;
+  try {
+    const SwitchReport report = change.run(part_);
+    is_moving_ = false;
+    return report;
+  } catch (const PeersLost&) {
+    has_moved_ = part_.plan == change.plan();
+    earlier_ = std::move(change.earlier());
+    is_moving_ = !has_moved_ && !change.retains_old();
+    throw;
+  }
+}
+
+void PlanSwitchController::end(const SwitchHooks& hooks) {
+  end_precopy();
+  Prepared prepared = attempt_->ready ? std::move(*attempt_->ready) : take_prepared();
+  Attempt attempt = std::move(*attempt_);
+  attempt_.reset();
+  const bool is_phase = attempt.is_scripted && script_[next_scripted_].is_phase;
+  SwitchOutcome end{.why_not = first_refusal(prepared),
+                    .why = is_phase              ? phase_text(requested_plan_, attempt.plan)
+                           : attempt.is_scripted ? "scripted"
+                           : request_            ? request_->why
+                                                 : "",
+                    .is_phase = is_phase,
+                    .proposal = attempt.is_scripted ? std::nullopt : proposal_,
+                    .from = requested_plan_,
+                    .to = std::move(attempt.plan),
+                    .prepared = prepared.seconds};
+  if (end.why_not.empty()) {
+    hooks.release();
+    end.report = move(*prepared.change);
+    requested_plan_ = end.to;
+    if (attempt.is_scripted) scripted_plan_ = end.to;
+    drop_earlier(attempt.number);
+  } else {
+    prepared.change.reset();
+    drop_refused(attempt.number);
+  }
+  const std::string line = hooks.done(end);
+  if (is_phase && !end.why_not.empty()) {
+    if (has_retried_)
+      throw UserError("the next phase of the training ({}) cannot begin: {}", end.why, end.why_not);
+    return begin_phase_with_present_plan(hooks);
+  }
+  if (attempt.is_scripted) ++next_scripted_, has_retried_ = false;
+  if (!attempt.is_scripted && request_) {
+    if (!proposal_) sources_->requests.answer(request_->name, {end.why_not.empty(), line});
+    request_.reset(), proposal_.reset();
+  }
+}
+
+}  // namespace optimus

@@ -1,0 +1,147 @@
+// The plan changes of one run: scripted ones (--switch-at) and those that are requested while it runs
+// (control.h). Every rank has one of these, and all pass through the same states after the same steps:
+//
+//   requested at rank 0 ──▶ all ranks receive the plan ──▶ each prepares on a thread, steps continue
+//                                                            ├──▶ all are prepared: the switch
+//                                                            └──▶ one has refused: no change
+//
+// A proposal based on a provisional finding is prepared in the same way; rank 0 reports that it is prepared
+// once the finding is confirmed, and refuses if it is cancelled. If it shortens the pause, all prepared ranks
+// send state early during one more step (switching/precopy.h). Rank 0 decides: it takes requests, one at a
+// time, and answers them. Besides the agreement after each step, a plan needs one broadcast. A scripted
+// switch happens exactly after its step. Read next: switching/plan_switch.h.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "adapt/plan_proposal.h"
+#include "reshard/control.h"
+#include "reshard/switch_script.h"
+#include "switching/plan_switch.h"
+#include "switching/step_agreement.h"
+
+namespace optimus {
+
+// How an attempt ended, the same on all ranks.
+struct SwitchOutcome {
+  std::string why_not{};                   // the rank that refused and its reason; empty: the switch was made
+  std::string why{};                       // reason for the switch; only rank 0 knows it
+  bool is_phase = false;                   // another phase of the training began with it
+  std::optional<PlanProposal> proposal{};  // the proposal behind it; only rank 0 knows it
+  Plan from, to;                           // as requested: of their devices only the number counts
+  Seconds prepared;                        // time that this rank prepared
+  SwitchReport report{};
+};
+
+// Callbacks of the training.
+struct SwitchHooks {
+  std::function<void()> release;  // before the switch: drops references to the part's engine or parameters
+  std::function<std::string(const SwitchOutcome&)> done;  // returns the line that is shown to users
+};
+
+class PlanSwitchController {
+ public:
+  // Rank 0: the sources of requests.
+  struct RequestSources {
+    ControlFolder& requests;
+    // The best plan for the same batch and sequence length; on a thread of its own; throws UserError.
+    std::function<Plan(const Plan& now)> choose;
+    bool can_drain = false;                                                               // ranks may leave
+    std::function<std::optional<PlanProposal>()> proposal = [] { return std::nullopt; };  // after a step
+    // For a provisional proposal, after each step while it is prepared.
+    std::function<ProvisionalStatus()> suspicion = [] { return ProvisionalStatus::confirmed; };
+    std::function<void()> refused = [] {};  // a proposal that was not tried: the run already uses that plan
+  };
+  // check: throws UserError if this rank cannot make the switch; on a thread of its own.
+  // facts.move.retains_old: retain the old state if facts.move.spare suffices. All arguments must outlive this.
+  PlanSwitchController(SwitchContext facts, PlanPart& part, std::vector<ScriptedSwitch> script,
+                       std::optional<RequestSources> outside, std::function<void(const PlanSwitch&)> check);
+  ~PlanSwitchController();
+
+  // This rank's vote after a step.
+  StepVote vote();
+  // After a step, by all ranks with the result of the agreement. Throws PeersLost.
+  void step_ended(std::int64_t step, const StepVote& agreed, const SwitchHooks& hooks);
+  // By all ranks after the same step: the next phase without a step begins after this one. May be called
+  // repeatedly.
+  void set_phase_begin(std::int64_t begin);
+  // Rank 0: the requested departure of a rank. The caller answers it when it is done.
+  const std::optional<DrainRequest>& drain_request() const { return drain_; }
+  // Whether masters and moments are moving: a failure then leaves no usable state, unless the old one was
+  // retained.
+  bool is_moving() const { return is_moving_; }
+  // After ranks were lost in a move that left usable state: whether the part matches the new plan; otherwise
+  // take_previous_part() returns the old part.
+  bool has_moved() const { return has_moved_; }
+  PlanPart take_previous_part() { return std::move(earlier_); }
+  // When the training has failed: closes all connections of the rank, so that ranks which wait for it fail
+  // too.
+  void release();
+
+ private:
+  struct Prepared {
+    std::unique_ptr<PlanSwitch> change{};
+    std::string why_not{};
+    bool is_lost = false;  // only because other ranks did not connect
+    Seconds seconds;
+  };
+  struct Attempt {
+    int number = 0;
+    bool is_scripted = false;
+    Plan plan;
+    std::future<Prepared> prepared;
+    std::optional<Prepared> ready{};  // the result, if it was fetched before the end
+  };
+  void begin(const Plan& plan, bool is_scripted, bool is_placed = false, bool is_phase = false);
+  void begin_scripted(const ScriptedSwitch& next);
+  Prepared prepare(const Plan& plan, int number, bool is_placed, bool is_phase) const;
+  // A phase begins whatever happens to its plan: after a refusal with the present devices and layers.
+  void begin_phase_with_present_plan(const SwitchHooks& hooks);
+  void take_request();
+  bool take_next_request();
+  bool take_proposal();
+  bool is_awaiting_confirmation();
+  Prepared take_prepared();
+  void refuse_request(const std::string& why);
+  void begin_requested();
+  // All are prepared, and one step remains: decides whether state is sent early during it.
+  bool begin_precopy();
+  void end_precopy();
+  void end(const SwitchHooks& hooks);
+  SwitchReport move(PlanSwitch& change);
+  void drop_earlier(int number);
+  void drop_refused(int number);
+  // The lowest rank that refused and its reason; empty: none has refused. Ranks that only missed others count
+  // after those that refused themselves.
+  std::string first_refusal(const Prepared& own) const;
+  std::string broadcast_text(int rank, const std::string& text) const;
+
+  const SwitchContext facts_;
+  PlanPart& part_;
+  std::vector<ScriptedSwitch> script_;
+  const std::optional<RequestSources> sources_;
+  const std::function<void(const PlanSwitch&)> check_;
+  std::size_t next_scripted_ = 0;
+  std::int64_t step_ = 0;                 // the last one that has ended
+  std::optional<PlanRequest> request_;    // rank 0: the request in progress
+  std::optional<PlanProposal> proposal_;  // the proposal behind it
+  std::future<Plan> planned_choice_;      // its plan, if the request does not specify one
+  std::optional<DrainRequest> drain_;
+  std::int64_t num_requested_ = 0;  // rank 0: requests accepted
+  std::int64_t num_begun_ = 0;      // of those, attempts begun
+  int num_attempts_ = 0;
+  Plan requested_plan_;       // the run's plan, as it was requested
+  Plan scripted_plan_;        // the plan that the run began with, or its last scripted one
+  bool has_retried_ = false;  // the phase that is due
+  std::optional<Attempt> attempt_;
+  bool is_moving_ = false, has_moved_ = false;
+  PlanPart earlier_;
+  int num_dropped_ = 0;         // epochs of the Comm that are dropped or being dropped
+  std::future<void> dropping_;  // closing connections takes too long for the time between two steps
+};
+
+}  // namespace optimus

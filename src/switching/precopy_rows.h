@@ -1,0 +1,24 @@
+// The part of a plan change's state that can be sent before training pauses (precopy.h). Both ends compute it
+// identically, using only the change.
+#pragma once
+
+#include <vector>
+
+#include "switching/state_views.h"
+
+namespace optimus {
+
+// Rows of an operation's box.
+struct PrecopyRows {
+  const RankShare::Operation* of = nullptr;
+  Box box;
+};
+// The rows of a rank's operations in the first waves that can be sent early, in their order.
+std::vector<PrecopyRows> precopy_rows(const PlanChange& change, const RankShare& share,
+                                      std::size_t num_waves);
+// How many bytes fewer a rank receives during the pause if all of these rows are sent early.
+Bytes saved_by_precopy(const PlanChange& change, const RankShare& share, std::size_t num_waves);
+// Whether any state of this change can be sent early.
+bool can_precopy(const PlanChange& change, at::Device device);
+
+}  // namespace optimus

@@ -1,0 +1,174 @@
+// See simulated_run.h.
+#include "trials/simulated_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+#include <span>
+
+#include "model/tensors.h"
+#include "simulate/simulate.h"
+
+namespace optimus {
+namespace {
+
+StepPrediction predicted_step(const Plan& plan, const ModelSpec& model, const Cluster& cluster) {
+  const DeviceMap map = DeviceMap::of_present(cluster);
+  const Setup setup{plan, model, cluster, map, optimus_software(), format_of(plan.precision)};
+  return StepSimulator(setup).run(fitted_constants(), false);
+}
+
+Topology topology_of(const Plan& plan, const HardwareProfile& profile) {
+  const Cluster cluster(profile);
+  return Topology(plan, cluster, DeviceMap::of_present(cluster));
+}
+
+}  // namespace
+
+SimulatedRun::SimulatedRun(const Plan& plan, const ModelSpec& model, const HardwareProfile& profile,
+                           Noise noise, std::uint64_t seed)
+    : plan_(plan),
+      model_(model),
+      profile_(profile),
+      noise_(std::move(noise)),
+      topology_(topology_of(plan, profile)),
+      key_(RandomKey(seed).with("imagine")) {
+  const Cluster cluster(profile_);
+  if (noise_.recorded_seconds > 0)
+    scale_ = noise_.recorded_seconds / predicted_step(plan_, model_, cluster).seconds;
+  healthy_ = rank_times(cluster);
+  work_ = stage_work(plan_, model_, cluster);
+  ranks_.resize(healthy_.size());
+  for (RankNoise& rank : ranks_) {
+    rank.offset = noise_.rank_spread * normal();
+    if (!noise_.recorded.empty())
+      rank.place = static_cast<std::size_t>(uniform() * static_cast<double>(noise_.recorded.size()));
+  }
+  set({});
+}
+
+double SimulatedRun::uniform() { return random_uniform(key_, num_drawn_++); }
+
+double SimulatedRun::normal() {
+  const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+  return radius * std::cos(2 * std::numbers::pi * uniform());
+}
+
+// Messages and collectives with the cost model's times for the actual links of each rank.
+std::vector<SimulatedRun::RankTimes> SimulatedRun::rank_times(const Cluster& cluster) const {
+  const StepPrediction step = predicted_step(plan_, model_, Cluster(profile_));
+  const DeviceMap map = DeviceMap::of_present(cluster);
+  const LinkCost cost(fitted_constants());
+  std::vector<RankTimes> times(static_cast<std::size_t>(topology_.num_ranks()));
+  const double width = bytes_of(plan_.precision);
+  const double parameters = static_cast<double>(num_parameters(model_)) / topology_.num_groups();
+  for (int group = 0; group < topology_.num_groups(); ++group) {
+    const StagePrediction& stage = step.stages[static_cast<std::size_t>(group)];
+    const Pipeline& pipeline = plan_.pipelines[static_cast<std::size_t>(stage.pipeline)];
+    const auto messages = static_cast<double>(pipeline.microbatches.size());
+    for (const int rank : topology_.ranks_of_group(group)) {
+      RankTimes& one = times[static_cast<std::size_t>(rank)];
+      one.compute = stage.split.compute * scale_, one.host = stage.split.host * scale_;
+      one.optimizer = std::max(stage.split.optimizer * scale_, 1e-3 * one.compute);
+      for (std::size_t c = 0; c < kChannels; ++c) {
+        const auto channel = static_cast<Channel>(c);
+        const std::vector<int> members = topology_.members(rank, channel);
+        if (members.size() < 2) continue;
+        const bool is_message = channel == Channel::next || channel == Channel::previous;
+        const double replicas = static_cast<double>(topology_.members(rank, Channel::data).size());
+        const double activation = static_cast<double>(pipeline.microbatches.front()) / replicas *
+                                  static_cast<double>(plan_.sequence_length * model_.hidden) * width;
+        const double bytes = channel == Channel::data ? parameters * 4 : activation;
+        const auto size = static_cast<double>(members.size());
+        const double on_the_wire = is_message ? bytes : bytes * 2 * (size - 1) / size;
+        const double number = channel == Channel::data ? 1 : messages;
+        const double seconds =
+            is_message
+                ? cost.message(cluster.link(map[VirtualDevice{rank}], map[VirtualDevice{members.back()}]),
+                               bytes)
+                : cost.collective(Collective::all_reduce, shape_of(members, cluster, map), bytes);
+        one.links[c] = {on_the_wire * number, seconds * number * scale_};
+      }
+    }
+  }
+  return times;
+}
+
+void SimulatedRun::set(const std::vector<Condition>& conditions) {
+  conditions_ = conditions;
+  const Cluster cluster(with_conditions(profile_, conditions));
+  const DeviceMap map = DeviceMap::of_present(cluster);
+  current_ = rank_times(cluster);
+  for (int rank = 0; rank < topology_.num_ranks(); ++rank) {
+    RankTimes& one = current_[static_cast<std::size_t>(rank)];
+    const Device device = map[VirtualDevice{rank}];
+    const double speed = cluster.speed_of(device);
+    one.compute /= speed, one.optimizer /= speed, one.host /= speed;
+    for (const Condition& condition : conditions)
+      if (condition.cause == Cause::heavy_stage && condition.where == topology_.group_of(rank))
+        one.compute *= condition.factor;
+  }
+  step_seconds_ = predicted_step(plan_, model_, cluster).seconds * scale_;
+}
+
+double SimulatedRun::link_slowdown(int rank, Channel channel) const {
+  const auto r = static_cast<std::size_t>(rank), c = static_cast<std::size_t>(channel);
+  return healthy_[r].links[c].seconds > 0 ? current_[r].links[c].seconds / healthy_[r].links[c].seconds : 1;
+}
+
+double SimulatedRun::noise_of(RankNoise& rank) {
+  if (!noise_.recorded.empty()) {
+    const double ratio = noise_.recorded[rank.place];
+    rank.place = (rank.place + 1) % noise_.recorded.size();
+    return ratio * std::exp(rank.offset);
+  }
+  rank.level =
+      noise_.memory * rank.level + std::sqrt(1 - noise_.memory * noise_.memory) * noise_.spread * normal();
+  if (rank.spike_left > 0) {
+    --rank.spike_left;
+  } else if (rank.spike = 0; uniform() < noise_.spike_chance) {
+    rank.spike = -noise_.spike_size * std::log(1 - uniform());
+    rank.spike_left = static_cast<int>(-noise_.spike_steps * std::log(1 - uniform()));
+  }
+  return std::exp(rank.level + rank.offset + rank.spike);
+}
+
+Observation SimulatedRun::next() {
+  Observation seen;
+  seen.step = ++step_;
+  common_ = noise_.memory * common_ +
+            std::sqrt(1 - noise_.memory * noise_.memory) * noise_.common_spread * normal();
+  double wait = 0, length_imbalance = 1;
+  for (const Condition& one : conditions_) {
+    if (one.cause == Cause::data_loading) wait = (1 - 1 / one.factor) * step_seconds_;
+    if (one.cause == Cause::uneven_lengths) length_imbalance = one.factor;
+  }
+  const int heavy = static_cast<int>(uniform() * topology_.num_ranks());
+  for (int rank = 0; rank < topology_.num_ranks(); ++rank) {
+    const RankTimes& base = current_[static_cast<std::size_t>(rank)];
+    RankStep one{.rank = rank, .group = topology_.group_of(rank)};
+    if (one.group < 0) continue;
+    const double noise = noise_of(ranks_[static_cast<std::size_t>(rank)]) * std::exp(common_);
+    if (rank == heavy) one.work = length_imbalance;
+    const double compute = base.compute * noise * one.work;
+    one.kinds[static_cast<std::size_t>(WorkKind::forward)] = {1, compute / 3, 0};
+    one.kinds[static_cast<std::size_t>(WorkKind::backward)] = {1, compute * 2 / 3, 0};
+    one.kinds[static_cast<std::size_t>(WorkKind::optimizer)] = {1, base.optimizer * noise, 0};
+    one.kinds[static_cast<std::size_t>(WorkKind::load_batch)] = {1, base.host * noise, 0};
+    if (!work_.empty()) {  // assumes that the cost model is equally accurate for all kinds of blocks
+      const auto& work = work_[static_cast<std::size_t>(one.group)].compute;
+      const double all = std::accumulate(work.begin(), work.end(), 0.0);
+      for (std::size_t role = 0; role < kBlockRoles; ++role)
+        one.rates[role] = {compute * work[role] / all, work[role]};
+    }
+    one.data_wait = wait * std::exp(noise_.link_spread * normal());
+    one.seconds = std::max(step_seconds_ + wait, compute + base.optimizer);
+    for (std::size_t c = 0; c < kChannels; ++c)
+      one.links[c] = {base.links[c].bytes, base.links[c].seconds * std::exp(noise_.link_spread * normal())};
+    seen.add(one);
+  }
+  return seen;
+}
+
+}  // namespace optimus

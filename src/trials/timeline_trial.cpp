@@ -1,0 +1,262 @@
+// Implements timeline_trial.h for timelines: determines which conditions are in force when, which plans respond
+// to them, and the step time of each plan under every set of conditions.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "trials/timeline_trial.h"
+
+namespace optimus {
+namespace {
+
+// The state between two instants: indices into TimeLine::conditions, and absent nodes.
+struct ActiveConditions {
+  std::vector<std::size_t> conditions;
+  std::vector<int> absent_nodes;  // ascending
+  auto operator<=>(const ActiveConditions&) const = default;
+};
+
+ActiveConditions active_conditions(const TimeLine& line, double at) {
+  ActiveConditions now;
+  for (std::size_t i = 0; i < line.conditions.size(); ++i)
+    if (line.conditions[i].at <= at && at < line.conditions[i].at + line.conditions[i].length)
+      now.conditions.push_back(i);
+  std::set<int> absent_nodes;
+  for (const TimedLoss& one : line.losses)
+    if (one.at <= at && at < one.at + one.length) absent_nodes.insert(one.node);
+  now.absent_nodes.assign(absent_nodes.begin(), absent_nodes.end());
+  return now;
+}
+
+bool contains_all(const std::vector<int>& all, const std::vector<int>& some) {
+  return std::includes(all.begin(), all.end(), some.begin(), some.end());
+}
+
+std::vector<int> merged(const std::vector<int>& one, const std::vector<int>& other) {
+  std::vector<int> both;
+  std::set_union(one.begin(), one.end(), other.begin(), other.end(), std::back_inserter(both));
+  return both;
+}
+
+// The machines without these devices and their speed factors.
+HardwareProfile without(HardwareProfile profile, const std::vector<int>& devices) {
+  profile.missing_devices = merged(profile.missing_devices, devices);
+  std::erase_if(profile.speed_factors, [&](const SpeedFactor& slow) {
+    return std::binary_search(profile.missing_devices.begin(), profile.missing_devices.end(), slow.device);
+  });
+  return profile;
+}
+
+// A plan renumbered to the devices that it uses, in their order; `unused` lists the other devices of
+// `present`.
+struct RenumberedPlan {
+  Plan plan;
+  std::vector<int> unused;  // ascending
+};
+RenumberedPlan renumber(Plan plan, const std::vector<Device>& present) {
+  std::vector<int> used;
+  for (const Pipeline& pipeline : plan.pipelines)
+    for (const Stage& stage : pipeline.stages)
+      used.insert(used.end(), stage.devices.begin(), stage.devices.end());
+  std::sort(used.begin(), used.end());
+  RenumberedPlan result{std::move(plan), {}};
+  for (Pipeline& pipeline : result.plan.pipelines)
+    for (Stage& stage : pipeline.stages)
+      for (int& device : stage.devices)
+        device = static_cast<int>(std::lower_bound(used.begin(), used.end(), device) - used.begin());
+  for (int i = 0; i < std::ssize(present); ++i)
+    if (!std::binary_search(used.begin(), used.end(), i))
+      result.unused.push_back(present[static_cast<std::size_t>(i)].value);
+  return result;
+}
+
+class TimelineTrial {
+ public:
+  TimelineTrial(const TimeLine& line, const Demand& demand, const RecoveryCosts& costs)
+      : line_(line), demand_(demand), present_(demand.cluster.present_devices()) {
+    result_.costs = costs, result_.first_mode = 0;
+    for (const Device device : present_)
+      devices_of_node_[demand.cluster.node_of(device)].push_back(device.value);
+    for (const TimedLoss& one : line.losses)
+      if (one.node >= demand.cluster.num_nodes())
+        throw UserError("{}: node {} does not exist; the cluster has {} nodes", demand.cluster.name(),
+                        one.node, demand.cluster.num_nodes());
+  }
+
+  TrialCase run(const Plan& plan, const ResponseLimits& limits, TimedResponses* timed) {
+    cut();
+    std::set<ActiveConditions> known;
+    const auto take = [&](const ActiveConditions& now) {
+      if (!known.insert(now).second) return;
+      const double begin = timed && timed->clock ? timed->clock() : 0;
+      add_responses(now, plan, limits);
+      if (timed && timed->clock) timed->longest = std::max(timed->longest, timed->clock() - begin);
+    };
+    take({});  // the start plan is always the first mode
+    for (const ActiveConditions& now : active_conditions_) take(now);
+    std::map<ActiveConditions, std::vector<double>> seconds;
+    for (std::size_t s = 0; s < active_conditions_.size(); ++s) {
+      auto& row = seconds[active_conditions_[s]];
+      if (row.empty()) row = seconds_under(active_conditions_[s]);
+      result_.segments[s].step_seconds = row;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void cut() {
+    std::set<double> instants = {0, line_.length};
+    const auto add = [&](double at, double length) {
+      instants.insert({std::min(line_.length, at), std::min(line_.length, at + length)});
+    };
+    for (const TimedCondition& one : line_.conditions) add(one.at, one.length);
+    for (const TimedLoss& one : line_.losses) add(one.at, one.length);
+    for (auto it = instants.begin(); std::next(it) != instants.end(); ++it) {
+      TrialSegment segment;
+      segment.begin = *it, segment.end = *std::next(it);
+      const ActiveConditions now = active_conditions(line_, segment.begin);
+      segment.is_loss = !active_conditions_.empty() &&
+                        !contains_all(active_conditions_.back().absent_nodes, now.absent_nodes);
+      segment.is_by_name = true;
+      for (const std::size_t i : now.conditions)
+        if (const TimedCondition& one = line_.conditions[i]; affects_present_nodes(one.condition, now))
+          segment.conditions.push_back({one.condition.cause, one.condition.factor, segment.begin - one.at});
+      active_conditions_.push_back(now);
+      result_.segments.push_back(std::move(segment));
+    }
+  }
+
+  std::vector<int> devices_of(const std::vector<int>& nodes) const {
+    std::vector<int> devices;
+    for (const int node : nodes)
+      if (const auto own = devices_of_node_.find(node); own != devices_of_node_.end())
+        devices.insert(devices.end(), own->second.begin(), own->second.end());
+    std::sort(devices.begin(), devices.end());
+    return devices;
+  }
+
+  // Conditions of absent nodes have no effect.
+  bool affects_present_nodes(const Condition& one, const ActiveConditions& now) const {
+    if (one.cause == Cause::cluster) return true;
+    const bool is_of_device =
+        one.cause == Cause::device && one.where >= 0 && one.where < demand_.cluster.num_devices();
+    const int node = is_of_device ? demand_.cluster.node_of(Device{one.where}) : one.where;
+    return !std::binary_search(now.absent_nodes.begin(), now.absent_nodes.end(), node);
+  }
+
+  std::vector<Condition> conditions_of(const ActiveConditions& now) const {
+    std::vector<Condition> all;
+    for (const std::size_t i : now.conditions)
+      if (affects_present_nodes(line_.conditions[i].condition, now))
+        all.push_back(line_.conditions[i].condition);
+    return all;
+  }
+
+  // Adds the plans for the present devices.
+  void add_responses(const ActiveConditions& now, const Plan& plan, const ResponseLimits& limits) {
+    const std::vector<int> lost_devices = devices_of(now.absent_nodes);
+    if (lost_devices.size() == present_.size()) return;
+    const Cluster rest(without(demand_.cluster.profile(), lost_devices));
+    const Demand demand = demand_on(demand_, rest, demand_.constants);
+    const std::optional<RenumberedPlan> base =
+        lost_devices.empty() ? RenumberedPlan{plan, {}} : plan_for(demand, plan, lost_devices, limits);
+    if (!base) return;
+    const Cluster used(without(rest.profile(), base->unused));
+    ResponseLimits own = limits;
+    std::erase_if(own.known, [&](const Plan& known) { return num_devices(known) > used.num_present(); });
+    for (PlannedOption& option : responses(demand_on(demand_, used, demand_.constants), base->plan,
+                                           conditions_of(now), result_.costs, own)) {
+      option.dropped = merged(option.dropped, merged(lost_devices, base->unused));
+      add_mode(option);
+    }
+  }
+
+  // Very large clusters: the plan without the replicas of the lost devices, if some are left. Otherwise the
+  // planner's result within the time limit of a real run.
+  std::optional<RenumberedPlan> plan_for(const Demand& demand, const Plan& plan,
+                                         const std::vector<int>& lost_devices,
+                                         const ResponseLimits& limits) const {
+    if (std::ssize(present_) > limits.searched_devices) {
+      std::vector<double> speeds;
+      for (const Device device : present_)
+        speeds.push_back(std::binary_search(lost_devices.begin(), lost_devices.end(), device.value) ? 1e-6
+                                                                                                    : 1.0);
+      if (const auto without_lost = without_slow_replicas(plan, speeds, 0.5)) {
+        RenumberedPlan found = renumber(*without_lost, present_);
+        const Cluster used(without(demand.cluster.profile(), found.unused));
+        const ClusterView cluster_view(used);
+        if (peak_memory_of(demand_on(demand_, used, demand_.constants), cluster_view, found.plan).fits())
+          return found;
+      }
+    }
+    try {
+      return RenumberedPlan{
+          search(demand, ClusterView(demand.cluster), search_limits(limits, demand.cluster.num_present(), 0))
+              .plan,
+          {}};
+    } catch (const UserError&) {  // the model does not fit on the remaining devices
+      return std::nullopt;
+    }
+  }
+
+  void add_mode(const PlannedOption& option) {
+    const auto is_same = [&](const PlannedOption& known) {
+      return known.plan == option.plan && known.dropped == option.dropped;
+    };
+    if (std::any_of(plans_.begin(), plans_.end(), is_same)) return;
+    plans_.push_back(option);
+    const bool is_replanned = option.option.response == Response::stay;
+    TrialMode mode;
+    mode.response = plans_.size() == 1 ? Response::resume
+                    : is_replanned     ? Response::replan
+                                       : option.option.response;
+    mode.devices = option.option.devices, mode.usual_seconds = option.option.usual_seconds;
+    mode.pause_seconds = pause_of(result_.costs, demand_.model, option.plan, true);
+    result_.modes.push_back(mode);
+  }
+
+  std::vector<double> seconds_under(const ActiveConditions& force) const {
+    const HardwareProfile now = with_conditions(demand_.cluster.profile(), conditions_of(force));
+    const std::vector<int> lost_devices = devices_of(force.absent_nodes);
+    std::map<std::vector<int>, std::vector<std::size_t>> by_dropped;
+    for (std::size_t m = 0; m < plans_.size(); ++m)
+      if (!uses_any(plans_[m], lost_devices)) by_dropped[plans_[m].dropped].push_back(m);
+    std::vector<double> seconds(plans_.size(), 0);
+    for (const auto& [dropped, modes] : by_dropped) {
+      const Cluster cluster(without(now, dropped));
+      const ClusterView cluster_view(cluster);
+      for (const std::size_t m : modes) seconds[m] = seconds_of(demand_, cluster_view, plans_[m].plan);
+    }
+    return seconds;
+  }
+
+  // A plan uses the first devices, in order, that are not dropped.
+  bool uses_any(const PlannedOption& option, const std::vector<int>& lost_devices) const {
+    if (lost_devices.empty()) return false;
+    int left = num_device_numbers(option.plan);
+    for (const Device device : present_) {
+      if (std::binary_search(option.dropped.begin(), option.dropped.end(), device.value)) continue;
+      if (left-- == 0) return false;
+      if (std::binary_search(lost_devices.begin(), lost_devices.end(), device.value)) return true;
+    }
+    return false;
+  }
+
+  const TimeLine& line_;
+  const Demand& demand_;
+  const std::vector<Device> present_;
+  std::map<int, std::vector<int>> devices_of_node_;
+  std::vector<ActiveConditions> active_conditions_;  // [segment]
+  std::vector<PlannedOption> plans_;                 // [mode]
+  TrialCase result_;
+};
+
+}  // namespace
+
+TrialCase trial_of(const TimeLine& line, const Demand& demand, const Plan& plan, const RecoveryCosts& costs,
+                   const ResponseLimits& limits, TimedResponses* timed) {
+  return TimelineTrial(line, demand, costs).run(plan, limits, timed);
+}
+
+}  // namespace optimus
