@@ -7,9 +7,9 @@
 namespace optimus {
 
 void ProbeScheduler::observe(bool has_ambiguous_link) {
-  constexpr int kMaxPendingTokens = 10;  // observations; after that no probe will come
+  constexpr int kMaxWaiting = 10;  // observations; after that no probe will come
   num_waited_ = is_idle() ? 0 : num_waited_ + 1;
-  if (num_waited_ > kMaxPendingTokens) state_ = State::idle;
+  if (num_waited_ > kMaxWaiting) state_ = State::idle;
   if (!networks_) return;
   networks_->num_clear = has_ambiguous_link ? 0 : networks_->num_clear + 1;
   if (networks_->num_clear > kObservationsToDetect) networks_.reset();

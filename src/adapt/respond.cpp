@@ -28,13 +28,13 @@ class Responder {
         conditions_(conditions),
         cluster_(with_conditions(usual.cluster.profile(), conditions)),
         now_(demand_on(usual, cluster_, usual.constants)),
-        cluster_view_(cluster_),
-        usual_ground_(usual.cluster) {}
+        view_(cluster_),
+        usual_view_(usual.cluster) {}
 
   std::vector<PlannedOption> run(const Plan& plan) {
     add(Response::stay, plan, 0.01, false);
     std::vector<double> speeds;
-    for (const Device device : cluster_view_.map().devices()) speeds.push_back(cluster_.speed_of(device));
+    for (const Device device : view_.map().devices()) speeds.push_back(cluster_.speed_of(device));
     std::vector<double> loads;
     for (const Condition& one : conditions_)
       if (one.cause == Cause::heavy_stage) {
@@ -49,7 +49,7 @@ class Responder {
     if (const auto rest = without_slow_replicas(plan, usable(speeds), 1 / kSlow))
       add(Response::drop, *rest, kDoubtOfNeighbour, true);
     for (const Plan& known : limits_.known) add(Response::replan, known, kDoubtOfPrediction, true);
-    if (cluster_view_.num_devices() > limits_.searched_devices) return std::move(options_);
+    if (view_.num_devices() > limits_.searched_devices) return std::move(options_);
     add_planned();
     add_without_slow();
     return std::move(options_);
@@ -61,10 +61,10 @@ class Responder {
       return known.plan == plan && known.dropped.empty();
     };
     if (std::any_of(options_.begin(), options_.end(), is_same) || find_problem(plan, usual_.model)) return;
-    if (response != Response::stay && !peak_memory_of(now_, cluster_view_, plan).fits()) return;
+    if (response != Response::stay && !peak_memory_of(now_, view_, plan).fits()) return;
     PlannedOption one{{.response = response, .doubt = doubt}, plan};
-    one.option.step_seconds = seconds_of(now_, cluster_view_, plan);
-    one.option.usual_seconds = seconds_of(usual_, usual_ground_, plan);
+    one.option.step_seconds = seconds_of(now_, view_, plan);
+    one.option.usual_seconds = seconds_of(usual_, usual_view_, plan);
     one.option.pause_seconds = response == Response::stay ? 0 : pause_of(costs_, usual_.model, plan, moves);
     one.option.devices = num_devices(plan);
     options_.push_back(std::move(one));
@@ -86,14 +86,14 @@ class Responder {
   std::vector<double> usable(std::vector<double> speeds) const {
     for (std::size_t i = 0; i < speeds.size(); ++i)
       for (const Condition& one : conditions_)
-        if (one.cause == Cause::link && cluster_.node_of(cluster_view_.map().devices()[i]) == one.where)
+        if (one.cause == Cause::link && cluster_.node_of(view_.map().devices()[i]) == one.where)
           speeds[i] /= one.factor;
     return speeds;
   }
 
   void add_planned() {
-    const SearchResult found = search(
-        now_, cluster_view_, search_limits(limits_, cluster_view_.num_devices(), limits_.alternatives));
+    const SearchResult found =
+        search(now_, view_, search_limits(limits_, view_.num_devices(), limits_.alternatives));
     add(Response::replan, found.plan, kDoubtOfPrediction, true);
     for (const Alternative& other : found.alternatives)
       // The search also reports better plans that violate constraints; they are skipped.
@@ -114,7 +114,7 @@ class Responder {
     for (const int device : profile.missing_devices) std::erase(dropped, device);
     std::sort(dropped.begin(), dropped.end());
     dropped.erase(std::unique(dropped.begin(), dropped.end()), dropped.end());
-    if (dropped.empty() || std::ssize(dropped) * 2 > cluster_view_.num_devices()) return;
+    if (dropped.empty() || std::ssize(dropped) * 2 > view_.num_devices()) return;
     for (const int device : dropped) profile.missing_devices.push_back(device);
     std::sort(profile.missing_devices.begin(), profile.missing_devices.end());
     std::erase_if(profile.speed_factors, [&](const SpeedFactor& slow) {
@@ -124,8 +124,7 @@ class Responder {
     const Demand demand = demand_on(usual_, rest, usual_.constants);
     const ClusterView cluster_view(rest);
     try {
-      const SearchResult found =
-          search(demand, cluster_view, search_limits(limits_, cluster_view_.num_devices(), 0));
+      const SearchResult found = search(demand, cluster_view, search_limits(limits_, view_.num_devices(), 0));
       PlannedOption one{{.response = Response::drop, .doubt = kDoubtOfPrediction}, found.plan, dropped};
       one.option.step_seconds = one.option.usual_seconds = found.step.seconds;
       one.option.pause_seconds = pause_of(costs_, usual_.model, found.plan, true);
@@ -141,7 +140,7 @@ class Responder {
   const std::vector<Condition>& conditions_;
   const Cluster cluster_;  // under the present conditions
   const Demand now_;
-  const ClusterView cluster_view_, usual_ground_;
+  const ClusterView view_, usual_view_;
   std::vector<PlannedOption> options_;
 };
 

@@ -14,7 +14,7 @@ TEST_F(AdaptationControllerTest, AddsRedundantCopyWhenDevicesAreLost) {
   UniformPlan shape{.dp = 4, .microbatch = 16, .batch = 64, .sequence_length = 1024};
   shape.strategy.zero = 1;
   constexpr double kBegan = 10'000, kMonth = 30 * 86'400;
-  const auto buddy_after = [&](int copy_distance, int losses, double seconds) {
+  const auto copy_distance_after = [&](int copy_distance, int losses, double seconds) {
     calibration_ = Calibration(), membership_ = {.began = kBegan}, now_ = kBegan + seconds;
     for (int i = 0; i < losses; ++i) membership_.losses.add(kBegan + 200 * i);
     begin(shape, 4, {4, 4});
@@ -25,11 +25,11 @@ TEST_F(AdaptationControllerTest, AddsRedundantCopyWhenDevicesAreLost) {
     for (int i = 0; i < 2; ++i) (void)steps(60);
     return plan_.copy_distance;
   };
-  EXPECT_GT(buddy_after(0, 3, 600), 0) << short_text(plan_);
+  EXPECT_GT(copy_distance_after(0, 3, 600), 0) << short_text(plan_);
   EXPECT_LT(measured_gain_.value_or(1), 0) << "steps are slightly slower, which is no reason to return";
-  EXPECT_GT(buddy_after(1, 3, 600), 0) << short_text(plan_);
-  EXPECT_GT(buddy_after(1, 0, kMonth), 0) << short_text(plan_);
-  EXPECT_EQ(buddy_after(0, 0, kMonth), 0) << short_text(plan_);
+  EXPECT_GT(copy_distance_after(1, 3, 600), 0) << short_text(plan_);
+  EXPECT_GT(copy_distance_after(1, 0, kMonth), 0) << short_text(plan_);
+  EXPECT_EQ(copy_distance_after(0, 0, kMonth), 0) << short_text(plan_);
 }
 
 // A device becomes slow a few steps after a switch. The controller does not wait for the verdict on that
