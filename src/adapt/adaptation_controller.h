@@ -4,7 +4,7 @@
 //
 //   AdaptationController controller(context, plan, calibration);
 //   after a step:  controller.observe(observation);                 // fast: plans are weighed on a thread
-//                  if (auto proposal = controller.take_proposal())  // switching/plan_switch_controller.h switches
+//                  if (auto proposal = controller.take_proposal())  // src/switching performs it
 //                  controller.plan_adopted(plan, proposal, step);
 //
 // Ownership: one controller per membership generation. The calibration belongs to the caller and outlives it.
