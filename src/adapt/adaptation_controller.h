@@ -8,7 +8,7 @@
 //                  controller.plan_adopted(plan, proposal, step);
 //
 // Ownership: one controller per membership generation. The calibration belongs to the caller and outlives it.
-// Threading: one thread calls; a weighing runs on a thread of its own and shares no state with the controller
+// Threading: one thread calls; a weighing runs on a thread of its own and shares no mutable state with it
 // (adapt/weighing.h). Failure: an internal error of a weighing is thrown by the next take_proposal() or
 // plan_adopted(). Read next: findings_tracker.h, gain_verdicts.h, probe_scheduler.h, decide.h.
 #pragma once
