@@ -20,7 +20,7 @@ constexpr double kMostSlower = 1.1;
 constexpr double kLeastSure = 0.7;
 // The rule decides after this number of switches whose gains were less than this part of the expected ones.
 constexpr int kJudged = 4;
-constexpr double kLeastPart = 0.25;
+constexpr double kLeastGainPart = 0.25;
 
 float leaky(float x) { return x > 0 ? x : kLeak * x; }
 
@@ -65,7 +65,7 @@ bool has_disappointed(const Situation& situation) {
   const double num = situation.num_judged;
   const double known = situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
   const double expected = 1 - (1 - situation.gain_promised / num) * std::exp(std::max(0.0, known));
-  return situation.gain_measured / num < kLeastPart * expected;
+  return situation.gain_measured / num < kLeastGainPart * expected;
 }
 
 // Training trials start with their best plan. So the network has not learned whether another plan is better

@@ -11,7 +11,7 @@
 namespace optimus {
 namespace {
 
-constexpr double kHour = 3600, kLongest = 36'000;
+constexpr double kHour = 3600, kLongestRest = 36'000;
 
 double bounded(double value, double most) { return std::clamp(value, -most, most); }
 double digits(double seconds) { return std::log10(1 + std::clamp(seconds, 0.0, 1e7)); }
@@ -21,17 +21,17 @@ double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
 // The closed form of expected_rest (adapt/lifetime.h), because training makes many decisions.
 double closed_form_rest(Cause cause, double age) {
   const Lifetime lifetime = usual_lifetime(cause);
-  if (lifetime.is_endless) return kLongest;
+  if (lifetime.is_endless) return kLongestRest;
   const double z = std::log(std::max(age, 1e-9) / lifetime.median) / lifetime.spread;
   const double alive = upper_tail(z);
-  if (alive < 1e-9) return kLongest;
+  if (alive < 1e-9) return kLongestRest;
   const double mean = lifetime.median * std::exp(lifetime.spread * lifetime.spread / 2);
-  return std::clamp(mean * upper_tail(z - lifetime.spread) / alive - age, 1.0, kLongest);
+  return std::clamp(mean * upper_tail(z - lifetime.spread) / alive - age, 1.0, kLongestRest);
 }
 
 // Expected seconds until something changes: by the conditions, and by losses and arrivals of the last hour.
 double likely_rest(const Situation& situation) {
-  double rest = kLongest;
+  double rest = kLongestRest;
   const double seen = std::clamp(situation.now, 60.0, kHour);
   const double changes = situation.losses_last_hour + situation.arrivals_last_hour;
   rest = std::min(rest, (seen + 600) / (changes + 0.1));

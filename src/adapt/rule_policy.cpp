@@ -12,7 +12,7 @@
 namespace optimus {
 namespace {
 
-constexpr double kHour = 3600;  // seconds over which arrivals are counted
+constexpr double kArrivalWindow = 3600;  // seconds over which arrivals are counted
 // A less expensive answer is preferred if it yields this part of the largest gain.
 constexpr double kSufficient = 0.9;
 
@@ -34,7 +34,7 @@ double until_membership_change(const Situation& situation, const PlanOption& opt
   const double losses = situation.losses_per_device_second;
   const auto after = [&](double rate) { return rate > 0 ? std::min(longest, 1 / rate) : longest; };
   if (more <= 0) return after(losses * std::max(1, now));
-  const double arrivals = situation.arrivals_last_hour / std::clamp(situation.now, kShortest, kHour);
+  const double arrivals = situation.arrivals_last_hour / std::clamp(situation.now, kShortest, kArrivalWindow);
   return std::min(after(losses * node), after(arrivals * node / more));
 }
 

@@ -82,10 +82,10 @@ class Collector {
     double compute = 0;
     for (const StagePrediction& stage : step.stages) compute = std::max(compute, stage.split.compute);
     if (!(step.seconds > 0)) return {};
-    constexpr double kLeastDoubt = 0.05;
+    constexpr double kStepDoubt = 0.05;
     const double rest = std::clamp(1 - compute / step.seconds, 0.0, 1.0);
     const double log = std::log(median_value(seen_.step_seconds) / step.seconds);
-    return {{ResidualKind::layers, seen_.device, std::clamp(log, -kMost, kMost), kLeastDoubt + rest,
+    return {{ResidualKind::layers, seen_.device, std::clamp(log, -kMost, kMost), kStepDoubt + rest,
              static_cast<int>(seen_.step_seconds.size())}};
   }
 
