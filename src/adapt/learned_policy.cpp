@@ -60,7 +60,7 @@ std::optional<std::string> too_long_a_pause(const Situation& situation, const Fe
 
 // Whether switches have gained much less than expected, when known errors of predictions are taken into
 // account.
-bool has_disappointed(const Situation& situation) {
+bool has_missed_gains(const Situation& situation) {
   if (situation.num_judged < kJudged) return false;
   const double num = situation.num_judged;
   const double known = situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
@@ -170,7 +170,7 @@ std::optional<std::string> unlearned(const Policy& policy, const LearnedPolicy& 
   if (choice.is_slow && situation.since_switch < settling_seconds(policy, situation))
     return "too soon after the last switch";
   if (is_untouched(situation)) return "no condition, loss or switch so far";
-  if (has_disappointed(situation)) return "predicted gains were not reached";
+  if (has_missed_gains(situation)) return "predicted gains were not reached";
   std::optional<std::string> what = too_long_a_pause(situation, table);
   if (!what) what = unfamiliar(network, table.situation, kOptionFeatures);
   if (!what) what = unfamiliar(network, table.rows[choice.row], 0);
