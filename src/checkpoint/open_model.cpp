@@ -103,7 +103,7 @@ bool is_same_model(ModelSpec a, ModelSpec b) {
 
 }  // namespace
 
-std::string model_place(const std::string& model) {
+std::string model_path_of(const std::string& model) {
   if (model.empty() || find_preset(model)) return model;
   const Path folder = model;
   const bool is_hf = file_exists(folder / "config.json") && !file_exists(folder / kManifestFile);
@@ -114,7 +114,7 @@ std::string model_place(const std::string& model) {
 std::unique_ptr<WeightSource> open_weights(const std::string& model, const ModelSpec& spec,
                                            EventSink& events) {
   if (find_preset(model)) return nullptr;
-  const Path folder = model_place(model);
+  const Path folder = model_path_of(model);
   const bool is_checkpoint = file_exists(folder / kManifestFile);
   if (!is_checkpoint && !has_hf_weights(folder)) return nullptr;
   if (spec.is_mixture())
@@ -132,7 +132,7 @@ std::unique_ptr<WeightSource> open_weights(const std::string& model, const Model
 
 OpenedModel open_trained_model(const std::string& model, EventSink& events) {
   OpenedModel opened;
-  opened.folder = model_place(model);
+  opened.folder = model_path_of(model);
   if (file_exists(opened.folder / kManifestFile) && !file_exists(opened.folder / "config.json"))
     throw UserError("{} is a checkpoint of a model of modules; only train can use it",
                     opened.folder.string());

@@ -36,7 +36,7 @@ class WeightSource {
 };
 
 // The folder that `model` refers to: the newest complete checkpoint of a run, else `model` itself.
-std::string model_place(const std::string& model);
+std::string model_path_of(const std::string& model);
 
 // Opens the weights that belong to `model` (a name as open_model() takes it) and checks them against the
 // spec; null if it has none. Throws UserError, also if dimensions were overridden and the spec differs from

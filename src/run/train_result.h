@@ -13,5 +13,8 @@ struct TrainResult {
   std::int64_t steps = 0;
   double loss = 0;  // of the last step
   std::optional<double> validation_loss{};
+  double tokens_per_second = 0;
+  std::string sample{};  // generated text
+};
 
 }  // namespace optimus
