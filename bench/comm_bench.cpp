@@ -49,7 +49,7 @@ class Bench {
     const Deadline deadline = Deadline::after(Seconds(30), "connecting");
     client_ = value_or_throw(
         StoreClient::connect({.port = port, .token = "bench", .address = "127.0.0.1"}, deadline));
-    link_ = value_or_throw(client_->link("ours", rank, size, deadline));
+    link_ = value_or_throw(client_->link("ours", rank, size, deadline, {}));
     c10d::TCPStoreOptions options;
     options.port = static_cast<std::uint16_t>(port), options.waitWorkers = false;
     auto store = c10::make_intrusive<c10d::PrefixStore>(

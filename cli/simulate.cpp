@@ -136,7 +136,7 @@ class Simulate final : public Command {
       run.simulator.emplace(
           Setup{run.plan, run.model, cluster, run.map, optimus_software(), format_of(run.plan.precision)});
       num_steps += static_cast<int>(seconds.size());
-      plans.push_back({folder, &*run.simulator, usual_seconds(seconds), static_cast<int>(seconds.size()),
+      plans.push_back({folder, &*run.simulator, typical_seconds(seconds), static_cast<int>(seconds.size()),
                        num_devices(run.plan) > 1});
     }
     const Refit found = refit(plans, named_.constants);

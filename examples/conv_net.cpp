@@ -43,7 +43,7 @@ optimus::ModuleModel conv_net() {
   then("pool2", [](const at::Tensor& x) { return at::max_pool2d(at::relu(x), 2).flatten(1); });
   model.add("output", torch::nn::Linear(32 * (kSide / 4) * (kSide / 4), kClasses));
   model.loss = [](const at::Tensor& output, const at::Tensor& targets) {
-    return at::cross_entropy_loss(output, targets, {}, at::Reduction::ReduceOp);
+    return at::cross_entropy_loss(output, targets, {}, at::Reduction::Sum);
   };
   return model;
 }

@@ -1,4 +1,4 @@
-// Example: trains a small GPT-2 on a text file with a single call.
+// Trains a small GPT-2 on a text file with the library's one call.
 //
 //   example_train FILE [RUN_FOLDER [DEVICES]]
 #include "optimus/train.h"
@@ -12,12 +12,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: example_train FILE [RUN_FOLDER [DEVICES]]\n");
     return 2;
   }
-  optimus::TrainOptions options;
-  options.model.overrides = {.layers = 2, .hidden = 64, .heads = 2, .max_positions = 64};
-  options.steps = 20, options.batch = 4, options.sequence_length = 64;
+  optimus::TrainOptions options{.tokenizer = "bytes", .steps = 20, .batch = 4, .seq = 64};
+  options.more = {{"layers", "2"}, {"hidden", "64"}, {"heads", "2"}, {"max-positions", "64"}};
   if (argc > 2) options.run = argv[2];
-  // one thread per rank; the result does not depend on the number of ranks
-  if (argc > 3) options.devices = std::atoi(argv[3]);
+  if (argc > 3) options.devices = std::atoi(argv[3]);  // workers; the learned result is the same
   try {
     const optimus::TrainResult result = optimus::train("gpt2", argv[1], options);
     std::printf("loss %.4f after %lld steps, in %s\n", result.loss, static_cast<long long>(result.steps),

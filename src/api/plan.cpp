@@ -18,7 +18,7 @@ namespace optimus {
 namespace {
 
 Constants constants_for(const std::string& cluster) {
-  const Constants constants = usual_constants().constants;
+  const Constants constants = builtin_constants().constants;
   return is_measured_cluster_name(cluster) ? with_measured_links(constants) : constants;
 }
 
@@ -60,7 +60,7 @@ PlanResult best_plan(const PlanOptions& options) {
   demand.batch = options.batch, demand.sequence_length = options.seq.value_or(model.max_positions);
   demand.precision = parse_precision(options.precision, "PlanOptions::precision");
   demand.constraints = constraints, demand.failures = failures;
-  const Ground ground(cluster);
+  const ClusterView ground(cluster);
   const SearchResult found = search(demand, ground);
   const OrderedJson json = search_json(demand, ground, found);
 

@@ -80,15 +80,15 @@ class CheckpointWeights final : public WeightSource {
   CommonType type_;
 };
 
-bool file_exists(const Path& path) {
+bool path_exists(const Path& path) {
   std::error_code error;
   return std::filesystem::exists(path, error);
 }
 
 bool has_hf_weights(const Path& folder) {
   // A file in the format of another library counts as weights here; opening the folder reports the problem.
-  return file_exists(folder / kWeightsFile) || file_exists(folder / kWeightsIndex) ||
-         file_exists(folder / "pytorch_model.bin");
+  return path_exists(folder / kWeightsFile) || path_exists(folder / kWeightsIndex) ||
+         path_exists(folder / "pytorch_model.bin");
 }
 
 // Whether the weights of one model fit the other. Rotary positions and dropout have no weights.
@@ -106,8 +106,8 @@ bool is_same_model(ModelSpec a, ModelSpec b) {
 std::string model_path_of(const std::string& model) {
   if (model.empty() || find_preset(model)) return model;
   const Path folder = model;
-  const bool is_hf = file_exists(folder / "config.json") && !file_exists(folder / kManifestFile);
-  const bool is_run = file_exists(folder / kCheckpointsFolder) || file_exists(folder / "metrics.jsonl");
+  const bool is_hf = path_exists(folder / "config.json") && !path_exists(folder / kManifestFile);
+  const bool is_run = path_exists(folder / kCheckpointsFolder) || path_exists(folder / "metrics.jsonl");
   return !is_hf && is_run ? find_checkpoint(folder).string() : model;
 }
 
@@ -115,7 +115,7 @@ std::unique_ptr<WeightSource> open_weights(const std::string& model, const Model
                                            EventSink& events) {
   if (find_preset(model)) return nullptr;
   const Path folder = model_path_of(model);
-  const bool is_checkpoint = file_exists(folder / kManifestFile);
+  const bool is_checkpoint = path_exists(folder / kManifestFile);
   if (!is_checkpoint && !has_hf_weights(folder)) return nullptr;
   if (spec.is_mixture())
     throw UserError(
@@ -133,7 +133,7 @@ std::unique_ptr<WeightSource> open_weights(const std::string& model, const Model
 OpenedModel open_trained_model(const std::string& model, EventSink& events) {
   OpenedModel opened;
   opened.folder = model_path_of(model);
-  if (file_exists(opened.folder / kManifestFile) && !file_exists(opened.folder / "config.json"))
+  if (path_exists(opened.folder / kManifestFile) && !path_exists(opened.folder / "config.json"))
     throw UserError("{} is a checkpoint of a model of modules; only train can use it",
                     opened.folder.string());
   opened.spec = open_model(opened.folder.string());

@@ -10,14 +10,14 @@
 namespace optimus {
 namespace {
 
-constexpr int kMaxRanks = 1 << 20;
+constexpr int kMaxRankNumber = 1 << 20;
 
 std::string compact(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 std::vector<int> parse_ranks(const JsonView& view) {
   std::vector<int> result;
   for (const JsonView& element : view.elements())
-    result.push_back(static_cast<int>(element.integer(0, kMaxRanks)));
+    result.push_back(static_cast<int>(element.integer(0, kMaxRankNumber)));
   return result;
 }
 
@@ -66,7 +66,7 @@ SurvivorState parse_survivor_state(const std::string& text) {
   const Json json = parse_json(text, "a rank's survivor state");
   const JsonView view(json, "a rank's survivor state");
   SurvivorState survivor_state;
-  survivor_state.rank = static_cast<int>(view.at("rank").integer(0, kMaxRanks));
+  survivor_state.rank = static_cast<int>(view.at("rank").integer(0, kMaxRankNumber));
   survivor_state.state = parse_training_state(view.at("state").text(), "a rank's survivor state");
   survivor_state.epoch = view.at("epoch").integer(0);
   survivor_state.is_torn = view.at("torn").boolean(),

@@ -7,7 +7,7 @@ namespace optimus {
 
 ActivationTensors::ActivationTensors(const ActivationBuffer& activation_buffer, const at::Tensor& memory,
                                      ElementTypes types) {
-  for (const Place& place : activation_buffer.places) {
+  for (const TensorPlacement& place : activation_buffer.places) {
     at::ScalarType type = types.element;
     if (place.type == SavedType::fp32) type = types.wide;
     if (place.type == SavedType::index) type = at::kLong;

@@ -23,9 +23,9 @@ double now() {
 }
 
 // Multiplications over a vector that fits into the cache; each call does the same amount of work.
-class Work {
+class ProbeWork {
  public:
-  Work() : values_(16384, 1.5F) {
+  ProbeWork() : values_(16384, 1.5F) {
     const double began = now();
     for (; now() - began < kTurnSeconds; ++rounds_) round();
   }
@@ -42,7 +42,7 @@ class Work {
 };
 
 // Seconds of a turn, without communication (count 0) or with a gather of `count` bytes from each rank.
-double turn_seconds(Comm& comm, Work& work, std::int64_t count) {
+double turn_seconds(Comm& comm, ProbeWork& work, std::int64_t count) {
   const Group world{Role::world, {}};
   const at::Tensor own = at::empty({std::max<std::int64_t>(count, 1)}, at::kByte);
   const at::Tensor all = at::empty({2 * own.numel()}, at::kByte);
@@ -62,7 +62,7 @@ double turn_seconds(Comm& comm, Work& work, std::int64_t count) {
 std::vector<std::pair<double, double>> measured(Comm& comm) {
   const Group world{Role::world, {}};
   done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(Seconds(10), "connecting the probe")));
-  Work work;
+  ProbeWork work;
   const double alone = turn_seconds(comm, work, 0);
   std::vector<std::pair<double, double>> result;
   for (const double size : kSizes) {

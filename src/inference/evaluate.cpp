@@ -99,7 +99,7 @@ Opened open_stream(const EvalOptions& options, const OpenedModel& model, EventSi
   // Token files need no tokenizer, so a missing one is not worth a warning.
   NullSink quiet;
   EventSink& warnings = is_tokenized(options.data) ? quiet : events;
-  const auto tokenizer = text_tokenizer(model, options.tokenizer, warnings);
+  const auto tokenizer = tokenizer_for_text(model, options.tokenizer, warnings);
   const std::shared_ptr<const TokenSet> tokens = open_data(options.data, *tokenizer, events);
   Opened opened{{tokens, 0, tokens->num_tokens()}, 0, 0};
   opened.length = options.sequence_length.value_or(std::min<std::int64_t>(spec.max_positions, 1024));

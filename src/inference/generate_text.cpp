@@ -83,7 +83,7 @@ GeneratedText generate_text(const TextOptions& options,
   check_option_ranges(options);
   Inference model = open_for_inference(options.model, options.compute, events);
   const ModelSpec& spec = model.opened.spec;
-  const auto tokenizer = text_tokenizer(model.opened, options.tokenizer, events);
+  const auto tokenizer = tokenizer_for_text(model.opened, options.tokenizer, events);
   GeneratedText result;
   result.prompt_ids = prompt_of(options, *tokenizer);
   const std::int64_t prompt = std::ssize(result.prompt_ids), total = prompt + options.num_tokens;

@@ -8,7 +8,7 @@
 namespace optimus {
 namespace {
 
-constexpr std::size_t kMaxLineBytes = 64 << 10;
+constexpr std::size_t kMaxStepLine = 64 << 10;
 constexpr std::int64_t kMaxStep = std::int64_t{1} << 53;  // larger numbers are not exact as double
 
 StepMetrics metrics_in(const JsonView& view) {
@@ -26,7 +26,7 @@ StepMetrics metrics_in(const JsonView& view) {
 
 std::vector<StepMetrics> parse_metrics(std::string_view content, const std::string& source) {
   std::vector<StepMetrics> steps;
-  for_each_json_line(content, source, "a line of metrics", kMaxLineBytes,
+  for_each_json_line(content, source, "a line of metrics", kMaxStepLine,
                      [&](const JsonView& line) { steps.push_back(metrics_in(line)); });
   return steps;
 }

@@ -73,7 +73,7 @@ bool RankWatch::look() {
     generation = generation_;
   }
   const Heartbeat now = heartbeat();
-  const auto found = store_->look({{{prefix_ + heartbeat_key(worker_id_), text(now)}},
+  const auto found = store_->query({{{prefix_ + heartbeat_key(worker_id_), text(now)}},
                                    {prefix_ + RecoveryKeys{generation}.first_report(),
                                     prefix_ + membership_change_key(generation), prefix_ + kStopKey}});
   if (!found) return false;

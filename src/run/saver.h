@@ -45,7 +45,7 @@ class Saver {
 
   bool is_alone() const { return ranks_.is_alone(); }
   // Returns the first rank's answer, because clocks differ.
-  bool agree(bool is_due) const { return ranks_.any(is_due && ranks_.place() == 0, "whether to save"); }
+  bool agree(bool is_due) const { return ranks_.any(is_due && ranks_.rank_index() == 0, "whether to save"); }
 
   // Waits for a save in progress (its result can be taken afterwards), copies the state and starts to write
   // it.

@@ -99,7 +99,7 @@ bool record_run(const std::string& history, const FinishedRun& run, EventSink& e
     History all;
     // A file of another format is not overwritten.
     if (std::filesystem::exists(file_of(history), error)) all = read_history(history);
-    remember(all, std::move(*past));
+    add_run(all, std::move(*past));
     RealFileSystem files;
     value_or_throw(write_history(files, file_of(history), all));
     return true;

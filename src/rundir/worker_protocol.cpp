@@ -9,7 +9,7 @@
 namespace optimus {
 namespace {
 
-constexpr int kMaxRanks = 1 << 20;
+constexpr int kMaxWorldSize = 1 << 20;
 
 std::string word(WorkerReport::End end) {
   switch (end) {
@@ -67,7 +67,7 @@ std::optional<WorkerSpec> worker_spec(const Environment& environment) {
   const auto number = [&](const char* key, std::int64_t least, std::int64_t most) {
     return static_cast<int>(view.at(key).integer(least, most));
   };
-  place.size = number("size", 1, kMaxRanks), place.rank = number("rank", 0, place.size - 1);
+  place.size = number("size", 1, kMaxWorldSize), place.rank = number("rank", 0, place.size - 1);
   place.port = number("port", 1, 65535), place.threads = number("threads", 1, 1 << 16);
   place.parent = number("parent", 1, INT_MAX);
   place.report = number("report", 0, INT_MAX), place.terminal = number("terminal", -1, INT_MAX);
@@ -102,7 +102,7 @@ WorkerReport parse_worker_report(const std::string& line) {
   if (!is_known) view.at("end").refuse("one of done, interrupted, failed, lost");
   report.why = view.at("why").text();
   for (const JsonView& rank : view.at("missing").elements())
-    report.missing.push_back(static_cast<int>(rank.integer(0, kMaxRanks)));
+    report.missing.push_back(static_cast<int>(rank.integer(0, kMaxWorldSize)));
   if (json.contains("result")) report.result = json["result"];
   return report;
 }

@@ -44,7 +44,7 @@ const BoundModel::Traffic& BoundModel::traffic(int kind, const Candidate& c, con
                    expert_replica_group = cluster_view_.spread(kind, copies, c.ep * expert_shards);
   const Precision accumulators = demand_.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
   const int gradient = state_bytes(demand_.precision, accumulators, StateKind::gradients);
-  const bool is_8_bit = demand_.software.gathers_in_fp8 && format_of(demand_.precision).is_narrow();
+  const bool is_8_bit = demand_.software.gathers_in_fp8 && format_of(demand_.precision).is_low_precision();
   const double weight = bytes_of(demand_.precision) * (is_8_bit ? 0.5 : 1);
   // Groups of one rank take no time.
   const auto each = [&](Collective collective, const GroupShape& group, const GroupShape& of_experts,

@@ -12,7 +12,7 @@ namespace {
 
 std::string gib(double bytes) { return text(Bytes(static_cast<std::int64_t>(bytes))); }
 
-const LayerStrategy& first_strategy(const Plan& plan) {
+const LayerStrategy& strategy_of_first_layer(const Plan& plan) {
   return plan.pipelines.front().stages.front().chunks.front().runs.front().strategy;
 }
 
@@ -40,7 +40,7 @@ std::string why_slower(const Demand& demand, const ClusterView& cluster_view, co
                        const StepPrediction& best_step, const Plan& other, const StepPrediction& other_step) {
   const TimeSplit &a = best_step.split, &b = other_step.split;
   const auto more = [](double seconds) { return text(Seconds(seconds)); };
-  const LayerStrategy& other_strategy = first_strategy(other);
+  const LayerStrategy& other_strategy = strategy_of_first_layer(other);
   struct Cause {
     double seconds;
     std::string clause;

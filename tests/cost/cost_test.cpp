@@ -43,11 +43,11 @@ TEST_P(Devices, NeverFasterThanTheirPeak) {
                  outer = *rc::gen::inRange(1, 20000);
     const double flops = 2 * rows * inner * outer;
     const double peak = std::max({type.peak.bf16, type.peak.fp16, type.peak.fp32});
-    const double seconds = cost.product(rows, inner, outer, {NumberFormat::bf16});
+    const double seconds = cost.gemm(rows, inner, outer, {NumberFormat::bf16});
     RC_ASSERT(seconds >= flops / peak);
     // Twice the rows take longer if the GEMM is large enough to fill a device.
     if (std::min({rows, inner, outer}) >= 2048)
-      RC_ASSERT(cost.product(2 * rows, inner, outer, {NumberFormat::bf16}) > 1.2 * seconds);
+      RC_ASSERT(cost.gemm(2 * rows, inner, outer, {NumberFormat::bf16}) > 1.2 * seconds);
     RC_ASSERT(cost.flash(flops, 128, true, NumberFormat::bf16) > flops / peak);
   }));
 }
@@ -59,7 +59,7 @@ TEST(Device, SlowDevicesTakeLonger) {
   const Constants& constants = fitted_constants();
   const DeviceCost whole(type, 1, optimus_software(), constants),
       half(type, 0.5, optimus_software(), constants);
-  EXPECT_NEAR(half.product(4096, 4096, 4096, {}) / whole.product(4096, 4096, 4096, {}), 2, 1e-9);
+  EXPECT_NEAR(half.gemm(4096, 4096, 4096, {}) / whole.gemm(4096, 4096, 4096, {}), 2, 1e-9);
   EXPECT_NEAR(half.traffic(1e9) / whole.traffic(1e9), 2, 1e-9);
 }
 
@@ -155,7 +155,7 @@ TEST(Device, SmallExpertsAreSlowerThanOneGemm) {
   const DeviceType type = *find_device_type("h100");
   const Constants& constants = fitted_constants();
   const DeviceCost cost(type, 1, optimus_software(), constants);
-  const double one = cost.product(8192, 2048, 1536, {}),
+  const double one = cost.gemm(8192, 2048, 1536, {}),
                sixteen = cost.grouped_gemm(8192, 2048, 1536, 16, {});
   EXPECT_GT(sixteen, one);
   EXPECT_LT(sixteen, 2 * one);

@@ -29,7 +29,7 @@ constexpr UpdateOptions kUpdate{
     .learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .clip = 0};
 
 at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& targets) {
-  return at::cross_entropy_loss(output, targets, {}, at::Reduction::ReduceOp);
+  return at::cross_entropy_loss(output, targets, {}, at::Reduction::Sum);
 }
 
 void add_function(ModuleModel& model, const char* name, at::Tensor (*function)(const at::Tensor&)) {

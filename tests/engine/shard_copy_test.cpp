@@ -30,7 +30,7 @@ Plan random_plan_with_copies(const ModelSpec& model, int most_devices) {
         if (stage.chunks.front().first() == 0 && stage.chunks.back().end() == plan.num_blocks)
           stage.chunks.back().runs.back().strategy = stage.chunks.front().runs.front().strategy;
       }
-    random_plan::keep_copies(plan, random_plan::pick(1, 5));
+    random_plan::enable_shard_copies(plan, random_plan::pick(1, 5));
     bool has_copies = false;
     for (const Pipeline& pipeline : plan.pipelines)
       for (const Stage& stage : pipeline.stages)

@@ -47,7 +47,7 @@ inline Plan random_plan_for(const ModelSpec& model, Precision precision) {
     plan.accumulators = precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
     deal_batch(plan, kBatch);
     make_runnable(plan);
-    if (random_plan::pick(0, 2) == 0) random_plan::keep_copies(plan, random_plan::pick(1, 3));
+    if (random_plan::pick(0, 2) == 0) random_plan::enable_shard_copies(plan, random_plan::pick(1, 3));
     if (!find_problem(plan, model)) return plan;
   }
 }

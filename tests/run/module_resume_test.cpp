@@ -12,7 +12,7 @@ namespace {
 ModuleModel small_net() {
   at::manual_seed(3);
   ModuleModel model{.name = "net", .loss = [](const at::Tensor& logits, const at::Tensor& labels) {
-                      return at::cross_entropy_loss(logits, labels, {}, at::Reduction::ReduceOp);
+                      return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
                     }};
   model.add("first", torch::nn::Linear(12, 16));
   model.add("second", torch::nn::Linear(16, 4));

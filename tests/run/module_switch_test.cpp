@@ -26,7 +26,7 @@ constexpr std::int64_t kBatch = 6, kSteps = 24;
 ModuleModel conv_net() {
   at::manual_seed(3);
   ModuleModel model{.name = "conv", .loss = [](const at::Tensor& output, const at::Tensor& targets) {
-                      return at::cross_entropy_loss(output, targets, {}, at::Reduction::ReduceOp);
+                      return at::cross_entropy_loss(output, targets, {}, at::Reduction::Sum);
                     }};
   model.add("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 5, 3).padding(1)));
   model.add("norm", torch::nn::GroupNorm(torch::nn::GroupNormOptions(1, 5)));

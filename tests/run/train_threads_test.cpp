@@ -20,7 +20,7 @@ constexpr double kTolerance = 1e-9;
 ModuleModel small_net() {
   at::manual_seed(3);
   ModuleModel model{.name = "net", .loss = [](const at::Tensor& logits, const at::Tensor& labels) {
-                      return at::cross_entropy_loss(logits, labels, {}, at::Reduction::ReduceOp);
+                      return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
                     }};
   model.add("first", torch::nn::Linear(torch::nn::LinearOptions(12, 16)));
   model.parts.push_back({.name = "bend", .forward = [](const at::Tensor& x) { return at::tanh(x); }});

@@ -84,7 +84,7 @@ TEST(ListOrder, ProgramsOfAnyPlanTerminate) {
   EXPECT_TRUE(holds("programs in list order", 100, [] {
     auto [model, plan] = random_case();
     if (random_plan::pick(0, 1) == 1 && !is_asynchronous(plan.schedule) && !model.is_mixture())
-      random_plan::keep_copies(plan, random_plan::pick(1, 3));
+      random_plan::enable_shard_copies(plan, random_plan::pick(1, 3));
     const std::vector<Program> programs = compile_all(plan, model);
     Meetings meetings(programs.size());
     std::vector<Walker> walkers;

@@ -127,7 +127,7 @@ TEST(Waits, NoReadBeforeCompletion) {
   EXPECT_TRUE(holds("waits", 100, [] {
     auto [model, plan] = random_case();
     if (random_plan::pick(0, 1) == 1 && !is_asynchronous(plan.schedule) && !model.is_mixture())
-      random_plan::keep_copies(plan, random_plan::pick(1, 3));
+      random_plan::enable_shard_copies(plan, random_plan::pick(1, 3));
     for (const Program& program : compile_all(plan, model)) {
       const std::string missing = missing_wait(plan, program);
       if (!missing.empty()) RC_FAIL(missing);

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""The installed library, from outside the source tree: a program finds it with find_package, trains 20 steps on two workers, receives an event
+for each, switches the plan, stops, and nothing appears on its console. Needs $OPTIMUS_BUILD (a build folder) and CMake."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["OPTIMUS_BUILD"])
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Consumer(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.temporary.cleanup)
+        cls.folder = pathlib.Path(cls.temporary.name)
+        cls.prefix = cls.folder / "prefix"
+        cls.call(["cmake", "--install", BUILD, "--prefix", cls.prefix])
+        cls.call(["cmake", "-S", ROOT / "examples/consumer", "-B", cls.folder / "build", f"-DCMAKE_PREFIX_PATH={cls.prefix}"])
+        cls.call(["cmake", "--build", cls.folder / "build"])
+
+    @staticmethod
+    def call(words, code=0, **how):
+        done = subprocess.run(list(map(str, words)), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, **how)
+        if done.returncode != code:
+            raise AssertionError(f"{words}: exit code {done.returncode}: {done.stderr[-2000:]}{done.stdout[-2000:]}")
+        return done
+
+    def test_headers_compile_alone(self):
+        headers = sorted((self.prefix / "include/optimus").glob("*.h"))
+        self.assertLessEqual({"options.h", "train.h", "plan.h", "simulate.h", "run.h"}, {header.name for header in headers})
+        for header in headers:
+            self.assertNotRegex(header.read_text(), r'#include "(?!optimus/)')
+            source = self.folder / "alone.cpp"
+            source.write_text(f"#include <optimus/{header.name}>\nint main() {{}}\n")
+            self.call(["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I", self.prefix / "include", source])
+
+    def test_it_trains_switches_and_stops_in_silence(self):
+        text, report = self.folder / "text.txt", self.folder / "report.txt"
+        text.write_text("".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)))
+        done = self.call([self.folder / "build/consumer", text, self.folder / "run", report], cwd=self.folder)
+        self.assertEqual((done.stdout, done.stderr), ("", ""))
+        lines = report.read_text().splitlines()
+        steps = [int(line.split()[1]) for line in lines if line.startswith("step ")]
+        self.assertEqual(steps, list(range(1, 21)))
+        switched = next(line for line in lines if line.startswith("switched: "))
+        self.assertRegex(switched, r"step \d+")
+        self.assertIn("plan pp2", next(line for line in lines if line.startswith("plan ")))
+        self.assertIn("2 workers", "\n".join(lines))
+        stopped = next(line for line in lines if line.startswith("stopped "))
+        self.assertRegex(stopped, r"^stopped 1 after step \d+$")
+        self.assertIn("callbacks: 1 steps, 1 switches", lines)
+        refused = next(line for line in lines if line.startswith("refused: "))
+        self.assertIn("refused: 1", refused)
+        self.assertIn("no such file", refused)
+        rows = [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(rows[-1]["step"], int(stopped.split()[-1]))
+        checkpoints = [path.name for path in (self.folder / "run/checkpoints").iterdir()]
+        self.assertIn(f"step-{rows[-1]['step']}", checkpoints)
+
+    def test_the_planner_needs_no_libtorch(self):
+        done = self.call([self.folder / "build/planner"])
+        predicted, simulated = map(float, re.search(r": ([\d.]+) s predicted, ([\d.]+) s simulated", done.stdout).groups())
+        self.assertAlmostEqual(predicted, simulated, delta=1e-3)
+        self.assertNotIn("torch", self.call(["ldd", self.folder / "build/planner"]).stdout)
+
+    def test_pkg_config_knows_it(self):
+        folder = next(self.prefix.rglob("optimus.pc")).parent
+        flags = self.call(["pkg-config", "--cflags", "--libs", "optimus"], env={**os.environ, "PKG_CONFIG_PATH": str(folder)}).stdout.split()
+        self.call(["g++", ROOT / "examples/consumer/planner.cpp", "-o", self.folder / "by_pkg_config", *flags])
+        self.assertIn("predicted", self.call([self.folder / "by_pkg_config"]).stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
