@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the figures of docs/cost-model.md anew: python3 bench/accuracy_report.py OPTIMUS BENCH_FIT_LOG.
+"""Writes the figures of docs/understand/cost-model.md and docs/results/accuracy.md again: python3 bench/accuracy_report.py OPTIMUS BENCH_FIT_LOG.
 OPTIMUS is the binary; the log is what bench_fit printed (for values beside priors). Also draws docs/pictures/accuracy.svg."""
 import json
 import math
@@ -24,16 +24,16 @@ for name, value, prior, meaning in re.findall(r"^(\S+)\s+(\S+)\s+prior\s+(\S+)\s
 
 total = report["summary"]
 lines = ["| | mean error | worst | runs |", "|---|---|---|---|"]
-for title, key in (("step time", "step_time"), ("step time, origin left out", "left_out_source"), ("memory", "memory")):
+for title, key in (("step time", "step_time"), ("step time, source left out", "left_out_source"), ("memory", "memory")):
     lines.append(f"| {title} | {percent(total[key]['mape'])} | {percent(total[key]['worst'])} | {total[key]['rows']} |")
 lines.append("")
 lines.append(f"Order: {percent(total['pairs_ordered'])} of {total['pairs']} pairs of layouts in {total['rank_correlation']['sweeps']} sweeps "
-             f"whose times differ by more than 5 % are put rightly; median rank correlation {total['rank_correlation']['median']:.2f}. "
+             f"whose times differ by more than 5 % are ordered correctly; median rank correlation {total['rank_correlation']['median']:.2f}. "
              f"{total['skipped']} rows are not judged, {total['mixtures_of_experts']['rows']} of them mixtures of experts.")
 mixtures = total["mixtures_of_experts"]
-lines += ["", f"Mixtures of experts, apart, nothing fitted on them: {percent(mixtures['mape'])} over {mixtures['predicted']} of {mixtures['rows']} runs "
+lines += ["", f"Mixtures of experts, separately, nothing fitted on them: {percent(mixtures['mape'])} over {mixtures['predicted']} of {mixtures['rows']} runs "
           f"(worst {percent(mixtures['worst'])}), memory {percent(mixtures['memory']['mape'])} over {mixtures['memory']['rows']}."]
-for title, key in (("origin", "sources"), ("software", "software")):
+for title, key in (("source", "sources"), ("software", "software")):
     lines += ["", f"| {title} | runs | step time | left out | memory |", "|---|---|---|---|---|"]
     for name, group in sorted(report[key].items()):
         memory = group["memory"]
@@ -49,9 +49,9 @@ def between(text, name, body):
     return re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: block, text, flags=re.S)
 
 
-page = ROOT / "docs/cost-model.md"
-text = between(page.read_text(), "constants", "\n".join(constants))
-page.write_text(between(text, "accuracy", "\n".join(lines)))
+constants_page, accuracy_page = ROOT / "docs/understand/cost-model.md", ROOT / "docs/results/accuracy.md"
+constants_page.write_text(between(constants_page.read_text(), "constants", "\n".join(constants)))
+accuracy_page.write_text(between(accuracy_page.read_text(), "accuracy", "\n".join(lines)))
 
 COLOURS = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf #393b79 #637939 #8c6d31 #843c39".split()
 rows = [r for r in report["rows"] if r["predicted_seconds"] and not r["skipped"]]
@@ -81,6 +81,6 @@ for row in rows:
 for i, origin in enumerate(origins):
     svg.append(f'<circle cx="{size + 16}" cy="{16 + 18 * i}" r="4" fill="{COLOURS[i % len(COLOURS)]}"/>'
                f'<text x="{size + 26}" y="{20 + 18 * i}">{origin}</text>')
-svg.append(f'<text x="{size / 2}" y="{size + 36}" text-anchor="middle">measured seconds a step (lines: equal, and 10 % off)</text>'
+svg.append(f'<text x="{size / 2}" y="{size + 36}" text-anchor="middle">measured seconds per step (lines: equal, and 10 % off)</text>'
            f'<text transform="translate(-38,{size / 2}) rotate(-90)" text-anchor="middle">predicted</text></g></svg>')
 (ROOT / "docs/pictures/accuracy.svg").write_text("\n".join(svg) + "\n")

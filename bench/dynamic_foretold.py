@@ -1,4 +1,4 @@
-"""What happens to a scenario's machines, as the policy oracle is told of it (docs/formats.md, optimus-conditions). Pure."""
+"""What happens to a scenario's machines, as the policy oracle is told of it (docs/use/formats.md, optimus-conditions). Pure."""
 LONGEST = 36_000  # seconds; a condition that does not end
 
 

@@ -4,8 +4,8 @@
 //
 //   bench_layout            the tables, one core, best of three
 //
-// Goals (docs/architecture.md): one rank's share at 100,000 devices in 50 ms, the whole diff at 16,384
-// devices in 2 s.
+// Goals (docs/understand/architecture.md): one rank's share at 100,000 devices in 50 ms, the whole diff at
+// 16,384 devices in 2 s.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Benchmarks plans, layouts and programs by cluster size: 405B parameters on 64 to 100,000 devices.
 //
-// usage: bench_plan. Prints the best of five runs; docs/architecture.md quotes the results.
+// usage: bench_plan. Prints the best of five runs; docs/understand/architecture.md quotes the results.
 #include <fmt/format.h>
 
 #include <chrono>

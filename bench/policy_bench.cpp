@@ -7,7 +7,8 @@
 //       NAME=FILE: additional learned policies
 //
 // Values are fractions of the oracle's useful steps with 95 % confidence intervals (bootstrap over cases).
-// `bound` has full knowledge of the trial but pays the same costs as policies. docs/policy.md has the tables.
+// `bound` has full knowledge of the trial but pays the same costs as policies. docs/results/learned-policy.md
+// has the tables.
 #include <fmt/format.h>
 
 #include <algorithm>

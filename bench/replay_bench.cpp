@@ -1,4 +1,4 @@
-// Replays published traces and prints the tables of docs/resilience.md.
+// Replays published traces and prints the tables of docs/results/recovery.md.
 //
 //   bench_replay [FOLDER] [COSTS.json]     the folder contains the traces, throughput.csv, costs.csv and
 //                                          reference_results.csv (default: tests/data/oobleck)

@@ -1,4 +1,5 @@
-// optimus learn: trains the policy that decides about plan changes, in simulated runs (docs/policy.md).
+// optimus learn: trains the policy that decides about plan changes, in simulated runs
+// (docs/understand/learned-policy.md).
 #include <algorithm>
 #include <cmath>
 

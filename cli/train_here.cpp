@@ -55,8 +55,8 @@ WorkerSignals signals_of(const Console& console) {
           }};
 }
 
-// The program at the other end of standard input is the host of this training (src/api/engine_process.h): when it is gone, the training
-// ends after a checkpoint.
+// The program at the other end of standard input is the host of this training (src/api/engine_process.h):
+// when it is gone, the training ends after a checkpoint.
 void stop_with_host() {
   if (std::getenv(kHostVariable) == nullptr) return;
   ::unsetenv(kHostVariable);  // the workers have no host

@@ -5,7 +5,7 @@
 #   examples/founding.sh OUT_FOLDER
 #
 # The model is tiny, so that 16 workers fit on two cores. Which plan is best for large batches is the planner's answer. When the run leaves its fourth stage is
-# scripted here: workers that take turns on two cores say nothing about devices. That a run decides it by itself is tested with imagined ranks (docs/dynamic.md).
+# scripted here: workers that take turns on two cores say nothing about devices. That a run decides it by itself is tested with imagined ranks (docs/understand/adaptation.md).
 set -euo pipefail
 [ $# -eq 1 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

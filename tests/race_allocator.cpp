@@ -1,6 +1,6 @@
-// Only in builds with the thread sanitizer: tensors' memory comes from the C library, whose allocations the sanitizer sees. Of
-// libtorch's own allocator it knows nothing, and memory that one thread has freed and another has got would look like a race. See
-// comm/race_detector.h for what is read and written there.
+// Only in builds with the thread sanitizer: tensors' memory comes from the C library, whose allocations the
+// sanitizer sees. Of libtorch's own allocator it knows nothing, and memory that one thread has freed and
+// another has got would look like a race. See comm/race_detector.h for what is read and written there.
 #include <c10/core/CPUAllocator.h>
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Our training beside torch.compile's on one GPU, in turns: the table of docs/performance.md.
+"""Our training beside torch.compile's on one GPU, in turns: the table of docs/results/performance.md.
 
   python3 bench/gpu/compare.py OPTIMUS TOKENS [--bench ENGINE_BENCH] [--json table.json] [--case gpt2-124m,...] [--rounds 1] [--roofline]
 

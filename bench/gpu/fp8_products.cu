@@ -10,7 +10,7 @@
 // copies. "fast" allows the tensor cores to accumulate with fewer bits than fp32. For each GEMM, all offered
 // algorithms run once and the 4 fastest in alternating rounds; medians are reported. Also prints which
 // epilogues the library supports, and the cost of scales per row and per block of 128. Shapes:
-// gemm_product.cuh. Step times: docs/performance.md, measured with the same bf16 GEMMs.
+// gemm_product.cuh. Step times: docs/results/performance.md, measured with the same bf16 GEMMs.
 //
 //   flags="-O2 -gencode=arch=compute_90a,code=sm_90a -Isrc -I$CU13/include"
 //   nvcc $flags -std=c++20 -c bench/gpu/fp8_quantise.cu
@@ -231,7 +231,7 @@ void quantize(const Buffers& mem, bf16* from, uint8_t* to, uint8_t* transposed, 
   cuda_ok(cudaGetLastError(), "quantise");
 }
 
-struct StepOf {  // docs/performance.md, tokens per second in bf16
+struct StepOf {  // docs/results/performance.md, tokens per second in bf16
   const char* name;
   double tokens_per_second;
 };

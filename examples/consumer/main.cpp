@@ -1,5 +1,5 @@
-// Trains on two workers, follows 20 steps, switches the plan of the running training, and stops it. Everything it has seen goes
-// into a report; the console stays empty.
+// Trains on two workers, follows 20 steps, switches the plan of the running training, and stops it.
+// Everything it has seen goes into a report; the console stays empty.
 //
 //   consumer FILE RUN_FOLDER REPORT
 #include <optimus/plan.h>

@@ -1,7 +1,8 @@
 // The one exception type of the library.
 //
-// what() is one line: what is wrong, the value, and what would be right. kind() says who can fix it. The library never ends the
-// process and writes nothing to the console: internal errors are exceptions at this boundary, too.
+// what() is one line: what is wrong, the value, and what would be right. kind() says who can fix it. The
+// library never ends the process and writes nothing to the console: internal errors are exceptions at this
+// boundary, too.
 #pragma once
 
 #include <stdexcept>

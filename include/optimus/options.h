@@ -1,5 +1,6 @@
-// The options of a training. Every option that is left out has a default that depends on the model, the data and the
-// hardware; `optimus train --help` lists them, and settings.toml in the run folder records which value was used and where it came from.
+// The options of a training. Every option that is left out has a default that depends on the model, the data
+// and the hardware; `optimus train --help` lists them, and settings.toml in the run folder records which
+// value was used and where it came from.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,8 @@ struct TrainOptions {
 
   std::string resume;  // a run folder: continue from its newest sound checkpoint
 
-  // Any other option by its key, for example {"layers", "4"}, {"zero", "1"}, {"save-every", "10m"}. An empty value sets a switch.
+  // Any other option by its key, for example {"layers", "4"}, {"zero", "1"}, {"save-every", "10m"}. An empty
+  // value sets a switch.
   std::map<std::string, std::string> more;
 };
 

@@ -22,7 +22,8 @@ struct PlanOptions {
   std::int64_t batch = 0;
   std::optional<std::int64_t> seq{};  // default: the longest sequence of the model
   std::string precision = "bf16";
-  // Constraints and overrides of the model by the keys of `optimus plan --help`: {"tp", "1..8"}, {"zero", "3"}, {"layers", "24"}.
+  // Constraints and overrides of the model by the keys of `optimus plan --help`: {"tp", "1..8"}, {"zero",
+  // "3"}, {"layers", "24"}.
   std::map<std::string, std::string> more{};
 };
 

@@ -5,13 +5,15 @@
 //   while (std::optional<optimus::StepEvent> step = run.step()) plot(step->step, step->loss);
 //   optimus::TrainResult result = run.wait();
 //
-// The training runs in processes of the worker program, optimus-engine, which is installed with the library; the host program needs no
-// PyTorch and survives whatever happens to them. Nothing is written to the console of the host.
+// The training runs in processes of the worker program, optimus-engine, which is installed with the library;
+// the host program needs no PyTorch and survives whatever happens to them. Nothing is written to the console
+// of the host.
 //
-// The constructor returns when the processes are started; errors in the options arrive from the first call that needs the run (step, wait, switch_plan).
-// Callbacks run on a thread of the library, one at a time; they may call stop() and status(), but not wait() or step(). All member
-// functions may be called from any thread. The destructor stops the run and waits for its checkpoint. If the host dies, the training stops
-// after a checkpoint.
+// The constructor returns when the processes are started; errors in the options arrive from the first call
+// that needs the run (step, wait, switch_plan). Callbacks run on a thread of the library, one at a time; they
+// may call stop() and status(), but not wait() or step(). All member functions may be called from any thread.
+// The destructor stops the run and waits for its checkpoint. If the host dies, the training stops after a
+// checkpoint.
 #pragma once
 
 #include <chrono>
@@ -84,15 +86,15 @@ class OPTIMUS_API Run {
   Run(Run&&) noexcept;
   Run& operator=(Run&&) noexcept;
 
-  // The next completed step that this function has not returned yet; waits for it. Nothing once the run has ended. The training does not
-  // wait for the caller. Throws Error if the run has failed.
+  // The next completed step that this function has not returned yet; waits for it. Nothing once the run has
+  // ended. The training does not wait for the caller. Throws Error if the run has failed.
   std::optional<StepEvent> step();
 
   RunState status() const;
 
-  // Moves the running training to another plan, given as the JSON text or the file name of a plan, or "auto" for the best plan now. Waits
-  // for the switch and returns the line that describes it. Throws Error when it is refused or does not happen within the timeout; the run then
-  // continues on its present plan.
+  // Moves the running training to another plan, given as the JSON text or the file name of a plan, or "auto"
+  // for the best plan now. Waits for the switch and returns the line that describes it. Throws Error when it
+  // is refused or does not happen within the timeout; the run then continues on its present plan.
   std::string switch_plan(const std::string& plan, std::chrono::seconds timeout = std::chrono::seconds(600));
 
   // Requests a stop: the run ends after a checkpoint. Returns at once.

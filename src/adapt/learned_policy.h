@@ -2,9 +2,9 @@
 // (adapt/policy_features.h). The highest score is chosen. Its size does not depend on the cluster. This is
 // inference only, in plain C++: microseconds, deterministic. trials/learning.h trains it.
 //
-// Guards (docs/policy.md): the rule decides if the situation lies outside of the training data, if the choice
-// is expected to be slower or is uncertain, or if earlier gains were missed. The reason of the choice names
-// the guard.
+// Guards (docs/understand/learned-policy.md): the rule decides if the situation lies outside of the training
+// data, if the choice is expected to be slower or is uncertain, or if earlier gains were missed. The reason
+// of the choice names the guard.
 //
 // A policy file is a safetensors file with three layers and the ranges of the features in training. One is
 // compiled in.

@@ -1,6 +1,6 @@
 // The input features of the learned policy: a row of numbers for each promising option of a situation. Rows
-// have the same length for clusters of any size. docs/policy.md explains each feature. Pure and
-// deterministic.
+// have the same length for clusters of any size. docs/understand/learned-policy.md explains each feature.
+// Pure and deterministic.
 #pragma once
 
 #include <array>

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kSlow = 1.15;        // slower devices may be dropped
 constexpr double kBytesOfState = 12;  // per parameter: fp32 master weight and two moments
-// The mean error of the cost model on published runs (docs/cost-model.md). The error is smaller between
+// The mean error of the cost model on published runs (docs/results/accuracy.md). The error is smaller between
 // similar plans.
 constexpr double kDoubtOfPrediction = 0.06, kDoubtOfNeighbour = 0.03;
 

@@ -50,7 +50,7 @@ TimeLine parse_time_line(std::string_view text, const std::string& source);
 TimeLine read_time_line(const Path& file);  // throws UserError
 
 // Rates of random conditions. The rates are estimates; severities and durations follow published figures
-// (docs/dynamic.md).
+// (docs/understand/adaptation.md).
 struct ConditionRates {
   double device_per_hour = 1.0 / 4000;  // of one device
   double host_per_hour = 1.0 / 4000;    // of one node

@@ -1,6 +1,8 @@
-// The process that trains for the host program: optimus-engine with the options of a training, its console in pipes.
+// The process that trains for the host program: optimus-engine with the options of a training, its console in
+// pipes.
 //
-// One thread. It ends when its standard input is closed, so it never outlives the host (host_watch in cli/train_here.cpp).
+// One thread. It ends when its standard input is closed, so it never outlives the host (host_watch in
+// cli/train_here.cpp).
 #pragma once
 
 #include <optional>
@@ -13,8 +15,8 @@
 
 namespace optimus {
 
-// The installed optimus-engine: beside the library's folder, as it was built or installed. `named` overrides; else $OPTIMUS_WORKER_PROGRAM
-// does. Throws UserError with the places that were searched.
+// The installed optimus-engine: beside the library's folder, as it was built or installed. `named` overrides;
+// else $OPTIMUS_WORKER_PROGRAM does. Throws UserError with the places that were searched.
 Path find_worker_program(const std::string& named);
 
 // The words of `optimus train` for these options.
@@ -24,7 +26,8 @@ class EngineProcess {
  public:
   EngineProcess(const Path& program, const TrainOptions& options);
 
-  // Complete lines that it has written to standard error since the last call; waits up to `milliseconds` for more.
+  // Complete lines that it has written to standard error since the last call; waits up to `milliseconds` for
+  // more.
   std::vector<std::string> read_messages(int milliseconds);
   std::optional<int> code() { return child_.code(); }
   // What it has written to standard output.

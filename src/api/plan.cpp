@@ -1,4 +1,5 @@
-// Implements include/optimus/plan.h and simulate.h on the planner and the simulator. Nothing here needs libtorch.
+// Implements include/optimus/plan.h and simulate.h on the planner and the simulator. Nothing here needs
+// libtorch.
 #include "optimus/plan.h"
 
 #include "api/boundary.h"

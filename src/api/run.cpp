@@ -1,4 +1,5 @@
-// Implements include/optimus/run.h and train.h: a thread of the library follows the engine process and the run folder.
+// Implements include/optimus/run.h and train.h: a thread of the library follows the engine process and the
+// run folder.
 #include "optimus/run.h"
 
 #include <condition_variable>

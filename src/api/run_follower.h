@@ -1,5 +1,5 @@
-// Follows the records of a run in its folder: steps of metrics.jsonl and decisions of decisions.jsonl as they are appended.
-// One thread.
+// Follows the records of a run in its folder: steps of metrics.jsonl and decisions of decisions.jsonl as they
+// are appended. One thread.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The manifest of a checkpoint: lists the files that belong to it and the location of every box of every
 // tensor. It is written last, so a folder is a checkpoint exactly if it has a valid manifest.
-// docs/checkpoints.md describes the file.
+// docs/use/checkpoints.md describes the file.
 //
 // A checkpoint stores the fields of the optimizer state: master weights and the two moments of Adam. Working
 // weights are rounded masters and are not stored. Tensors are the canonical logical tensors of

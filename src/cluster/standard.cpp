@@ -77,7 +77,8 @@ constexpr TypeRow kTypes[] = {
   {"rtx2080ti",  11,   0.4, 13.4,     0,     0,  53.8,     0,     0, 0.616,  250, kVolta},
   {"titan-rtx",  24,   0.5, 16.3,     0,     0, 130.5,     0,     0, 0.672,  280, kVolta},
   {"a6000",      48,   0.6, 38.7,  77.4, 154.8, 154.8,     0,     0, 0.768,  300, kAmpere},
-  {"cpu",         4,  0.05, 0.10,     0,  0.10,     0,     0,     0, 0.010,   15, kCpu},  // one core as a worker
+  // one core as a worker
+  {"cpu",         4,  0.05, 0.10,     0,  0.10,     0,     0,     0, 0.010,   15, kCpu},
 };
 
 constexpr NodeRow kNodes[] = {

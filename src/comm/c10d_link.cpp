@@ -159,8 +159,8 @@ using RawBytes = std::vector<std::uint8_t>;
 // The store interface that Gloo needs while ranks connect: it waits for values that others set.
 class GlooStore final : public c10d::Store {
  public:
-  // store: shared with groups, which may outlive the rank's client. is_abandoned: no caller waits for the group
-  // any more.
+  // store: shared with groups, which may outlive the rank's client. is_abandoned: no caller waits for the
+  // group any more.
   GlooStore(std::shared_ptr<KeyStore> store, std::string prefix, const Deadline& deadline,
             std::shared_ptr<const std::atomic<bool>> is_abandoned)
       : c10d::Store(remaining(deadline)),

@@ -1,7 +1,7 @@
 // Wraps the part of c10d that this project uses: Gloo's point-to-point messages, with a rendezvous through
 // our own store (store/key_store.h). c10d's headers take ten seconds to compile, so only c10d_link.cpp
 // includes them. Gloo's own collectives are not used: they cannot be aborted before their timeout, and for
-// small tensors ours are faster (docs/decisions/0008-collectives-from-messages.md).
+// small tensors ours are faster (docs/contribute/decisions/0008-collectives-from-messages.md).
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ class StoreClient {
   Outcome<std::int64_t> count(const std::string& key);
 
   // Connects to the other members of a group under a key that all of them use, each key once. All members
-  // must be about to call this. `abandon_reason` is polled meanwhile: when it returns a reason, the call fails at
-  // once with that reason.
+  // must be about to call this. `abandon_reason` is polled meanwhile: when it returns a reason, the call
+  // fails at once with that reason.
   using AbandonCheck = std::function<std::optional<std::string>()>;
   Outcome<std::unique_ptr<GroupLink>> link(const std::string& key, int place, int size,
                                            const Deadline& deadline, const AbandonCheck& abandon_reason);

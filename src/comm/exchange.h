@@ -26,7 +26,7 @@
 namespace optimus {
 
 // Sizes at which the algorithm changes. Measured with bench_comm on two cores, microseconds
-// (docs/decisions/0008-collectives-from-messages.md):
+// (docs/contribute/decisions/0008-collectives-from-messages.md):
 //
 //   all_reduce of     2 processes: Gloo   whole   by pieces     4 processes: Gloo   whole   by pieces
 //   1 KiB                           347     161         381                  5666    1835        5119

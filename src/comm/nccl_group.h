@@ -1,5 +1,5 @@
 // NCCL collectives of tensors on GPUs. NCCL is called directly and not through c10d, so there is no watchdog
-// that ends processes and no environment variable to set (docs/decisions/0010-nccl-directly.md).
+// that ends processes and no environment variable to set (docs/contribute/decisions/0010-nccl-directly.md).
 // Point-to-point messages go through host memory (c10d_comm.h), because those of NCCL have no tags.
 //
 // The operations of a group run on a stream of their own: after all work that the current stream has been

@@ -3,8 +3,8 @@
 // models, clusters and software; there is no factor for a single run or table.
 //
 // Each constant has a prior, from data sheets and common experience, and bounds. bench_fit fits the values to
-// published runs, regularised towards the priors, and writes them into cost/fitted.inc (docs/cost-model.md
-// describes the method and its accuracy).
+// published runs, regularised towards the priors, and writes them into cost/fitted.inc
+// (docs/results/accuracy.md describes the method and its accuracy).
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
 // Writer of Megatron-LM's token files, and the constants of the format. The reader is open_megatron() in
-// data/token_set.h; docs/formats.md describes the format.
+// data/token_set.h; docs/use/formats.md describes the format.
 #pragma once
 
 #include <array>

@@ -33,7 +33,7 @@ class TokenSet {
   std::int64_t document_of(std::int64_t position) const;
 };
 
-// Opens PREFIX.bin and PREFIX.idx in Megatron-LM's format (docs/formats.md). Throws UserError.
+// Opens PREFIX.bin and PREFIX.idx in Megatron-LM's format (docs/use/formats.md). Throws UserError.
 std::unique_ptr<TokenSet> open_megatron(const Path& prefix);
 
 // Opens llm.c shards (.bin files with a header of 1 KiB each) as one stream. A document begins at each

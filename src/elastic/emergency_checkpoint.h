@@ -1,7 +1,7 @@
 // When ranks of a run are lost, the others still have masters and moments of some step. This part decides
 // whether these form a complete checkpoint, of which step, and which rank stores what; it also defines the
-// messages for that. Pure: the process that hosts the run's store decides (emergency_checkpoint_host.h), ranks carry it
-// out (survivor.h).
+// messages for that. Pure: the process that hosts the run's store decides (emergency_checkpoint_host.h),
+// ranks carry it out (survivor.h).
 //
 //   rank 0    … gate 41 ✓  update  │ is at step 41, with the gate's sums
 //   rank 1    … gate 41 ✗          │ is at step 40, with all gradients of 41: catches up with these sums

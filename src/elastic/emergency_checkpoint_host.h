@@ -1,5 +1,5 @@
-// The deciding side of an emergency checkpoint (emergency_checkpoint.h), in the process that hosts the run's store; it
-// also commits the checkpoint. Does not start or end processes; the owner (workers.h) calls poll()
+// The deciding side of an emergency checkpoint (emergency_checkpoint.h), in the process that hosts the run's
+// store; it also commits the checkpoint. Does not start or end processes; the owner (workers.h) calls poll()
 // periodically and leaves the ranks alone meanwhile.
 #pragma once
 

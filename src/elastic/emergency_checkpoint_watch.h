@@ -1,4 +1,5 @@
-// Runs a EmergencyCheckpointHost on a thread of its own, for a process that hosts the store and is also a rank.
+// Runs a EmergencyCheckpointHost on a thread of its own, for a process that hosts the store and is also a
+// rank.
 #pragma once
 
 #include <atomic>
@@ -13,8 +14,9 @@ namespace optimus {
 
 class EmergencyCheckpointWatch {
  public:
-  // find_lost_workers: [rank], ranks that are known to have ended; is_ending_run: whether the launcher is ending the
-  // run. Called only while a save is in progress, from the thread. All arguments must outlive this.
+  // find_lost_workers: [rank], ranks that are known to have ended; is_ending_run: whether the launcher is
+  // ending the run. Called only while a save is in progress, from the thread. All arguments must outlive
+  // this.
   EmergencyCheckpointWatch(Board& board, FileSystem& files, EmergencyCheckpointOptions facts,
                            std::function<std::vector<bool>()> find_lost_workers,
                            std::function<bool()> is_ending_run)

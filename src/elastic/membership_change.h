@@ -1,7 +1,7 @@
 // Membership changes: when ranks of a run are lost, join or leave, the others continue without a restart.
 // This part decides the new members, the plan, and where its state comes from. The process that hosts the
-// run's store decides from the reports of the ranks (emergency_checkpoint.h), and all ranks apply the decision
-// (run/rank_membership.cpp). Pure.
+// run's store decides from the reports of the ranks (emergency_checkpoint.h), and all ranks apply the
+// decision (run/rank_membership.cpp). Pure.
 //
 //   generation 0     workers 0 1 2 3 = ranks 0 1 2 3    dp4
 //   worker 2 is killed

@@ -1,6 +1,6 @@
 // The host's side of membership changes: tracks the members of a run and its plan from one generation to the
-// next, and produces the MembershipChange that all ranks apply. Does not communicate with ranks (emergency_checkpoint_host.h
-// does) and does not start or end processes.
+// next, and produces the MembershipChange that all ranks apply. Does not communicate with ranks
+// (emergency_checkpoint_host.h does) and does not start or end processes.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // Support for asynchronous schedules: the older weight versions that a backward pass needs while newer
 // weights exist, and a separate update for each micro-batch. Synchronous schedules allocate nothing here.
-// docs/parallelism.md has the formulas.
+// docs/understand/parallelism.md has the formulas.
 //
 //   stage 1 of 3, PipeDream    F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 …
 //                              U1 changes the weights that F2 used: they are saved for B2

@@ -72,7 +72,8 @@ struct Pass {
   bool is_recompute = false;  // forward: compute only what the backward needs
   int ring_step = -1;         // index of the ring step (context parallelism)
   double gradient_scale = 1;  // of the loss; 0: no gradient is needed
-  // first pass of the step for this block: the tensors of overwritten_gradients() hold the sums of the previous step
+  // first pass of the step for this block: the tensors of overwritten_gradients() hold the sums of the
+  // previous step
   bool is_first = false;
   at::Tensor* loss = nullptr;        // one fp64 element on the device, to which the sum over tokens is added
   at::Tensor* all_logits = nullptr;  // if not null: [rows, vocab], filled instead of computing a loss
@@ -83,8 +84,8 @@ struct Pass {
 
 // The operands of a collective around a part. sum: all-reduce of `from` over the tensor parts, in place.
 // gather: the concatenated `from` of all parts become `to`. scatter: `from` is reduced and each part receives
-// its slice in `to`. ring: the first tensor of each pair in `ring_transfers` is sent to the next context part and
-// received in the second tensor of the pair there. nothing: no collective is needed.
+// its slice in `to`. ring: the first tensor of each pair in `ring_transfers` is sent to the next context part
+// and received in the second tensor of the pair there. nothing: no collective is needed.
 struct Exchange {
   enum class Kind { nothing, sum, gather, scatter, ring };
   Kind kind = Kind::nothing;

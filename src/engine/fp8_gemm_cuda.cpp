@@ -8,10 +8,10 @@
 // A weight is therefore quantised in both orientations once per step, at its first use. A gradient is
 // quantised in both orientations in one pass; the transposed copy is saved for the weight gradient. An input
 // that only these GEMMs read never exists in 16 bits: norms and activation functions write it directly in
-// fp8, into the input's own memory (input_destination), and it is transposed for the weight gradient if its producer
-// did not do that. Other inputs are quantised in the forward, and again, transposed, for the weight gradient;
-// this needs one more pass but saves one byte per element of saved activations. Cases that cuBLASLt or the
-// kernel do not support (rows or columns not a multiple of 16, no history yet) use the reference
+// fp8, into the input's own memory (input_destination), and it is transposed for the weight gradient if its
+// producer did not do that. Other inputs are quantised in the forward, and again, transposed, for the weight
+// gradient; this needs one more pass but saves one byte per element of saved activations. Cases that cuBLASLt
+// or the kernel do not support (rows or columns not a multiple of 16, no history yet) use the reference
 // implementation.
 #include "engine/fp8_gemm.h"
 

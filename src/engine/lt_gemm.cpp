@@ -47,7 +47,7 @@ cublasLtEpilogue_t epilogue_of(LtEpilogue epilogue) {
 // With fp8 operands, accumulation inside a tensor core has about 13 bits: smaller contributions are truncated
 // towards zero. For most GEMMs this is below the rounding error of the operands. It is not for weight
 // gradients, which are sums over all tokens of a micro-batch whose terms mostly cancel each other. With fast
-// accumulation GPT-2 124M learned 1.3 % less (docs/precision.md).
+// accumulation GPT-2 124M learned 1.3 % less (docs/results/fp8.md).
 bool uses_exact_accumulation(const LtShape& shape) { return shape.b_is_gradient && shape.is_wide; }
 
 class Events {

@@ -64,9 +64,9 @@ class Parameters {
   Parameters* copies() { return copies_.get(); }
   const Parameters* copies() const { return copies_.get(); }
 
-  // For StorageMode::nothing: allocate_state allocates masters and moments of one block (zero), adopt_state takes them
-  // over from another object; release() frees everything of the block. After the last block, complete() adds
-  // gradients, and weights rounded from the masters that are present.
+  // For StorageMode::nothing: allocate_state allocates masters and moments of one block (zero), adopt_state
+  // takes them over from another object; release() frees everything of the block. After the last block,
+  // complete() adds gradients, and weights rounded from the masters that are present.
   void allocate_state(int block);
   void adopt_state(int block, const Parameters& from);
   // Frees everything except masters and moments.

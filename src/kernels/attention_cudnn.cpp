@@ -220,8 +220,8 @@ bool execute(const SelectedKernel& kernel, cudnnHandle_t handle, VariantPack& va
   return kernel.graph->execute_plan_at_index(handle, variant_pack, workspace.get(), kernel.plan).is_good();
 }
 
-// Uses cuDNN's first plan, which was the fastest by far for all tested shapes (docs/performance.md). It is
-// not selected by measurement, because then two runs could round differently.
+// Uses cuDNN's first plan, which was the fastest by far for all tested shapes (docs/results/performance.md).
+// It is not selected by measurement, because then two runs could round differently.
 SelectedKernel first_working_plan(Builder& builder, cudnnHandle_t handle, VariantPack& variant_pack) {
   const std::shared_ptr<fe::graph::Graph> graph = builder.build(handle);
   for (std::int64_t plan = 0; graph != nullptr && plan < graph->get_execution_plan_count(); ++plan) {

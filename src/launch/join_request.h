@@ -1,5 +1,5 @@
-// Join requests and the list of all ranks in rank 0's reply (rendezvous.h). These texts come from the network:
-// sizes and numbers are validated. Pure.
+// Join requests and the list of all ranks in rank 0's reply (rendezvous.h). These texts come from the
+// network: sizes and numbers are validated. Pure.
 #pragma once
 
 #include <string>

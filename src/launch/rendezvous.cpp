@@ -268,8 +268,8 @@ Outcome<void> read_join_reply(const RendezvousOptions& options, const std::strin
   return {};
 }
 
-// Registers a last will first, so that the others do not wait for a rank that dies. was_reachable: set when the
-// store has responded.
+// Registers a last will first, so that the others do not wait for a rank that dies. was_reachable: set when
+// the store has responded.
 Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, const StoreAddress& place,
                                             const Deadline& deadline, bool& was_reachable) {
   auto opened = place.is_etcd ? open_etcd_store(place, deadline) : open_tcp_store(place, deadline);

@@ -62,8 +62,8 @@ class Rendezvous {
   explicit Rendezvous(RendezvousOptions options);
   ~Rendezvous();
 
-  // Waits for the other ranks. `report_progress` receives a line about missing ranks. Throws UserError if they do not
-  // join in time.
+  // Waits for the other ranks. `report_progress` receives a line about missing ranks. Throws UserError if
+  // they do not join in time.
   std::vector<PresentRank> wait_for_others(const std::function<void(const std::string&)>& report_progress);
   RendezvousResult send_join_replies(const Json& settings);
   // Informs all ranks that join within a few seconds that the run does not start; never throws.

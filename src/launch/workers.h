@@ -47,8 +47,8 @@ class Workers {
 
   // Waits until all have ended and returns the result of rank 0. `is_interrupted` is polled: when it returns
   // true, all are asked once to end. Throws Interrupted if that ended them, and UserError, with one line, if
-  // one failed. With `emergency_checkpoint`, the state of the remaining ranks is saved before they end; with `coordinator`,
-  // they continue without lost ranks if they can.
+  // one failed. With `emergency_checkpoint`, the state of the remaining ranks is saved before they end; with
+  // `coordinator`, they continue without lost ranks if they can.
   Json wait(const std::function<bool()>& is_interrupted,
             EmergencyCheckpointHost* emergency_checkpoint = nullptr,
             MembershipCoordinator* coordinator = nullptr);

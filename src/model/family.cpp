@@ -15,7 +15,8 @@ constexpr auto kRope = PositionKind::rope;
 
 // clang-format off
 constexpr FamilyTraits kFamilies[] = {
-  // family                model_type       architecture                norm    place  positions gated  grouped own dim qk norm causal
+  // family                model_type       architecture                norm    place  positions gated
+  // grouped own dim qk norm causal
   {Family::gpt2,          "gpt2",          "GPT2LMHeadModel",          kLayer, kPre,  kLearned, false, false,  false,  false,  true},
   {Family::llama,         "llama",         "LlamaForCausalLM",         kRms,   kPre,  kRope,    true,  true,   true,   false,  true},
   {Family::mistral,       "mistral",       "MistralForCausalLM",       kRms,   kPre,  kRope,    true,  true,   true,   false,  true},

@@ -21,8 +21,8 @@ Seconds steady_seconds();  // monotonic, from an arbitrary origin
 class StatusLine {
  public:
   explicit StatusLine(std::FILE* out, Clock clock = steady_seconds);
-  // For a log: each line begins with the time (base/time_stamp.h). people: the stream that switch_to_console()
-  // switches to; null: none.
+  // For a log: each line begins with the time (base/time_stamp.h). people: the stream that
+  // switch_to_console() switches to; null: none.
   static StatusLine for_log(std::FILE* out, std::FILE* console = nullptr) {
     return StatusLine(out, steady_seconds, true, console);
   }

@@ -3,8 +3,8 @@
 //
 // Those systems support grids of equal stages (plan/export_grid.h). A property that they cannot express is
 // mapped to the nearest one that they support and recorded in a note. A plan that would train a different
-// model or that could not run is refused with a UserError. Nothing is dropped silently. docs/export.md has
-// the tables. Read next: plan/import.h, the opposite direction.
+// model or that could not run is refused with a UserError. Nothing is dropped silently. docs/use/export.md
+// has the tables. Read next: plan/import.h, the opposite direction.
 #pragma once
 
 #include <cstdint>

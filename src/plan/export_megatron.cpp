@@ -1,5 +1,5 @@
 // Megatron-LM exporter: writes one launch script that runs on every node. Its arguments are those of
-// megatron/training/arguments.py; docs/export.md has the table. plan/import_megatron.cpp reads the script
+// megatron/training/arguments.py; docs/use/export.md has the table. plan/import_megatron.cpp reads the script
 // back.
 #include <fmt/format.h>
 

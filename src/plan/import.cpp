@@ -18,7 +18,8 @@ namespace {
 constexpr Bytes kMaxImportBytes{4 << 20};
 constexpr std::int64_t kMaxLayoutBlocks = 20'000;
 
-// The runs of a part: the first `num_recomputed` layers with the strategy's recompute, the others without recompute.
+// The runs of a part: the first `num_recomputed` layers with the strategy's recompute, the others without
+// recompute.
 Chunk part_of(Span blocks, const LayerStrategy& strategy, int num_recomputed, int num_blocks) {
   const std::int64_t first_layer = std::max<std::int64_t>(blocks.begin, 1);
   const std::int64_t cut = std::min<std::int64_t>(first_layer + num_recomputed, blocks.end);

@@ -1,6 +1,6 @@
 // Converts a DeepSpeed configuration to a plan. The file contains neither the model nor the number of
 // devices; both are part of the request. The value "auto", which Hugging Face fills in, is treated as absent.
-// docs/export.md has the table.
+// docs/use/export.md has the table.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Converts a Megatron-LM command line to a plan: the model that its flags describe
-// (import_megatron_model.cpp), then the grid. docs/export.md has the table. The flags are those of
+// (import_megatron_model.cpp), then the grid. docs/use/export.md has the table. The flags are those of
 // megatron/training/arguments.py, including older spellings.
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
-// The plan's file: readable, stable, versioned JSON (docs/plan.md). Fields with default values are omitted,
-// devices and blocks are written as ranges ("0..7"), and equal micro-batches are counted, so the plan of
-// 100,000 devices is about a page long.
+// The plan's file: readable, stable, versioned JSON (docs/use/plan-file.md). Fields with default values are
+// omitted, devices and blocks are written as ranges ("0..7"), and equal micro-batches are counted, so the
+// plan of 100,000 devices is about a page long.
 #pragma once
 
 #include <string>

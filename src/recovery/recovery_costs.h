@@ -11,7 +11,8 @@
 
 namespace optimus {
 
-// The fraction of a link's bandwidth that plan changes reach in measurements (docs/switching.md).
+// The fraction of a link's bandwidth that plan changes reach in measurements
+// (docs/understand/live-switching.md).
 constexpr double kLinkEfficiency = 0.7;
 
 struct RecoveryCosts {

@@ -20,7 +20,7 @@ struct OutageKind {
   double spread;  // standard deviation of the logarithm of the length
   double weight;  // prior weight of the kind, in number of outages
 };
-// docs/resilience.md documents the traces and the fit.
+// docs/understand/recovery.md documents the traces and the fit.
 const std::array<OutageKind, 3>& outage_kinds();
 
 struct Outage {

@@ -7,10 +7,10 @@
 //   const Plan plan = templates.plan_for(7);
 //
 // Every pipeline has the whole model, so a plan of p pipelines survives any p - 1 failures. N nodes are
-// distributed over p pipelines whose sizes differ by at most one; docs/resilience.md proves that this is
-// feasible for every N from the smallest on. Equal pipelines are one pipeline with several replicas in the
-// plan. Sequences are distributed by speed, in micro-batches of about equal size. Immutable and safe for
-// concurrent use.
+// distributed over p pipelines whose sizes differ by at most one; docs/understand/recovery.md proves that
+// this is feasible for every N from the smallest on. Equal pipelines are one pipeline with several replicas
+// in the plan. Sequences are distributed by speed, in micro-batches of about equal size. Immutable and safe
+// for concurrent use.
 #pragma once
 
 #include <map>

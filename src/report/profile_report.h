@@ -54,8 +54,8 @@ OrderedJson comparison_json(const std::vector<RankProfile>& ranks, const Plan& p
                             const std::optional<ExpectedStep>& expected);
 
 // The Perfetto trace: a process per rank, with a track for its steps and one per lane. Ranks that would
-// exceed kMaxTracedInstructions instructions are left out. `comparison` is stored next to the events, under the key
-// "profile".
+// exceed kMaxTracedInstructions instructions are left out. `comparison` is stored next to the events, under
+// the key "profile".
 std::string profile_trace(const std::vector<RankProfile>& ranks, const OrderedJson& comparison);
 
 }  // namespace optimus

@@ -131,7 +131,7 @@ std::optional<ClusterProfile> probe_cluster(const ClusterProbe& probe) {
   if (probe.launch.world_size < 2)
     throw UserError(
         "--links measures the network between hosts: start it with a launcher, with at least one rank on "
-        "each host (docs/clusters.md)");
+        "each host (docs/use/clusters.md)");
   if (probe.launch.rank == 0) return lead_probe(probe);
   follow_probe(probe);
   return std::nullopt;

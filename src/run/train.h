@@ -1,4 +1,5 @@
-// A training run, from settings to a finished run folder. Programs outside the tree use include/optimus/train.h.
+// A training run, from settings to a finished run folder. Programs outside the tree use
+// include/optimus/train.h.
 #pragma once
 
 #include <functional>

@@ -96,9 +96,9 @@ class Training {
   ~Training();
 
   // Runs all steps and saves a checkpoint of the last. Throws what `events` throws if the user ends the run,
-  // after a checkpoint, and MembershipChangeRequested; it may be called again afterwards. `folder` is null on ranks that
-  // keep no records, `switches` is null if the plan never changes, and `monitor` is null if steps are not
-  // measured.
+  // after a checkpoint, and MembershipChangeRequested; it may be called again afterwards. `folder` is null on
+  // ranks that keep no records, `switches` is null if the plan never changes, and `monitor` is null if steps
+  // are not measured.
   TrainResult run(RunFolder* folder, PlanSwitchController* switches, RankMonitor* monitor = nullptr);
 
   // Called when run() has failed (salvage.h): the state that this rank still has. Completes a step whose gate

@@ -123,8 +123,8 @@ class StepCompiler {
     graph_work
   };
   Bytes activation_buffer_bytes(ActivationBufferKind kind, int block, int microbatch);
-  // Adds the activation buffer of this block and micro-batch, created on first use, to the uses of the most recently added
-  // instruction.
+  // Adds the activation buffer of this block and micro-batch, created on first use, to the uses of the most
+  // recently added instruction.
   void use_activation_buffer(std::map<BlockMicrobatch, int>& activation_buffers, ActivationBufferKind kind,
                              int block, int microbatch, bool is_write);
   void use_activation_buffers(Instruction of);  // according to its op and part

@@ -28,8 +28,8 @@ struct Bound {
 // The candidate with its state sharded as far as the constraints allow: the variant with the smallest memory.
 Candidate max_sharded(const Demand& demand, Candidate candidate);
 // Pseudo ZeRO stages used only for bounds; costs computed with them never exceed those of a real ZeRO stage.
-// kZeroWithoutTraffic: no communication between replicas. kZeroWithoutGathers: all state is sharded and no rank stores a
-// gathered copy.
+// kZeroWithoutTraffic: no communication between replicas. kZeroWithoutGathers: all state is sharded and no
+// rank stores a gathered copy.
 inline constexpr int kZeroWithoutTraffic = -1, kZeroWithoutGathers = 4;
 // The number of devices that share one copy of the state.
 int num_shards(const Candidate& candidate);

@@ -14,7 +14,8 @@ namespace optimus {
 ImprovedPlan refine(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
                     const GridResult& grid, bool is_uniform);
 
-// The plan of a candidate. For a fitted candidate, `memory_margin` is the smallest value with which the plan fits.
+// The plan of a candidate. For a fitted candidate, `memory_margin` is the smallest value with which the plan
+// fits.
 struct FittedPlan {
   Candidate candidate;
   Plan plan;

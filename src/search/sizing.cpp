@@ -32,7 +32,8 @@ Demand on(const Demand& demand, const Cluster& cluster) {
   return other;
 }
 
-// The smallest number of nodes above insufficient for which works(nodes) holds; 0 if there is none up to `most`.
+// The smallest number of nodes above insufficient for which works(nodes) holds; 0 if there is none up to
+// `most`.
 template <typename Works>
 int fewest_nodes(int insufficient, int most, Works&& works) {
   int sufficient = std::max(1, insufficient * 2);

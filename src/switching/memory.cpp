@@ -28,8 +28,8 @@ constexpr Bytes kMoveHeadroom{std::int64_t{256} << 20};  // for copies of moving
 // if heads share keys and values, has those of every head before it sums them; through PyTorch
 // (CudnnAttention not built) it also returns all of them in separate tensors, which are then copied. GEMMs
 // have a workspace. With PyTorch's attention the sum is within 0.5 % of the allocator's peaks of six runs on
-// an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB; docs/testing.md), without it within 0.5
-// % of five (22 to 68 GiB; docs/performance.md).
+// an H200 (5 to 42 GiB) and within 1 % of eleven others (2 to 48 GiB; docs/results/performance.md), without
+// it within 0.5 % of five (22 to 68 GiB; docs/results/performance.md).
 Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device) {
   const bool is_16_bit = bytes_of(plan.precision) == 2;
   if (!device.is_cuda() || !is_16_bit || model.heads == 0) return Bytes(0);
@@ -47,7 +47,7 @@ Bytes library_memory(const Plan& plan, const ModelSpec& model, at::Device device
 
 // On CUDA, fp8 GEMMs keep the matrices of their layers in both orientations, one byte per element each. With
 // it the sum is within 1 % of the allocator's peaks of five runs on an H200 (22 to 68 GiB;
-// docs/performance.md).
+// docs/results/performance.md).
 Bytes fp8_copies(const Plan& plan, const ModelSpec& model, int rank, at::Device device) {
   if (!device.is_cuda()) return Bytes(0);
   const PlanLocation location = location_of(plan, rank);

@@ -61,8 +61,8 @@ class StateMover {
   Bytes bytes_saved_by_precopy(std::size_t num_waves) const {
     return saved_by_precopy(change_, share_, num_waves);
   }
-  // Before the pause. `ends` must not change until run(), except by updates, before which close_precopy() must
-  // be called.
+  // Before the pause. `ends` must not change until run(), except by updates, before which close_precopy()
+  // must be called.
   void begin_precopy(const PrecopyTerms& terms);
   void close_precopy();
   // Returns why it failed, in which case run() must not be called; empty: it succeeded.

@@ -70,8 +70,8 @@ class PlanSwitch {
   const Plan& plan() const { return change_.to; }
   int epoch() const { return epoch_; }
   Bytes peak_bytes() const { return mover_->peak_bytes(); }
-  // Before run(): retains the old state until all ranks have the new one, as facts.move.retains_old specifies,
-  // if that needs at most this much extra memory.
+  // Before run(): retains the old state until all ranks have the new one, as facts.move.retains_old
+  // specifies, if that needs at most this much extra memory.
   void retain_old_within(Bytes spare);
   bool retains_old() const { return facts_.move.retains_old; }
   // In advance, from another thread.

@@ -57,7 +57,8 @@ class PlanSwitchController {
     std::function<void()> refused = [] {};  // a proposal that was not tried: the run already uses that plan
   };
   // check: throws UserError if this rank cannot make the switch; on a thread of its own.
-  // facts.move.retains_old: retain the old state if facts.move.spare suffices. All arguments must outlive this.
+  // facts.move.retains_old: retain the old state if facts.move.spare suffices. All arguments must outlive
+  // this.
   PlanSwitchController(SwitchContext facts, PlanPart& part, std::vector<ScriptedSwitch> script,
                        std::optional<RequestSources> outside, std::function<void(const PlanSwitch&)> check);
   ~PlanSwitchController();

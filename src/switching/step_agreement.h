@@ -16,7 +16,8 @@ struct StepVote {
   std::int64_t asked = 0;     // number of plans requested, as far as this rank knows
   std::int64_t prepared = 0;  // number of plans that it has prepared or refused
   bool changes_membership =
-      false;  // a worker joins or leaves: all ranks stop for a membership change (elastic/membership_change.h)
+      // a worker joins or leaves: all ranks stop for a membership change (elastic/membership_change.h)
+      false;
   int drained = -1;        // a rank that must leave
   bool stays = true;       // it does not leave; combined: some rank stays that is not drained
   bool collects = false;   // the ranks' observations are collected (observation_tree.h)

@@ -54,7 +54,7 @@ void set_errors(TrialCase& one, RandomStream& draw, const EnvironmentOptions& op
     return;
   }
   // Half of the trials use the simulator's errors (5 %, drawn independently), the others a random mixture.
-  // Predictions of published runs were off by 6 to 12 % (docs/cost-model.md).
+  // Predictions of published runs were off by 6 to 12 % (docs/results/accuracy.md).
   if (draw.chance(0.5)) return;
   one.prediction_error = draw.between(0, 0.1), one.permanent_error = draw.between(0, 0.1);
   if (draw.chance(0.2)) one.prediction_bias = draw.log_uniform(0.6, 1.5);

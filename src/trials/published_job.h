@@ -3,9 +3,9 @@
 //
 // Nodes join, become ready and leave. A rendezvous is a halt in which ready nodes register. If enough nodes
 // are registered when it ends, training continues on all ready nodes with steps of equal length, each of
-// which counts when it ends. With StepCounting::as_published, steps also end during a rendezvous, and overlapping
-// rendezvous each complete: the first to end clears the registered nodes, and the next finds none and stops
-// the job.
+// which counts when it ends. With StepCounting::as_published, steps also end during a rendezvous, and
+// overlapping rendezvous each complete: the first to end clears the registered nodes, and the next finds none
+// and stops the job.
 #pragma once
 
 #include <cstdint>

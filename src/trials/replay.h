@@ -8,8 +8,8 @@
 //
 // All systems get the same input: the throughput by number of nodes, and the costs of their own plan changes.
 // The first three follow their authors' published simulators; Counting selects whether the artefacts of that
-// code are reproduced (docs/resilience.md lists them). Pure. Times are integer ticks internally, milliseconds
-// by default, as in those simulators.
+// code are reproduced (docs/understand/recovery.md lists them). Pure. Times are integer ticks internally,
+// milliseconds by default, as in those simulators.
 #pragma once
 
 #include <cstdint>

@@ -3,9 +3,9 @@
 //
 // Times of compute, updates and collectives come from the cost model; conditions change them accordingly.
 // Noise is added to every value of every rank. Its form and parameters were measured
-// (docs/dynamic-results.md): log-normal, correlated between steps, with rare steps that take several times as
-// long. Alternatively a recorded series is replayed, each rank from another offset. Deterministic for a given
-// seed. Pure; not thread-safe.
+// (docs/results/adaptation.md): log-normal, correlated between steps, with rare steps that take several times
+// as long. Alternatively a recorded series is replayed, each rank from another offset. Deterministic for a
+// given seed. Pure; not thread-safe.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Implements timeline_trial.h for timelines: determines which conditions are in force when, which plans respond
-// to them, and the step time of each plan under every set of conditions.
+// Implements timeline_trial.h for timelines: determines which conditions are in force when, which plans
+// respond to them, and the step time of each plan under every set of conditions.
 #include <algorithm>
 #include <map>
 #include <set>

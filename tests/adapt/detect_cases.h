@@ -56,7 +56,7 @@ Case random_case(Dice& dice) {
   }
 }
 
-// Ranges from published measurements and from this project's own runs: docs/dynamic-results.md.
+// Ranges from published measurements and from this project's own runs: docs/results/adaptation.md.
 Noise random_noise(Dice& dice) {
   Noise noise;
   noise.spread = dice.between(0.01, 0.04), noise.memory = dice.between(0.4, 0.8);

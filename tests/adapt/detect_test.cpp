@@ -1,5 +1,5 @@
 // Detectors find lasting conditions within ten steps with the right location, and ignore noise. With
-// OPTIMUS_LONG, the number of runs is the one of docs/dynamic-results.md.
+// OPTIMUS_LONG, the number of runs is the one of docs/results/adaptation.md.
 #include "adapt/detect.h"
 
 #include <gtest/gtest.h>

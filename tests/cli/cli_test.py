@@ -316,7 +316,7 @@ class CommandLine(CommandLineTest):
                 self.refused("explain", self.write("broken.json", json.dumps(broken)))
 
     def checkpoint(self, step=3, version=1):
-        """A checkpoint as docs/checkpoints.md describes it, from an independent writer. The sums are of XXH3's own library."""
+        """A checkpoint as docs/use/checkpoints.md describes it, from an independent writer. The sums are of XXH3's own library."""
         header = json.dumps({"master/w[0:2, 0:2]": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
         header += b" " * (-len(header) % 8)
         state = {"format": "optimus-training-state", "version": 1, "step": 3, "updates": 3, "samples": 24, "seed": 1, "plan_epoch": 0}

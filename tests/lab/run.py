@@ -9,7 +9,7 @@
   --clear     removes what killed labs have left, and does nothing else
 
 Needs Linux, root, iproute2, Python 3.10 and $OPTIMUS (default: build/test/optimus). Exit 0: all as expected, or this machine cannot have a lab
-(one line says why); 1: not as expected; 2: wrong usage. docs/lab.md explains scenarios."""
+(one line says why); 1: not as expected; 2: wrong usage. docs/results/lab.md explains scenarios."""
 import argparse
 import pathlib
 import random

@@ -1,5 +1,5 @@
 """What a scenario file says: an emulated cluster, what is run on it, what happens meanwhile, and what is expected. This file only reads and
-checks; training.py does it. docs/lab.md explains the keys by example."""
+checks; training.py does it. docs/results/lab.md explains the keys by example."""
 import dataclasses
 import json
 import math

@@ -1,5 +1,5 @@
-// Small models and random plans for property tests. The plans are valid by construction: uneven stages, several
-// pipelines, per-layer strategies, odd numbers of devices.
+// Small models and random plans for property tests. The plans are valid by construction: uneven stages,
+// several pipelines, per-layer strategies, odd numbers of devices.
 #pragma once
 
 #include <rapidcheck.h>

@@ -106,8 +106,8 @@ TEST(Templates, CoversAnyNumberOfSurvivors) {
   }
 }
 
-// The proof of docs/resilience.md in numbers: balanced sizes lie between the smallest size and twice that
-// minus one.
+// The proof of docs/understand/recovery.md in numbers: balanced sizes lie between the smallest size and twice
+// that minus one.
 TEST(Templates, BalancedSizesAreTemplates) {
   for (int smallest = 1; smallest <= 40; ++smallest)
     for (int nodes = smallest; nodes <= 500; ++nodes) {

@@ -2,7 +2,7 @@
 # A Slurm of one machine, started for this test and ended after it: own keys, own ports, own folders, no systemd. Trains on two tasks by
 # srun, compares the losses with those of one device, kills a task and looks that nobody is left.
 #   sudo apt-get install slurm-wlm munge && sudo tests/slurm/run.sh [optimus]
-# Docs: docs/clusters.md shows its output. Not a part of ./test: the packages bring daemons.
+# Docs: docs/use/clusters.md shows its output. Not a part of ./test: the packages bring daemons.
 set -uo pipefail
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd)
 optimus=${1:-$root/build/release/optimus}

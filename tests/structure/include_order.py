@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A folder of src/ includes only itself and the folders before it: dependencies point one way (docs/architecture.md)."""
+"""A folder of src/ includes only itself and the folders before it: dependencies point one way (docs/contribute/folders.md)."""
 import pathlib
 import re
 import sys

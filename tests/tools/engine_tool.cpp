@@ -1,9 +1,10 @@
-// Trains a Hugging Face folder on one fixed batch and writes down everything that a test wants to compare (engine_parity.py).
+// Trains a Hugging Face folder on one fixed batch and writes down everything that a test wants to compare
+// (engine_parity.py).
 //
 //   engine_tool REQUEST.json
 //
-// Writes logits, losses, gradient norms, the first step's gradients and the parameters after all steps, under Hugging Face's
-// names, as a safetensors file. The request's keys are those of `Request` below.
+// Writes logits, losses, gradient norms, the first step's gradients and the parameters after all steps, under
+// Hugging Face's names, as a safetensors file. The request's keys are those of `Request` below.
 #include <fmt/format.h>
 
 #include <cstdio>
