@@ -123,7 +123,7 @@ EmergencyCheckpointPart parse_emergency_checkpoint_part(const std::string& text)
   const Json json = parse_json(text, "a rank's part of an emergency checkpoint");
   const JsonView view(json, "a rank's part of an emergency checkpoint");
   return {view.at("why").text(),
-          parse_training_state(view.at("a rank's part of an emergency checkpoint").text(),
+          parse_training_state(view.at("state").text(),
                                "a rank's part of an emergency checkpoint"),
           view.at("metrics").text()};
 }

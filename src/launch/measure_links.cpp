@@ -161,7 +161,7 @@ PairTimes read_note(int first, int second, const std::string& text) {
     if (!(pair.times.back().bytes >= 1 && pair.times.back().seconds > 0)) one.refuse("bytes and seconds");
   }
   if (pair.times.size() < 2)
-    pair.why = json.contains("too slow to measure") ? view.at("why").text() : "too slow to measure";
+    pair.why = json.contains("why") ? view.at("why").text() : "too slow to measure";
   return pair;
 }
 
