@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The command line from outside, as a script uses it: results, messages, exit codes, files. Needs $OPTIMUS (the binary) and nothing
-but Python's standard library."""
+"""Tests the command line from the outside, as a script uses it: results, messages, exit codes, files. Needs $OPTIMUS (the binary)
+and only Python's standard library."""
 import json
 import math
 import os
@@ -19,7 +19,7 @@ from command_line import OPTIMUS, CommandLineTest, as_json, run
 
 
 def schema_problems(schema, value, root, where="plan"):
-    """The part of JSON Schema that docs/use/plan.schema.json uses."""
+    """Yields the violations of the schema. Supports the part of JSON Schema that docs/use/plan.schema.json uses."""
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].split("/")[-1]]
     kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
@@ -56,25 +56,25 @@ class CommandLine(CommandLineTest):
         self.assertIn("data prepare", run("data", code=2).stderr)
         run(code=2)
 
-    def test_wrong_usage_is_2_and_names_the_nearest(self):
-        self.refused("profile", "--modell", "gpt2", says=["--modell", "--model"], code=2)
-        self.refused("profle", says=["profile"], code=2)
-        for words in (["plan", "--model", "gpt2", "--cluster", "h100x8", "--batch", "8"], ["train"], ["profile", "--hardware"],
+    def test_usage_errors_exit_with_2_and_suggest_the_nearest_name(self):
+        self.expect_error("profile", "--modell", "gpt2", contains=["--modell", "--model"], code=2)
+        self.expect_error("profle", contains=["profile"], code=2)
+        for args in (["plan", "--model", "gpt2", "--cluster", "h100x8", "--batch", "8"], ["train"], ["profile", "--hardware"],
                       ["eval", "--model", "gpt2", "--data", "x"], ["generate", "--model", "gpt2"]):
-            self.refused(*words, "--precision", "fp7", says=["--precision", "'fp7' is not one of fp64, fp32, bf16, fp16, fp8"], code=2)
-        self.refused("train", "--recompute", "some", says=["--recompute", "none, selective, full"], code=2)
-        self.refused("train", "--resume", says=["--resume needs a value: --resume RUN"], code=2)
-        self.refused("train", "--resume", "--json", says=["--resume needs a value: --resume RUN"], code=2)
-        self.refused("plan", "--diff", "a.json", says=["--diff needs 2 values: --diff A B"], code=2)
-        self.refused("doctor", "--json=3", says=["--json takes no value"], code=2)
-        self.refused("data", "prepair", says=["prepair"], code=2)
-        self.refused("profile", "--seq", "many", says=["--seq", "many"], code=2)
-        self.refused("profile", "--model", code=2)
-        self.refused("profile", code=2)
-        self.refused("profile", "gpt2", says=["gpt2"], code=2)
-        self.refused("data", "prepare", "--out", self.folder / "x", says=["INPUTS"], code=2)
+            self.expect_error(*args, "--precision", "fp7", contains=["--precision", "'fp7' is not one of fp64, fp32, bf16, fp16, fp8"], code=2)
+        self.expect_error("train", "--recompute", "some", contains=["--recompute", "none, selective, full"], code=2)
+        self.expect_error("train", "--resume", contains=["--resume needs a value: --resume RUN"], code=2)
+        self.expect_error("train", "--resume", "--json", contains=["--resume needs a value: --resume RUN"], code=2)
+        self.expect_error("plan", "--diff", "a.json", contains=["--diff needs 2 values: --diff A B"], code=2)
+        self.expect_error("doctor", "--json=3", contains=["--json takes no value"], code=2)
+        self.expect_error("data", "prepair", contains=["prepair"], code=2)
+        self.expect_error("profile", "--seq", "many", contains=["--seq", "many"], code=2)
+        self.expect_error("profile", "--model", code=2)
+        self.expect_error("profile", code=2)
+        self.expect_error("profile", "gpt2", contains=["gpt2"], code=2)
+        self.expect_error("data", "prepare", "--out", self.folder / "x", contains=["INPUTS"], code=2)
 
-    def test_settings_file(self):
+    def test_settings_files(self):
         good = self.write("run.toml", 'model = "gpt2"\nlayers = 3  # fewer\n[data]\nmin_tokens = 5\n')
         self.assertEqual(as_json("profile", "--config", good)["model"]["layers"], 3)
         self.assertEqual(as_json("profile", "--config", good, "--layers", 4)["model"]["layers"], 4)
@@ -82,37 +82,37 @@ class CommandLine(CommandLineTest):
         for line in ('model = "gpt2"  # ' + str(good) + ":1", "heads = 6  # flag", "tied = false  # default"):
             self.assertIn(line + "\n", shown)
         bad = self.write("bad.toml", '# comment\nmodle = "gpt2"\n')
-        self.refused("profile", "--config", bad, says=["bad.toml:2", "modle", "model"])
-        self.refused("profile", "--config", self.write("worse.toml", "model = [\n"), says=["worse.toml"])
-        self.refused("profile", "--config", self.folder / "absent.toml", says=["absent.toml"])
-        self.refused("profile", "--config", self.folder, says=["folder"])
+        self.expect_error("profile", "--config", bad, contains=["bad.toml:2", "modle", "model"])
+        self.expect_error("profile", "--config", self.write("worse.toml", "model = [\n"), contains=["worse.toml"])
+        self.expect_error("profile", "--config", self.folder / "absent.toml", contains=["absent.toml"])
+        self.expect_error("profile", "--config", self.folder, contains=["folder"])
 
-    def test_profile_of_a_model(self):
+    def test_profiles_a_model(self):
         model = as_json("profile", "--model", "gpt2")["model"]
         self.assertEqual((model["parameters"], model["layers"]), (124439808, 12))
         self.assertGreater(model["flops_per_token"], 6 * 124e6)
-        small = as_json("profile", "--model", "llama3-8b", "--layers", 2, "--hidden", 96, "--heads", 6, "--kv-heads", 2, "--ffn", 160, "--vocab", 257)
-        # Embedding and head; per layer q and o, k and v (2 of 6 heads), gate, up and down, two norms; the last norm.
-        self.assertEqual(small["model"]["parameters"], 2 * 257 * 96 + 2 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 160 + 2 * 96) + 96)
-        self.refused("profile", "--model", "gpt22", says=["gpt22", "gpt2"])
-        self.refused("profile", "--model", "gpt2", "--hidden", 100, "--heads", 3, says=["heads"])
-        self.refused("profile", "--model", "gpt2", "--tied", "--untied", says=["--tied", "--untied"])
-        self.refused("profile", "--model", self.write("m/config.json", '{"model_type": "mamba"}').parent, says=["mamba"])
-        self.refused("profile", "--model", self.write("c.json", "{"), says=["c.json"])
-        self.refused("profile", "--model", "gpt2", "--layers", 10**15, says=["layers"])
+        shape_args = as_json("profile", "--model", "llama3-8b", "--layers", 2, "--hidden", 96, "--heads", 6, "--kv-heads", 2, "--ffn", 160, "--vocab", 257)
+        # Embedding and head; per layer: q and o, k and v (2 of 6 heads), gate, up and down, two norms; the final norm.
+        self.assertEqual(shape_args["model"]["parameters"], 2 * 257 * 96 + 2 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 160 + 2 * 96) + 96)
+        self.expect_error("profile", "--model", "gpt22", contains=["gpt22", "gpt2"])
+        self.expect_error("profile", "--model", "gpt2", "--hidden", 100, "--heads", 3, contains=["heads"])
+        self.expect_error("profile", "--model", "gpt2", "--tied", "--untied", contains=["--tied", "--untied"])
+        self.expect_error("profile", "--model", self.write("m/config.json", '{"model_type": "mamba"}').parent, contains=["mamba"])
+        self.expect_error("profile", "--model", self.write("c.json", "{"), contains=["c.json"])
+        self.expect_error("profile", "--model", "gpt2", "--layers", 10**15, contains=["layers"])
 
-    def test_prepare_writes_megatrons_layout_byte_for_byte(self):
+    def test_prepare_writes_the_megatron_format_byte_for_byte(self):
         documents = ["hello", "ünï©ode ✓ 漢字", "a" * 70000]
         self.write("in.jsonl", "".join(json.dumps({"text": d}) + "\n" for d in documents))
         summary = as_json("data", "prepare", self.folder / "in.jsonl", "--out", self.folder / "tok", "--tokenizer", "bytes", "--threads", 2)
-        # An independent writer of the format, in a few lines.
+        # An independent writer of the format.
         tokens = [list(d.encode()) + [256] for d in documents]
         lengths, offsets = [len(t) for t in tokens], [2 * sum(map(len, tokens[:i])) for i in range(len(tokens))]
-        golden_bin = b"".join(struct.pack(f"<{len(t)}H", *t) for t in tokens)
-        golden_idx = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(tokens), len(tokens) + 1)
-        golden_idx += struct.pack(f"<{len(tokens)}i", *lengths) + struct.pack(f"<{len(tokens)}q", *offsets) + struct.pack(f"<{len(tokens) + 1}q", *range(len(tokens) + 1))
-        self.assertEqual((self.folder / "tok.bin").read_bytes(), golden_bin)
-        self.assertEqual((self.folder / "tok.idx").read_bytes(), golden_idx)
+        expected_bin = b"".join(struct.pack(f"<{len(t)}H", *t) for t in tokens)
+        expected_idx = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(tokens), len(tokens) + 1)
+        expected_idx += struct.pack(f"<{len(tokens)}i", *lengths) + struct.pack(f"<{len(tokens)}q", *offsets) + struct.pack(f"<{len(tokens) + 1}q", *range(len(tokens) + 1))
+        self.assertEqual((self.folder / "tok.bin").read_bytes(), expected_bin)
+        self.assertEqual((self.folder / "tok.idx").read_bytes(), expected_idx)
         self.assertEqual((summary["documents"], summary["tokens"]), (3, sum(lengths)))
         info = as_json("data", "inspect", self.folder / "tok", "--document", 0)
         self.assertEqual((info["documents"], info["tokens"], info["dtype"]), (3, sum(lengths), "uint16"))
@@ -122,7 +122,7 @@ class CommandLine(CommandLineTest):
         self.assertEqual(as_json("profile", "--data", self.folder / "in.jsonl")["data"]["tokens"], sum(lengths))
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["in.jsonl", "tok.bin", "tok.idx"])
 
-    def test_int32_when_the_vocabulary_is_large(self):
+    def test_large_vocabularies_use_int32(self):
         vocabulary = {chr(0x4E00 + i): i for i in range(20000)} | {f"w{i}": 20000 + i for i in range(50000)}
         tokenizer = {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": None, "decoder": None}
         tokenizer["model"] = {"type": "WordPiece", "unk_token": "w0", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": vocabulary}
@@ -132,58 +132,58 @@ class CommandLine(CommandLineTest):
         self.assertEqual((self.folder / "tok.bin").read_bytes(), struct.pack("<2i", 69999, 20001))
         self.assertEqual(as_json("data", "inspect", self.folder / "tok")["dtype"], "int32")
 
-    def test_filters(self):
+    def test_filters_documents(self):
         lines = ["short", "a longer document", "a longer document", "held out text"]
         source = self.write("in.jsonl", "".join(json.dumps({"body": t}) + "\n" for t in lines))
         held = self.write("held.txt", "held  out\ntext")
-        words = ["data", "prepare", source, "--out", self.folder / "t", "--text-key", "body", "--min-tokens", 6, "--dedup", "--exclude", held]
-        # --exclude names a text file, whose key plays no part.
-        summary = as_json(*words)
+        args = ["data", "prepare", source, "--out", self.folder / "t", "--text-key", "body", "--min-tokens", 6, "--dedup", "--exclude", held]
+        # --exclude names a text file, so --text-key does not apply to it.
+        summary = as_json(*args)
         self.assertEqual(summary["documents"], 1)
         self.assertEqual(summary["dropped"], {"empty": 0, "short": 1, "duplicate": 1, "held_out": 1})
 
-    def test_bad_data_leaves_nothing(self):
+    def test_bad_data_leaves_no_files(self):
         out = ["--out", self.folder / "out" / "t"]
         (self.folder / "out").mkdir()
-        self.refused("data", "prepare", self.folder / "absent.txt", *out, says=["absent.txt"])
-        self.refused("data", "prepare", self.write("bad.jsonl", '{"text": "ok"}\n{"text": \n'), *out, says=["bad.jsonl", "line 2"])
-        self.refused("data", "prepare", self.write("key.jsonl", '{"txt": "ok"}\n'), *out, says=["key.jsonl", "line 1", "txt", "--text-key"])
-        self.refused("data", "prepare", self.write("empty.txt", ""), *out, says=["no document"])
-        self.refused("data", "prepare", self.write("a.txt", "x"), *out, "--tokenizer", self.write("t.json", "{}"), says=["t.json"])
-        self.refused("data", "prepare", self.write("a.txt", "x"), "--out", self.folder / "no" / "such" / "t", says=["no/such"])
+        self.expect_error("data", "prepare", self.folder / "absent.txt", *out, contains=["absent.txt"])
+        self.expect_error("data", "prepare", self.write("bad.jsonl", '{"text": "ok"}\n{"text": \n'), *out, contains=["bad.jsonl", "line 2"])
+        self.expect_error("data", "prepare", self.write("key.jsonl", '{"txt": "ok"}\n'), *out, contains=["key.jsonl", "line 1", "txt", "--text-key"])
+        self.expect_error("data", "prepare", self.write("empty.txt", ""), *out, contains=["no document"])
+        self.expect_error("data", "prepare", self.write("a.txt", "x"), *out, "--tokenizer", self.write("t.json", "{}"), contains=["t.json"])
+        self.expect_error("data", "prepare", self.write("a.txt", "x"), "--out", self.folder / "no" / "such" / "t", contains=["no/such"])
         self.assertEqual(list((self.folder / "out").iterdir()), [])
-        self.refused("data", "inspect", self.folder / "nothing", says=["nothing.idx"])
+        self.expect_error("data", "inspect", self.folder / "nothing", contains=["nothing.idx"])
         self.write("cut.bin", b"xx"), self.write("cut.idx", b"MMIDIDX\0\0" + b"\1" * 10)
-        self.refused("data", "inspect", self.folder / "cut", says=["cut.idx"])
+        self.expect_error("data", "inspect", self.folder / "cut", contains=["cut.idx"])
 
-    def test_a_full_disk_leaves_nothing(self):
+    def test_full_disk_leaves_no_files(self):
         self.write("in.txt", "x" * 3_000_000)
         (self.folder / "out").mkdir()
 
-        def no_room():
+        def limit_file_size():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 
-        self.refused("data", "prepare", self.folder / "in.txt", "--out", self.folder / "out" / "t", says=["File too large"], preexec_fn=no_room)
+        self.expect_error("data", "prepare", self.folder / "in.txt", "--out", self.folder / "out" / "t", contains=["File too large"], preexec_fn=limit_file_size)
         self.assertEqual(list((self.folder / "out").iterdir()), [])
 
-    def test_an_unwritable_folder_is_named(self):
+    def test_error_names_the_unwritable_folder(self):
         locked = self.folder / "locked"
         locked.mkdir(mode=0o500)
         self.folder.chmod(0o755)
-        # Root may write everywhere: become nobody first.
-        lower = (lambda: (os.setgid(65534), os.setuid(65534))) if os.geteuid() == 0 else None
-        self.refused("data", "prepare", self.write("a.txt", "x"), "--out", locked / "t", says=["locked", "Permission denied"], preexec_fn=lower)
+        # Root may write everywhere, so the command runs as an unprivileged user.
+        drop_privileges = (lambda: (os.setgid(65534), os.setuid(65534))) if os.geteuid() == 0 else None
+        self.expect_error("data", "prepare", self.write("a.txt", "x"), "--out", locked / "t", contains=["locked", "Permission denied"], preexec_fn=drop_privileges)
 
-    def test_output_is_a_pipe_or_terminal(self):
+    def test_progress_on_pipes_and_terminals(self):
         self.write("in.txt", "hello")
-        done = run("data", "prepare", self.folder / "in.txt", "--out", self.folder / "t")
-        self.assertEqual(done.stderr, "")  # nothing to say about quick work
+        result = run("data", "prepare", self.folder / "in.txt", "--out", self.folder / "t")
+        self.assertEqual(result.stderr, "")  # short commands print no progress
         parent, child = pty.openpty()
         subprocess.run([OPTIMUS, "data", "prepare", self.folder / "in.txt", "--out", self.folder / "t"], stderr=child, stdout=subprocess.PIPE, check=True)
         os.close(child)
 
-    def test_plans(self):
+    def test_explains_and_compares_plans(self):
         plan = {"format": "optimus-plan", "version": 1, "model": "gpt2", "blocks": 14, "batch": 8, "sequence_length": 64, "schedule": "1f1b", "precision": "bf16"}
         stage = lambda devices, blocks, **more: {"devices": devices, "layers": [{"blocks": blocks, **more}]}
         plan["pipelines"] = [{"microbatches": [{"count": 4, "sequences": 2}], "stages": [stage("0..1", "0..6", tp=2), stage("2..3", "7..13", zero=1)]}]
@@ -192,17 +192,17 @@ class CommandLine(CommandLineTest):
         self.assertIn("F0 F1", run("explain", a, "--timeline").stdout)
         self.assertIn("step_gate", run("explain", a, "--program", "--rank", 3).stdout)
         self.assertEqual(as_json("explain", a)["devices"], 4)
-        self.refused("explain", a, "--program", "--rank", 9, says=["9"])
+        self.expect_error("explain", a, "--program", "--rank", 9, contains=["9"])
         plan["schedule"] = "gpipe"
         b = self.write("b.json", json.dumps(plan))
         self.assertEqual(as_json("plan", "--diff", a, b)["changes"], ["layout: pp2 tp1..2 dp1..2 zero0..1 1f1b → pp2 tp1..2 dp1..2 zero0..1 gpipe", "schedule: 1f1b → gpipe"])
         self.assertIn("equal", run("plan", "--diff", a, a).stdout)
         plan["pipelines"][0]["stages"][0]["devices"] = "1..2"
-        self.refused("explain", self.write("c.json", json.dumps(plan)), says=["c.json", "device 2"])
-        self.refused("explain", self.folder / "none.json", says=["none.json"])
-        self.refused("plan", "--diff", a, code=2)
+        self.expect_error("explain", self.write("c.json", json.dumps(plan)), contains=["c.json", "device 2"])
+        self.expect_error("explain", self.folder / "none.json", contains=["none.json"])
+        self.expect_error("plan", "--diff", a, code=2)
 
-    def test_simulate(self):
+    def test_simulates_steps_failures_and_published_runs(self):
         stage = lambda devices, blocks, **more: {"devices": devices, "layers": [{"blocks": blocks, **more}]}
         plan = {"format": "optimus-plan", "version": 1, "model": "gpt2", "blocks": 14, "batch": 8, "sequence_length": 1024, "schedule": "1f1b", "precision": "bf16",
                 "pipelines": [{"microbatches": [{"count": 4, "sequences": 2}], "stages": [stage("0..1", "0..6", tp=2), stage("2..3", "7..13", zero=1)]}]}
@@ -214,96 +214,96 @@ class CommandLine(CommandLineTest):
         slots = [e for e in json.loads((self.folder / "t.json").read_text())["traceEvents"] if e["ph"] == "X" and e["tid"] % 10 == 0]
         self.assertEqual(len(slots), 2 * 8 + 2)
         self.assertIn("a step takes", run("simulate", "--plan", path, "--cluster", "h100x8", "--timeline").stdout)
-        self.refused("simulate", "--plan", path, "--cluster", "a100x2", says=["device 3", "2 devices"])
-        self.refused("simulate", "--plan", path, "--cluster", "a100x4", "--software", "megatron", says=["megatron"])
-        self.refused("simulate", "--plan", path, says=["--cluster"], code=2)
+        self.expect_error("simulate", "--plan", path, "--cluster", "a100x2", contains=["device 3", "2 devices"])
+        self.expect_error("simulate", "--plan", path, "--cluster", "a100x4", "--software", "megatron", contains=["megatron"])
+        self.expect_error("simulate", "--plan", path, contains=["--cluster"], code=2)
         trace = self.write("t.csv", "0,add,a\n0,add,b\n0,add,c\n0,add,d\n60000,remove,a\n90000,add,a\n900000,add,e\n")
-        lost = as_json("simulate", "--plan", path, "--cluster", "a100x4", "--failures", trace)
-        self.assertEqual([r["policy"] for r in lost], ["never"])
-        self.assertTrue(0 < lost[0]["fraction_of_oracle"] < 1)
-        self.refused("simulate", "--plan", path, "--cluster", "a100x4", "--failures", self.write("x.csv", "0,add,a\nx\n"), says=["x.csv:2"])
+        results = as_json("simulate", "--plan", path, "--cluster", "a100x4", "--failures", trace)
+        self.assertEqual([r["policy"] for r in results], ["never"])
+        self.assertTrue(0 < results[0]["fraction_of_oracle"] < 1)
+        self.expect_error("simulate", "--plan", path, "--cluster", "a100x4", "--failures", self.write("x.csv", "0,add,a\nx\n"), contains=["x.csv:2"])
         runs = pathlib.Path(__file__).resolve().parents[2] / "bench" / "data" / "published_runs.csv"
         report = as_json("simulate", "--runs", runs)
         self.assertLess(report["summary"]["step_time"]["mape"], 0.08)
         self.assertLess(report["summary"]["left_out_source"]["mape"], 0.15)
         self.assertEqual(len(report["rows"]), 627)
         self.assertEqual(report["summary"]["skipped"], sum(r["skipped"] is not None for r in report["rows"]))
-        self.refused("simulate", "--runs", self.write("broken.csv", 'id,gpu\n"a,b\n'), says=["broken.csv:2"])
+        self.expect_error("simulate", "--runs", self.write("broken.csv", 'id,gpu\n"a,b\n'), contains=["broken.csv:2"])
 
-    def test_failures(self):
+    def test_simulates_failure_policies(self):
         data = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data" / "oobleck"
         table = ["--throughput", data / "throughput.csv", "--halts", data / "costs.csv", "--model", "GPT-3 2.7B"]
         rows = as_json("simulate", "--failures", data / "10m.csv", "--policy", "bamboo,varuna,oobleck,ours,oracle", *table)
         self.assertEqual([r["policy"] for r in rows], ["bamboo", "varuna", "oobleck", "ours", "oracle"])
-        by = {r["policy"]: r for r in rows}
-        self.assertGreater(by["ours"]["useful_samples_per_second"], max(by[p]["useful_samples_per_second"] for p in ("bamboo", "varuna", "oobleck")))
+        by_policy = {r["policy"]: r for r in rows}
+        self.assertGreater(by_policy["ours"]["useful_samples_per_second"], max(by_policy[p]["useful_samples_per_second"] for p in ("bamboo", "varuna", "oobleck")))
         self.assertTrue(all(0 <= r["fraction_of_oracle"] <= 1 for r in rows))
-        self.assertEqual(by["ours"]["switches"], 14)
-        # Speeds of our own templates; a trace that is made up.
-        asked = ["--model", "gpt2", "--cluster", "cpux8", "--batch", "32", "--seq", "64", "--precision", "fp32"]
-        small = ["--layers", "4", "--hidden", "64", "--heads", "4", "--vocab", "257"]
-        rows = as_json("simulate", "--failures", "periodic:8,15s,5s,10m", "--policy", "ours,never", "--repeats", "1", *asked, *small)
+        self.assertEqual(by_policy["ours"]["switches"], 14)
+        # Throughputs of our own templates, with a synthetic trace.
+        model_args = ["--model", "gpt2", "--cluster", "cpux8", "--batch", "32", "--seq", "64", "--precision", "fp32"]
+        shape_args = ["--layers", "4", "--hidden", "64", "--heads", "4", "--vocab", "257"]
+        rows = as_json("simulate", "--failures", "periodic:8,15s,5s,10m", "--policy", "ours,never", "--repeats", "1", *model_args, *shape_args)
         self.assertGreater(rows[0]["fraction_of_oracle"], 0.8)
         self.assertGreater(rows[0]["useful_tokens_per_second"], rows[1]["useful_tokens_per_second"])
         self.assertIn("of oracle", run("simulate", "--failures", data / "5m.csv", "--policy", "ours", *table).stdout)
-        # State moves as quickly as the cluster's links are; a file of costs has its own.
+        # State moves at the speed of the cluster's links; a file of recovery costs has its own link speed.
         large = ["--failures", "periodic:4,10m,2m,3h", "--policy", "always-best", "--model", "gpt3-1.3b", "--cluster", "h100x32", "--batch", "32", "--devices-per-node", "8"]
         slow = self.write("slow.json", '{"format": "optimus-recovery-costs", "version": 1, "link_bytes_per_second": 875000000}')
-        lost = [as_json("simulate", *large, *words)[0]["seconds_lost"] for words in ([], ["--recovery-costs", slow])]
-        self.assertLess(5 * lost[0], lost[1])
+        results = [as_json("simulate", *large, *args)[0]["seconds_lost"] for args in ([], ["--recovery-costs", slow])]
+        self.assertLess(5 * results[0], results[1])
         costs = self.write("costs.json", '{"format": "optimus-recovery-costs", "version": 1, "detection": 1}')
-        self.refused("simulate", "--failures", data / "5m.csv", *table, "--policy", "ours", "--recovery-costs", costs, says=["costs.json", "detection"])
-        self.refused("simulate", "--failures", data / "5m.csv", *table, "--policy", "theirs", code=2, says=["theirs", "oobleck"])
-        self.refused("simulate", "--failures", data / "5m.csv", *table[:4], "--model", "gpt9", "--policy", "ours", says=["gpt9", "GPT-2"])
-        self.refused("simulate", "--failures", data / "5m.csv", "--policy", "ours", says=["--model"], code=2)
-        self.refused("simulate", "--failures", "periodic:8,15s", *asked, says=["NODES,EVERY,AWAY,LENGTH"], code=2)
+        self.expect_error("simulate", "--failures", data / "5m.csv", *table, "--policy", "ours", "--recovery-costs", costs, contains=["costs.json", "detection"])
+        self.expect_error("simulate", "--failures", data / "5m.csv", *table, "--policy", "theirs", code=2, contains=["theirs", "oobleck"])
+        self.expect_error("simulate", "--failures", data / "5m.csv", *table[:4], "--model", "gpt9", "--policy", "ours", contains=["gpt9", "GPT-2"])
+        self.expect_error("simulate", "--failures", data / "5m.csv", "--policy", "ours", contains=["--model"], code=2)
+        self.expect_error("simulate", "--failures", "periodic:8,15s", *model_args, contains=["NODES,EVERY,AWAY,LENGTH"], code=2)
 
-    def test_words_in_any_order(self):
+    def test_arguments_in_any_order(self):
         source = self.write("in.txt", "hello")
         run("data", "prepare", "--tokenizer", "bytes", source, "--out", self.folder / "a")
         run("data", "prepare", f"--out={self.folder / 'b'}", "--exclude", self.write("x.txt", "other"), source)
         run("data", "prepare", "--out", self.folder / "[c,d]", source)
         self.assertEqual(sorted(p.name for p in self.folder.glob("*.idx")), ["[c,d].idx", "a.idx", "b.idx"])
         twice = self.write("twice.jsonl", '{"text": "x"}\n' * 2)
-        for words, documents in (["--dedup"], 1), (["--dedup=false"], 2), (["--dedup=true"], 1), ([], 2):
-            self.assertEqual(as_json("data", "prepare", twice, "--out", self.folder / "t", *words)["documents"], documents)
-        self.refused("data", "prepare", twice, "--out", self.folder / "t", "--dedup=maybe", says=["--dedup", "maybe"], code=2)
+        for args, documents in (["--dedup"], 1), (["--dedup=false"], 2), (["--dedup=true"], 1), ([], 2):
+            self.assertEqual(as_json("data", "prepare", twice, "--out", self.folder / "t", *args)["documents"], documents)
+        self.expect_error("data", "prepare", twice, "--out", self.folder / "t", "--dedup=maybe", contains=["--dedup", "maybe"], code=2)
 
-    def test_output_inside_the_input_is_not_read(self):
+    def test_prepare_does_not_read_its_own_output(self):
         for i in range(8):
             self.write(f"in/{i}.txt", "x" * 400_000)
-        for _ in range(2):  # the second time the output of the first is there
+        for _ in range(2):  # the second time, the output of the first exists
             self.assertEqual(as_json("data", "prepare", self.folder / "in", "--out", self.folder / "in" / "tok")["documents"], 8)
 
-    def test_odd_names_and_links(self):
+    def test_unusual_names_and_symlink_loops(self):
         (self.folder / "loop").mkdir()
         (self.folder / "loop" / "self").symlink_to("self")
         (self.folder / "loop" / ".self").symlink_to(".self")
         (self.folder / "loop" / "up").symlink_to("..")
-        self.refused("data", "prepare", self.folder / "loop", "--out", self.folder / "t", says=["no text file"])
-        self.refused("explain", "no\nsuch", says=["no\\x0asuch"])
-        self.refused("profile", "--config", self.write("deep.toml", ".".join(["a"] * 200_000) + "=1"), says=["deep.toml:1"])
-        self.refused("profile", "--config", self.write("lists.toml", "a = " + "[" * 200_000), says=["lists.toml:1"])
+        self.expect_error("data", "prepare", self.folder / "loop", "--out", self.folder / "t", contains=["no text file"])
+        self.expect_error("explain", "no\nsuch", contains=["no\\x0asuch"])
+        self.expect_error("profile", "--config", self.write("deep.toml", ".".join(["a"] * 200_000) + "=1"), contains=["deep.toml:1"])
+        self.expect_error("profile", "--config", self.write("lists.toml", "a = " + "[" * 200_000), contains=["lists.toml:1"])
 
-    def test_interrupted_work_leaves_nothing(self):
+    def test_interrupted_prepare_leaves_no_files(self):
         self.write("in.jsonl", '{"text": "' + "some words " * 50 + '"}\n' * 1)
         with open(self.folder / "in.jsonl", "a") as f:
             f.write(('{"text": "' + "some words " * 50 + '"}\n') * 400_000)
         (self.folder / "out").mkdir()
-        work = subprocess.Popen([OPTIMUS, "data", "prepare", self.folder / "in.jsonl", "--out", self.folder / "out" / "t"], stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([OPTIMUS, "data", "prepare", self.folder / "in.jsonl", "--out", self.folder / "out" / "t"], stderr=subprocess.DEVNULL)
         deadline = time.time() + 30
-        while not list((self.folder / "out").iterdir()) and work.poll() is None and time.time() < deadline:
+        while not list((self.folder / "out").iterdir()) and process.poll() is None and time.time() < deadline:
             time.sleep(0.01)
-        work.send_signal(signal.SIGINT)
-        self.assertEqual(work.wait(30), 130)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(30), 130)
         self.assertEqual(list((self.folder / "out").iterdir()), [])
 
-    def test_results_that_cannot_be_written(self):
+    def test_reports_write_errors_of_standard_output(self):
         with open("/dev/full", "w") as full:
-            done = subprocess.run([OPTIMUS, "profile", "--model", "gpt2"], stdout=full, stderr=subprocess.PIPE, text=True)
-        self.assertEqual((done.returncode, done.stderr), (1, "optimus: cannot write to standard output: No space left on device\n"))
+            result = subprocess.run([OPTIMUS, "profile", "--model", "gpt2"], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual((result.returncode, result.stderr), (1, "optimus: cannot write to standard output: No space left on device\n"))
 
-    def test_the_schema_says_what_the_program_reads(self):
+    def test_schema_accepts_exactly_what_the_program_reads(self):
         root = pathlib.Path(__file__).resolve().parents[2]
         schema = json.loads((root / "docs" / "use" / "plan.schema.json").read_text())
         for path in (root / "examples" / "plans").iterdir():
@@ -313,10 +313,10 @@ class CommandLine(CommandLineTest):
             self.assertEqual(list(schema_problems(schema, shown, schema)), [])
             for broken in ({**plan, "extra": 1}, {**plan, "batch": 0}, {**plan, "schedule": "x"}, {k: v for k, v in plan.items() if k != "blocks"}):
                 self.assertNotEqual(list(schema_problems(schema, broken, schema)), [])
-                self.refused("explain", self.write("broken.json", json.dumps(broken)))
+                self.expect_error("explain", self.write("broken.json", json.dumps(broken)))
 
     def checkpoint(self, step=3, version=1):
-        """A checkpoint as docs/use/checkpoints.md describes it, from an independent writer. The sums are of XXH3's own library."""
+        """Writes a checkpoint as docs/use/checkpoints.md specifies, independently of the program. The checksums are from the XXH3 library."""
         header = json.dumps({"master/w[0:2, 0:2]": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
         header += b" " * (-len(header) % 8)
         state = {"format": "optimus-training-state", "version": 1, "step": 3, "updates": 3, "samples": 24, "seed": 1, "plan_epoch": 0}
@@ -330,7 +330,7 @@ class CommandLine(CommandLineTest):
         self.write(folder + "manifest.json", json.dumps(manifest))
         return self.folder / folder
 
-    def test_checkpoints(self):
+    def test_lists_verifies_and_shows_checkpoints(self):
         first, second = self.checkpoint(3), self.checkpoint(12)
         self.write("run/checkpoints/step-20.tmp-1/rank-00000.safetensors", "half")
         run_folder = self.folder / "run"
@@ -347,23 +347,23 @@ class CommandLine(CommandLineTest):
         shard = second / "rank-00000.safetensors"
         whole = shard.read_bytes()
         shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        done = run("checkpoint", "verify", run_folder, "--json", code=1)
-        self.assertEqual([c["whole"] for c in json.loads(done.stdout)["checkpoints"]], [True, False, False])
-        self.assertIn(f"{shard} is damaged", done.stderr)
+        result = run("checkpoint", "verify", run_folder, "--json", code=1)
+        self.assertEqual([c["whole"] for c in json.loads(result.stdout)["checkpoints"]], [True, False, False])
+        self.assertIn(f"{shard} is damaged", result.stderr)
         self.assertEqual(run("checkpoint", "verify", first).returncode, 0)
         shard.unlink()
         self.assertEqual([c["whole"] for c in as_json("checkpoint", "list", run_folder)["checkpoints"]], [True, False, False])
         self.assertIn("is missing", run("checkpoint", "verify", run_folder, code=1).stderr)
         self.assertEqual(as_json("checkpoint", "show", run_folder)["checkpoints"][0]["step"], 3)
 
-    def test_what_is_no_checkpoint(self):
-        self.refused("checkpoint", "list", self.folder, says=["neither a run", str(self.folder)])
-        self.refused("checkpoint", "show", self.folder / "absent", says=["absent"])
-        self.refused("checkpoint", "list", code=2)
+    def test_rejects_folders_without_checkpoints(self):
+        self.expect_error("checkpoint", "list", self.folder, contains=["neither a run", str(self.folder)])
+        self.expect_error("checkpoint", "show", self.folder / "absent", contains=["absent"])
+        self.expect_error("checkpoint", "list", code=2)
         self.write("empty/settings.toml", "")
         self.assertEqual(as_json("checkpoint", "list", self.folder / "empty"), {"checkpoints": []})
-        self.refused("checkpoint", "show", self.folder / "empty", says=["no complete checkpoint"])
-        self.refused("checkpoint", "show", self.checkpoint(3, version=2), says=["manifest.json", "version 2", "version 1"])
+        self.expect_error("checkpoint", "show", self.folder / "empty", contains=["no complete checkpoint"])
+        self.expect_error("checkpoint", "show", self.checkpoint(3, version=2), contains=["manifest.json", "version 2", "version 1"])
 
     def simple_plan(self, **strategy):
         layers = [{"blocks": "0..13", **strategy}]
@@ -372,7 +372,7 @@ class CommandLine(CommandLineTest):
                 "precision": "bf16", "pipelines": [{"microbatches": [{"count": 2, "sequences": 4}], "stages": stages}]}
         return self.write("run/plan.json", json.dumps(plan))
 
-    def test_refit_from_a_run(self):
+    def test_refits_constants_from_a_run(self):
         self.simple_plan()
         plan, out = self.folder / "run/plan.json", self.folder / "run/constants.json"
         before = as_json("simulate", "--plan", plan, "--cluster", "h200x1")
@@ -386,30 +386,30 @@ class CommandLine(CommandLineTest):
         after = as_json("simulate", "--plan", plan, "--cluster", "h200x1", "--constants", out)
         self.assertAlmostEqual(after["step_seconds"] / measured, 1, delta=0.01)
         self.assertIn("11 steps of", after["constants"])
-        self.refused("simulate", "--refit", self.folder / "run", code=2, says=["--cluster"])
+        self.expect_error("simulate", "--refit", self.folder / "run", code=2, contains=["--cluster"])
         self.write("bad.json", '{"format": "optimus-constants", "version": 1, "constants": {"residual.computer": 1}}')
-        self.refused("simulate", "--plan", plan, "--cluster", "h200x1", "--constants", self.folder / "bad.json", says=["residual.compute"])
+        self.expect_error("simulate", "--plan", plan, "--cluster", "h200x1", "--constants", self.folder / "bad.json", contains=["residual.compute"])
 
-    def test_predictions_are_corrected_by_past_runs(self):
+    def test_past_runs_correct_predictions(self):
         strategy = {"pp": 1, "tp": 1, "cp": 1, "dp": 8, "chunks": 1, "microbatch": 1, "zero": 1, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"}
         runs = [{"when": 1000 + i, "device": "h100", "devices": 8, "parameters": 10**9, "layers": 24, "batch": 64, "sequence": 1024, "step_seconds": 1.5, "strategy": strategy,
                  "evidence": [{"kind": "layers", "where": "h100", "log_factor": math.log(1.5), "doubt": 0, "steps": 50}]} for i in range(10)]
         past = self.write("history.json", json.dumps({"format": "optimus-history", "version": 1, "runs": runs}))
-        words = ["plan", "--model", "llama3-8b", "--batch", 64, "--seq", 4096]
-        before, after = as_json(*words, "--cluster", "h100x8"), as_json(*words, "--cluster", "h100x8", "--history", past)
+        args = ["plan", "--model", "llama3-8b", "--batch", 64, "--seq", 4096]
+        before, after = as_json(*args, "--cluster", "h100x8"), as_json(*args, "--cluster", "h100x8", "--history", past)
         (found,) = after["history"]
         self.assertEqual((found["kind"], found["where"], found["runs"]), ("layers", "h100", 10))
         self.assertLess(found["low"], 1.5)
         self.assertGreater(found["high"], 1.5)
-        # Some 2 % of such a step is something else, which is not corrected: that moves the ratio by 0.01.
+        # About 2 % of such a step is time that is not corrected, which moves the ratio by 0.01.
         self.assertAlmostEqual(after["predicted"]["step_seconds"] / before["predicted"]["step_seconds"], found["factor"], delta=0.03)
-        self.assertIn("history: seconds of layers on h100 x 1.49", run(*words, "--cluster", "h100x8", "--history", past).stdout)
-        self.assertIn("says nothing", run(*words, "--cluster", "a100x8", "--history", past).stdout)
+        self.assertIn("history: seconds of layers on h100 x 1.49", run(*args, "--cluster", "h100x8", "--history", past).stdout)
+        self.assertIn("no runs of these devices and links", run(*args, "--cluster", "a100x8", "--history", past).stdout)
         broken = self.write("broken.json", json.dumps({"format": "optimus-history", "version": 1, "runs": [{"when": -3}]}))
-        self.refused(*words, "--cluster", "h100x8", "--history", broken, says=["broken.json", "when"])
-        self.refused(*words, "--cluster", "h100x8", "--history", self.folder / "none.json", says=["none.json"])
+        self.expect_error(*args, "--cluster", "h100x8", "--history", broken, contains=["broken.json", "when"])
+        self.expect_error(*args, "--cluster", "h100x8", "--history", self.folder / "none.json", contains=["none.json"])
 
-    def test_trace_of_single_instructions(self):
+    def test_trace_lists_single_instructions(self):
         self.simple_plan()
         trace = self.folder / "trace.json"
         run("simulate", "--plan", self.folder / "run/plan.json", "--cluster", "h200x1", "--trace", trace)
@@ -418,12 +418,12 @@ class CommandLine(CommandLineTest):
         self.assertEqual(names.count("forward layer 11 mlp, micro-batch 1"), 1)
         self.assertEqual(sum(name.startswith("optimizer") for name in names), 14)
 
-    def test_mixtures_are_planned_not_trained(self):
+    def test_simulate_rejects_expert_parallelism_beyond_the_cluster(self):
         self.assertEqual(as_json("profile", "--model", "mixtral-8x7b")["model"]["active_parameters"], 12879925248)
         self.simple_plan(ep=2)
-        self.refused("simulate", "--plan", self.folder / "run/plan.json", "--cluster", "h200x1", says=["ep 2", "1 devices"])
+        self.expect_error("simulate", "--plan", self.folder / "run/plan.json", "--cluster", "h200x1", contains=["ep 2", "1 devices"])
 
-    def test_doctor(self):
+    def test_doctor_checks_the_machine(self):
         checks = {c["name"]: c for c in as_json("doctor", code=None)["checks"]}
         self.assertTrue(checks["optimus"]["ok"])
         for check in checks.values():
@@ -432,30 +432,30 @@ class CommandLine(CommandLineTest):
         launcher = as_json("doctor", code=None, env={**os.environ, "RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "7"})
         self.assertIn("torchrun, rank 1 of 4, rendezvous at a:7", [c["found"] for c in launcher["checks"]])
 
-    def test_doctor_of_a_machine_with_a_card(self):
+    def test_doctor_checks_a_machine_with_a_gpu(self):
         tools = self.folder / "tools"
         tools.mkdir()
-        for capability, says in (("9.0", "machine code"), ("8.6", "by its driver"), ("7.0", "older than Ampere")):
+        for capability, contains in (("9.0", "machine code"), ("8.6", "by its driver"), ("7.0", "older than Ampere")):
             script = f'#!/bin/sh\ncase "$*" in *compute_cap*) echo {capability} ;; *) echo "Some GPU, 80 GiB, 580" ;; esac\n'
             (tools / "nvidia-smi").write_text(script)
             (tools / "nvidia-smi").chmod(0o755)
             found = as_json("doctor", code=None, env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"})["checks"]
             checks = {c["name"]: c for c in found}
             self.assertEqual(checks["gpu"]["found"], "Some GPU, 80 GiB, 580")
-            self.assertIn(says, checks["gpu kernels"]["found"])
+            self.assertIn(contains, checks["gpu kernels"]["found"])
             for name in ("cuda pytorch", "cuda compiler"):
                 self.assertTrue(checks[name]["ok"] or checks[name]["fix"], checks[name])
             self.assertTrue(checks["nccl"]["ok"] and checks["cudnn frontend"]["ok"])
 
-    def test_starts_quickly(self):
-        # Not a speed test: a start that takes seconds means that something is built or searched each time.
+    def test_start_up_is_fast(self):
+        # Not a benchmark: a start that takes seconds means that something is built or searched at every start.
         best = min(self.time_of("profile", "--model", "gpt2", "--json") for _ in range(5))
         self.assertLess(best, 2)
 
-    def time_of(self, *words):
-        began = time.perf_counter()
-        run(*words)
-        return time.perf_counter() - began
+    def time_of(self, *args):
+        start_time = time.perf_counter()
+        run(*args)
+        return time.perf_counter() - start_time
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What tests of the command line share: calling the binary that $OPTIMUS names, and a folder of one's own. Nothing but Python's standard library."""
+"""Shared by the tests of the command line: runs the binary that $OPTIMUS names, and provides a temporary folder per test. Needs only
+Python's standard library."""
 import json
 import os
 import pathlib
@@ -9,15 +10,15 @@ import unittest
 OPTIMUS = os.environ["OPTIMUS"]
 
 
-def run(*words, code=0, cwd=None, env=None, **how):
-    done = subprocess.run([OPTIMUS, *map(str, words)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, cwd=cwd, env=env, **how)
-    if code is not None and done.returncode != code:
-        raise AssertionError(f"optimus {words} gave {done.returncode}, not {code}: {done.stderr or done.stdout}")
-    return done
+def run(*args, code=0, cwd=None, env=None, **options):
+    result = subprocess.run([OPTIMUS, *map(str, args)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, cwd=cwd, env=env, **options)
+    if code is not None and result.returncode != code:
+        raise AssertionError(f"optimus {args} exited with {result.returncode}, expected {code}: {result.stderr or result.stdout}")
+    return result
 
 
-def as_json(*words, **how):
-    return json.loads(run(*words, "--json", **how).stdout)
+def as_json(*args, **options):
+    return json.loads(run(*args, "--json", **options).stdout)
 
 
 class CommandLineTest(unittest.TestCase):
@@ -32,10 +33,10 @@ class CommandLineTest(unittest.TestCase):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return path
 
-    def refused(self, *words, says=(), code=1, **how):
-        done = run(*words, code=code, **how)
-        self.assertEqual(done.stdout, "")
-        self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
-        for word in says:
-            self.assertIn(word, done.stderr)
-        return done.stderr
+    def expect_error(self, *args, contains=(), code=1, **options):
+        result = run(*args, code=code, **options)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+        for text in contains:
+            self.assertIn(text, result.stderr)
+        return result.stderr

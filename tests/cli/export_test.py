@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Plans for other trainers and back, from outside. Needs $OPTIMUS (the binary) and nothing but Python's standard library."""
+"""Tests the export of plans to other trainers and their import, from the outside. Needs $OPTIMUS (the binary) and only Python's
+standard library."""
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ class Export(CommandLineTest):
     def plan(self, **changes):
         return self.write("plan.json", json.dumps({**PLAN, **changes}))
 
-    def test_each_trainer_gets_files(self):
+    def test_exports_files_for_each_trainer(self):
         plan = self.plan()
         files = {"megatron": {"launch.sh"}, "deepspeed": {"ds_config.json", "config.json", "launch.sh"},
                  "torchtitan": {"torchtitan.toml", "optimus_torchtitan.py", "launch.sh"}, "optimus": set()}
@@ -32,29 +33,29 @@ class Export(CommandLineTest):
                 subprocess.run(["bash", "-n", self.folder / trainer / "launch.sh"], check=True)
         self.assertIn("note: ", run("explain", plan, "--export", "torchtitan", "--out", self.folder / "torchtitan").stdout)
 
-    def test_names_with_odd_characters_stay_words(self):
+    def test_special_characters_are_quoted(self):
         out = self.folder / "out"
         run("explain", self.plan(), "--export", "megatron", "--out", out, "--data", "a'b $HOME `id` }c", "--tokenizer", '"x\\')
         fake = self.write("bin/torchrun", '#!/bin/sh\nfor word in "$@"; do printf "%s\\n" "$word"; done\n')
         fake.chmod(0o755)
-        words = subprocess.run([out / "launch.sh", "--more"], capture_output=True, text=True, check=True,
+        args = subprocess.run([out / "launch.sh", "--more"], capture_output=True, text=True, check=True,
                                env={**os.environ, "PATH": f"{fake.parent}:{os.environ['PATH']}"}).stdout.split("\n")
-        at = words.index("--data-path")
-        self.assertEqual(" ".join(words[at + 1:at + 5]), "a'b $HOME `id` }c")  # a blend is several words
-        self.assertEqual(words[words.index("--tokenizer-model") + 1], '"x\\')
-        self.assertIn("--more", words)
+        at = args.index("--data-path")
+        self.assertEqual(" ".join(args[at + 1:at + 5]), "a'b $HOME `id` }c")  # a blend consists of several arguments
+        self.assertEqual(args[args.index("--tokenizer-model") + 1], '"x\\')
+        self.assertIn("--more", args)
 
-    def test_what_is_refused(self):
+    def test_rejects_plans_that_cannot_be_exported(self):
         plan = self.plan()
-        self.refused("explain", plan, "--export", "megatrn", "--out", self.folder / "o", says=["megatrn", "did you mean"])
-        self.refused("explain", plan, "--export", "megatron", says=["--out"], code=2)
+        self.expect_error("explain", plan, "--export", "megatrn", "--out", self.folder / "o", contains=["megatrn", "did you mean"])
+        self.expect_error("explain", plan, "--export", "megatron", contains=["--out"], code=2)
         self.write("full/mine.txt", "x")
-        self.refused("explain", plan, "--export", "megatron", "--out", self.folder / "full", says=["mine.txt"])
-        self.refused("explain", self.plan(precision="fp64", accumulators="fp64"), "--export", "megatron", "--out", self.folder / "o", says=["fp64"])
-        self.refused("explain", plan, "--export", "torchtitan", "--vocab", 257, "--out", self.folder / "o", says=["llama3 8B"])
+        self.expect_error("explain", plan, "--export", "megatron", "--out", self.folder / "full", contains=["mine.txt"])
+        self.expect_error("explain", self.plan(precision="fp64", accumulators="fp64"), "--export", "megatron", "--out", self.folder / "o", contains=["fp64"])
+        self.expect_error("explain", plan, "--export", "torchtitan", "--vocab", 257, "--out", self.folder / "o", contains=["llama3 8B"])
         self.assertFalse((self.folder / "o").exists())
 
-    def test_there_and_back(self):
+    def test_export_and_import_round_trip(self):
         plan = self.plan()
         run("explain", plan, "--export", "megatron", "--out", self.folder / "m")
         back = as_json("plan", "--import", self.folder / "m/launch.sh")
@@ -66,16 +67,16 @@ class Export(CommandLineTest):
         back = as_json("plan", "--import", self.folder / "d/ds_config.json", "--model", "llama3-8b", "--devices", 32)
         self.assertEqual((back["plan"]["batch"], back["import"]["devices"]), (64, 32))
 
-    def test_import_refuses_in_one_line(self):
-        self.refused("plan", "--import", self.folder / "none.sh", says=["none.sh"])
-        self.refused("plan", "--import", self.write("a.sh", "echo hello"), says=["a.sh", "launch script"])
-        self.refused("plan", "--import", self.write("b.json", '{"train_batch_size": 8}'), says=["--model"])
-        self.refused("plan", "--import", self.write("c.json", '{"train_batch_size": 8'), "--model", "gpt2", "--devices", 1, says=["c.json"])
-        self.refused("plan", "--import", self.write("d.sh", os.urandom(5000)), says=["d.sh"])
-        self.refused("plan", "--import", self.write("e.sh", "--num-layers 2"), "--model", "gpt2", "--devices", 0, says=["--devices"])
-        self.refused("plan", "--import", self.folder / "e.sh", "--model", "gpt2", "--devices", 1, "--batch", -5, says=["--batch"])
+    def test_import_errors_are_one_line(self):
+        self.expect_error("plan", "--import", self.folder / "none.sh", contains=["none.sh"])
+        self.expect_error("plan", "--import", self.write("a.sh", "echo hello"), contains=["a.sh", "launch script"])
+        self.expect_error("plan", "--import", self.write("b.json", '{"train_batch_size": 8}'), contains=["--model"])
+        self.expect_error("plan", "--import", self.write("c.json", '{"train_batch_size": 8'), "--model", "gpt2", "--devices", 1, contains=["c.json"])
+        self.expect_error("plan", "--import", self.write("d.sh", os.urandom(5000)), contains=["d.sh"])
+        self.expect_error("plan", "--import", self.write("e.sh", "--num-layers 2"), "--model", "gpt2", "--devices", 0, contains=["--devices"])
+        self.expect_error("plan", "--import", self.folder / "e.sh", "--model", "gpt2", "--devices", 1, "--batch", -5, contains=["--batch"])
 
-    def test_unknown_bytes_print_as_json(self):
+    def test_invalid_utf8_is_printed_as_valid_json(self):
         script = self.write("a.sh", b"python pretrain_gpt.py --num-layers 2 --strange '\xff\x01'")
         result = as_json("plan", "--import", script, "--model", "gpt2", "--devices", 1)
         self.assertEqual(result["import"]["unknown"], ["--strange ??"])

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Phases of a training: batches and sequences that grow. What is learned must be one device's whatever the plan, also when a run stops and goes on, or a worker is lost."""
+"""Tests the phases of a training run, in which batches and sequences grow. Every plan must learn what one device learns, also when the run
+is stopped and resumed, or a worker is lost."""
 import json
 import os
 import signal
@@ -14,24 +15,25 @@ SMALL = ("--model", "gpt2", "--layers", "2", "--hidden", "16", "--heads", "2", "
          "--save-every", "0", "--validation", "0")
 RAMP = ("--batch", "16", "--batch-ramp", "4:16", "--seq", "16", "--seq-ramp", "8:12", "--steps", "24")
 NOISE = ("--batch", "64", "--batch-ramp", "2:noise", "--seq", "16", "--steps", "80")
-# fp64, sums in another order, with tests/engine/parallel_test.cpp's rate: its bound after 20 steps. Of 120 steps of such a ramp on three devices 4.4e-16 was seen.
+# fp64, another summation order, and the learning rate of tests/engine/parallel_test.cpp: its bound after 20 steps. The largest difference
+# observed in 120 steps of such a ramp on three devices is 4.4e-16.
 CLOSE = 1e-9
 
 
 class PhaseTest(CommandLineTest):
     def setUp(self):
         super().setUp()
-        random = Random(1)  # text with nothing to learn but words: its gradients are soon mostly noise
-        words = ["".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=random.randint(1, 9))) for _ in range(400)]
-        self.text = self.write("text.txt", "".join(" ".join(random.choices(words, k=9)) + "\n" for _ in range(900)))
+        random = Random(1)  # text with nothing to learn but words, so that its gradients are soon mostly noise
+        vocabulary = ["".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=random.randint(1, 9))) for _ in range(400)]
+        self.text = self.write("text.txt", "".join(" ".join(random.choices(vocabulary, k=9)) + "\n" for _ in range(900)))
 
-    def train(self, name, *words, **how):
+    def train(self, name, *args, **options):
         folder = self.folder / name
-        done = run("train", *SMALL, "--data", self.text, "--run", folder, *words, **how)
-        return folder, done.stderr
+        result = run("train", *SMALL, "--data", self.text, "--run", folder, *args, **options)
+        return folder, result.stderr
 
-    def exported(self, name, *words):
-        run("plan", "--model", "gpt2", "--layers", "2", "--hidden", "16", "--heads", "2", "--vocab", "257", "--seq", "16", "--precision", "fp64", "--cluster", "cpux2", *words, "--export", "optimus", "--out",
+    def exported(self, name, *args):
+        run("plan", "--model", "gpt2", "--layers", "2", "--hidden", "16", "--heads", "2", "--vocab", "257", "--seq", "16", "--precision", "fp64", "--cluster", "cpux2", *args, "--export", "optimus", "--out",
             self.folder / name)
         return json.loads((self.folder / name / "plan.json").read_text())
 
@@ -42,26 +44,26 @@ class PhaseTest(CommandLineTest):
         return [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
 
     def phases(self, folder):
-        """[(step, what changes)], however it came about."""
-        return [(one["step"], one["evidence"].split("phase: ")[1].split(", gradient")[0]) for one in self.decisions(folder) if "phase: " in one["evidence"]]
+        """Returns [(step, what changes)] of all phase changes, whatever caused them."""
+        return [(decision["step"], decision["evidence"].split("phase: ")[1].split(", gradient")[0]) for decision in self.decisions(folder) if "phase: " in decision["evidence"]]
 
     def state(self, folder):
         newest = max((folder / "checkpoints").glob("step-*"), key=lambda path: int(path.name.split("-")[1]))
         return json.loads((newest / "state.json").read_text())
 
-    def same(self, folder, other):
-        """Steps, tokens and losses, and as many samples consumed as steps have had: none is lost, none comes twice."""
+    def expect_same(self, folder, other):
+        """Compares steps, tokens, losses and the number of consumed samples: no sample is lost or used twice."""
         ours, theirs = self.rows(folder), self.rows(other)
         self.assertEqual([row["step"] for row in ours], list(range(1, len(theirs) + 1)))
         self.assertEqual([row["tokens"] for row in ours], [row["tokens"] for row in theirs])
         for key in ("loss", "grad_norm"):
-            for row, one in zip(ours, theirs):
-                self.assertAlmostEqual(row[key] / one[key], 1, delta=CLOSE, msg=f"{key} of step {row['step']}")
+            for row, reference in zip(ours, theirs):
+                self.assertAlmostEqual(row[key] / reference[key], 1, delta=CLOSE, msg=f"{key} of step {row['step']}")
         self.assertEqual(self.state(folder)["samples"], self.state(other)["samples"])
 
-    def test_plans_learn_what_one_device_learns(self):
-        alone, told = self.train("alone", *RAMP, "--devices", "1")
-        # Batches 4, 8, 16 behind steps 0, 8, 16; lengths 8, 16 behind steps 0, 12.
+    def test_all_plans_learn_what_one_device_learns(self):
+        alone, stderr = self.train("alone", *RAMP, "--devices", "1")
+        # Batches of 4, 8, 16 after steps 0, 8, 16; sequence lengths of 8, 16 after steps 0, 12.
         batches = [4] * 8 + [8] * 8 + [16] * 8
         lengths = [8] * 12 + [16] * 12
         self.assertEqual([row["tokens"] for row in self.rows(alone)], [b * s for b, s in zip(batches, lengths)])
@@ -69,42 +71,42 @@ class PhaseTest(CommandLineTest):
         changes = [(8, "batch 4 → 8"), (12, "sequences of 8 → 16 tokens"), (16, "batch 8 → 16")]
         self.assertEqual(self.phases(alone), changes)
         for step, what in changes:
-            self.assertIn(f"after step {step}: {what}", told, "before the run")
-            self.assertIn(f"step {step}: phase: {what}; plan", told, "when it comes")
-        # A plan that is given keeps its stages; its micro-batches become as many as are needed.
+            self.assertIn(f"after step {step}: {what}", stderr, "missing in the announcement before the run")
+            self.assertIn(f"step {step}: phase: {what}; plan", stderr, "missing when the phase begins")
+        # A given plan keeps its stages; the number of micro-batches follows the batch size.
         self.exported("pp", "--batch", "4", "--pp", "2", "--microbatch", "1")
-        given, told = self.train("given", *RAMP, "--plan", self.folder / "pp" / "plan.json")
-        self.same(given, alone)
+        given, stderr = self.train("given", *RAMP, "--plan", self.folder / "pp" / "plan.json")
+        self.expect_same(given, alone)
         self.assertEqual([json.loads((given / "plans" / f"{epoch}.json").read_text())["batch"] for epoch in range(4)], [4, 8, 8, 16])
         self.assertEqual(self.phases(given), changes)
         free, _ = self.train("free", *RAMP, "--devices", "3")
-        self.same(free, alone)
+        self.expect_same(free, alone)
         self.assertEqual(self.phases(free), changes)
 
-    def test_batches_grow_by_the_gradients_noise(self):
-        alone, told = self.train("alone", *NOISE, "--devices", "1")
-        self.assertIn("when the gradient noise scale is 4 samples: batch 2 → 4", told)
+    def test_batches_grow_with_the_gradient_noise(self):
+        alone, stderr = self.train("alone", *NOISE, "--devices", "1")
+        self.assertIn("when the gradient noise scale is 4 samples: batch 2 → 4", stderr)
         changes = self.phases(alone)
-        self.assertGreaterEqual(len(changes), 2, told)
+        self.assertGreaterEqual(len(changes), 2, stderr)
         self.assertIn("gradient noise scale", self.decisions(alone)[0]["evidence"])
-        self.assertIn("gradient noise scale", told.split("phase: batch 2 → 4")[1].splitlines()[0])
+        self.assertIn("gradient noise scale", stderr.split("phase: batch 2 → 4")[1].splitlines()[0])
         begins = self.state(alone)["ramp"]["begins"]
         self.assertEqual(begins, [step for step, _ in changes])
-        # Stopped between the decision for a phase and its begin, then on other devices.
+        # Stopped between the decision for a phase and its beginning, then resumed on other devices.
         stop = begins[1] - 2
         stopped, _ = self.train("stopped", *NOISE[:-1], stop, "--dp", "2", "--zero", "1")
         self.assertEqual(self.state(stopped)["ramp"]["begins"], begins[:2])
         run("train", "--resume", stopped, "--steps", "80", "--devices", "3")
-        self.same(stopped, alone)
+        self.expect_same(stopped, alone)
         self.assertEqual(self.phases(stopped), changes)
-        # What was decided can be said beforehand, and is then learned in the same way.
+        # The ramp that was decided can also be specified in advance, and gives the same losses.
         values = [2, 4, 8, 16, 32, 64]
-        whole = values[len(begins)]
-        said = ",".join(["2", *(f"{values[i + 1]}@{step}" for i, step in enumerate(begins))])
-        again, _ = self.train("again", "--seq", "16", "--steps", "80", "--batch", whole, "--batch-ramp", said, "--devices", "1")
+        final_batch = values[len(begins)]
+        ramp_text = ",".join(["2", *(f"{values[i + 1]}@{step}" for i, step in enumerate(begins))])
+        again, _ = self.train("again", "--seq", "16", "--steps", "80", "--batch", final_batch, "--batch-ramp", ramp_text, "--devices", "1")
         self.assertEqual([(row["loss"], row["tokens"]) for row in self.rows(again)], [(row["loss"], row["tokens"]) for row in self.rows(alone)])
 
-    def test_a_lost_worker_changes_nothing(self):
+    def test_lost_worker_does_not_change_the_losses(self):
         ramp = ("--batch", "48", "--batch-ramp", "3:noise", "--seq", "16", "--steps", "120")
         alone, _ = self.train("alone", *ramp, "--devices", "1")
         begins = self.state(alone)["ramp"]["begins"]
@@ -117,28 +119,28 @@ class PhaseTest(CommandLineTest):
                 time.sleep(0.005)
             self.assertIsNone(process.poll(), process.stderr)
             os.kill(json.loads((folder / "workers.json").read_text())["workers"][2]["pid"], signal.SIGKILL)
-            _, told = process.communicate(timeout=100)
+            _, stderr = process.communicate(timeout=100)
         finally:
             process.kill()
-        self.assertEqual(process.returncode, 0, told)
-        self.same(folder, alone)
+        self.assertEqual(process.returncode, 0, stderr)
+        self.expect_same(folder, alone)
         self.assertEqual(self.phases(folder), self.phases(alone))
-        lost = [one["step"] for one in self.decisions(folder) if one["kind"] == "recover"]
-        self.assertEqual(len(lost), 1, told)
+        lost = [decision["step"] for decision in self.decisions(folder) if decision["kind"] == "recover"]
+        self.assertEqual(len(lost), 1, stderr)
         self.assertLess(begins[0], lost[0])
-        self.assertLess(lost[0], begins[-1], "it was to be in the middle of the ramp")
+        self.assertLess(lost[0], begins[-1], "the worker is expected to be lost in the middle of the ramp")
 
-    def test_mistakes_are_told(self):
-        for words, says in ((("--batch-ramp", "4"), "4 is not of the form FROM:STEPS"), (("--batch-ramp", "16:9"), "must be less than the final value 16"), (("--seq-ramp", "64:9"), "must be less than the final value 16"),
+    def test_reports_usage_errors(self):
+        for args, contains in ((("--batch-ramp", "4"), "4 is not of the form FROM:STEPS"), (("--batch-ramp", "16:9"), "must be less than the final value 16"), (("--seq-ramp", "64:9"), "must be less than the final value 16"),
                             (("--batch-ramp", "1:3"), "grows 4 times, which is more than its 3 steps"), (("--batch-ramp", "4,8@9"), "ends with 8 instead of the 16"),
                             (("--batch-ramp", "4:noise"), "remove one of the two flags"), (("--batch-ramp", "4:noise", "--seq-ramp", "", "--switch-at", "9:x.json"), "remove one of them")):
-            self.refused("train", *SMALL, *RAMP, "--data", self.text, "--run", self.folder / "no", *words, says=(says,), code=2)
-        # Two pipelines have no share each of a batch of one.
-        one = self.exported("dp", "--batch", "4", "--dp", "2", "--pp", "1")
-        pipeline = one["pipelines"][0]
-        one["pipelines"] = [{**pipeline, "stages": [{**pipeline["stages"][0], "devices": str(device)}], "microbatches": [{**pipeline["microbatches"][0], "sequences": 2, "count": 1}]} for device in (0, 1)]
-        path = self.write("wide.json", json.dumps(one))
-        self.refused("train", *SMALL, "--data", self.text, "--run", self.folder / "no", "--seq", "16", "--steps", "20", "--plan", path, "--batch-ramp", "1:9", says=("wide.json for batch 1: ",), code=1)
+            self.expect_error("train", *SMALL, *RAMP, "--data", self.text, "--run", self.folder / "no", *args, contains=(contains,), code=2)
+        # A batch of one cannot be divided between two pipelines.
+        plan = self.exported("dp", "--batch", "4", "--dp", "2", "--pp", "1")
+        pipeline = plan["pipelines"][0]
+        plan["pipelines"] = [{**pipeline, "stages": [{**pipeline["stages"][0], "devices": str(device)}], "microbatches": [{**pipeline["microbatches"][0], "sequences": 2, "count": 1}]} for device in (0, 1)]
+        path = self.write("wide.json", json.dumps(plan))
+        self.expect_error("train", *SMALL, "--data", self.text, "--run", self.folder / "no", "--seq", "16", "--steps", "20", "--plan", path, "--batch-ramp", "1:9", contains=("wide.json for batch 1: ",), code=1)
 
 
 if __name__ == "__main__":

@@ -27,15 +27,15 @@ def shown_commands(text):
             inside = not inside
         elif inside and line.startswith(PROMPT):
             end = next(at for at in range(number + 1, len(lines)) if lines[at].startswith(("$ ", "```")))
-            words = line.removeprefix(PROMPT)
-            if end > number + 1 and SAME_EVERYWHERE.match(words):
-                found.append((shlex.split(words, comments=True), number + 1, end))
+            args = line.removeprefix(PROMPT)
+            if end > number + 1 and SAME_EVERYWHERE.match(args):
+                found.append((shlex.split(args, comments=True), number + 1, end))
     return found
 
 
-def output_of(words):
+def output_of(args):
     environment = dict(os.environ, COLUMNS="130")
-    lines = subprocess.run([OPTIMUS, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout.rstrip().splitlines()
+    lines = subprocess.run([OPTIMUS, *args], cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout.rstrip().splitlines()
     return [line.rstrip() for line in lines]
 
 
@@ -54,11 +54,11 @@ class ReadmeTest(unittest.TestCase):
         num_commands = 0
         for page in PAGES:
             text = page.read_text()
-            for words, begin, end in shown_commands(text):
+            for args, begin, end in shown_commands(text):
                 num_commands += 1
-                shown, now = text.splitlines()[begin:end], output_of(words)
+                shown, now = text.splitlines()[begin:end], output_of(args)
                 if len(shown) != len(now) or not all(map(is_same, shown, now)):
-                    self.assertEqual(shown, now, f"{page.name}: optimus {' '.join(words)}: run readme_test.py --write to update the page")
+                    self.assertEqual(shown, now, f"{page.name}: optimus {' '.join(args)}: run readme_test.py --write to update the page")
         self.assertGreaterEqual(num_commands, MIN_COMMANDS)
 
 
@@ -66,8 +66,8 @@ def write():
     for page in PAGES:
         text = page.read_text()
         lines = text.splitlines()
-        for words, begin, end in reversed(shown_commands(text)):
-            lines[begin:end] = output_of(words)
+        for args, begin, end in reversed(shown_commands(text)):
+            lines[begin:end] = output_of(args)
         page.write_text("\n".join(lines) + "\n")
 
 

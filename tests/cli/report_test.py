@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is told about a run afterwards: decisions, report. The run's folder is made by hand, so that its numbers are known."""
+"""Tests the reports about a run: decisions, replay, report. The run folder is written by hand, so that its numbers are known."""
 import html.parser
 import json
 import re
@@ -12,7 +12,7 @@ VOID = {"meta", "rect", "path"}
 
 
 class Page(html.parser.HTMLParser):
-    """Elements, attributes and words of a page; every element must be closed in turn."""
+    """The elements, attributes and text of an HTML page. Fails if an element is not closed in order."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -58,7 +58,7 @@ class ReportTest(CommandLineTest):
             json.dumps({"step": s, "loss": 4 - s / 20, "tokens": 1024, "seconds": 0.5, "tokens_per_second": 2048.0 if s <= 20 else 4096.0, "epoch": int(s > 20),
                         **({"validation_loss": 3.25} if s == 20 else {})}) + "\n" for s in range(1, self.steps + 1)))
 
-    def decide(self, *lines, end="\n"):
+    def write_decisions(self, *lines, end="\n"):
         self.write("run/decisions.jsonl", "\n".join(json.dumps(line) for line in lines) + end)
 
     def switch(self, **more):
@@ -71,13 +71,13 @@ class ReportTest(CommandLineTest):
         run("report", self.run_folder, "--out", out)
         return out.read_text()
 
-    def test_replay_under_other_policies(self):
-        self.decide(self.switch(step=20, evidence="slow link 1: 2.00x since step 11", realised_gain=1.0))
+    def test_replays_a_run_under_other_policies(self):
+        self.write_decisions(self.switch(step=20, evidence="slow link 1: 2.00x since step 11", realised_gain=1.0))
         never, rule, oracle = as_json("replay", self.run_folder, "--policy", "never,rule,oracle")
         self.assertEqual([never["policy"], rule["policy"], oracle["policy"]], ["never", "rule", "oracle"])
         self.assertEqual(never["steps_of_run"], self.steps)
         self.assertEqual(never["switches"], 0)
-        # All steps of the folder take 0.5 s, on either plan: with its pause of 0.036 s, the run had time for 0.072 steps more.
+        # All steps in the folder take 0.5 s on either plan, so the pause of 0.036 s cost the run 0.072 steps.
         self.assertAlmostEqual(never["useful_steps"], self.steps + 0.072, places=6)
         self.assertGreaterEqual(oracle["useful_steps"], rule["useful_steps"])
         shown = run("replay", self.run_folder).stdout
@@ -86,14 +86,14 @@ class ReportTest(CommandLineTest):
         self.assertIn("is not one of never", run("replay", self.run_folder, "--policy", "wise", code=2).stderr)
         self.assertIn("no such folder", run("replay", self.folder / "nowhere", code=1).stderr)
 
-    def test_decisions_with_what_was_gained(self):
+    def test_lists_decisions_with_measured_gains(self):
         self.assertEqual(as_json("decisions", self.run_folder), [])
         self.assertEqual(run("decisions", self.run_folder).stdout, "no decisions\n")
         recover = {"step": 30, "kind": "recover", "evidence": "lost rank 1", "from": self.to_hash, "to": self.from_hash, "epoch": 2, "pause_seconds": 0.2, "moved_bytes": 0, "minimum_bytes": 0}
-        self.decide(self.switch(), {"step": 30, "kind": "realised", "epoch": 1, "realised_gain": 0.5}, recover)
+        self.write_decisions(self.switch(), {"step": 30, "kind": "realised", "epoch": 1, "realised_gain": 0.5}, recover)
         first, second = as_json("decisions", self.run_folder)
-        want = {"step": 20, "kind": "switch", "predicted_gain": 0.48, "realised_gain": 0.5, "pause_seconds": 0.036, "moved_bytes": 2048, "minimum_bytes": 1024, "epoch": 1, "cause": "link"}
-        self.assertEqual({key: first[key] for key in want}, want)
+        expected = {"step": 20, "kind": "switch", "predicted_gain": 0.48, "realised_gain": 0.5, "pause_seconds": 0.036, "moved_bytes": 2048, "minimum_bytes": 1024, "epoch": 1, "cause": "link"}
+        self.assertEqual({key: first[key] for key in expected}, expected)
         self.assertEqual(first["alternatives"], [{"plan": "dp2 zero1", "response": "replan", "predicted_gain": 0.31}])
         self.assertEqual((second["predicted_gain"], second["realised_gain"], second["alternatives"]), (None, None, []))
         lines = run("decisions", self.run_folder).stdout.splitlines()
@@ -101,24 +101,24 @@ class ReportTest(CommandLineTest):
         self.assertRegex(lines[0], r"^step 20: slow link 1: 9\.10x since step 10 → .+ → pp2.*, predicted \+48 %, measured \+50 %, paused 36\.0 ms")
         self.assertIn("recover: lost rank 1", lines[1])
 
-    def test_a_line_that_is_being_written_is_left_out(self):
-        self.decide(self.switch(), end='\n{"step": 31, "ki')
+    def test_incomplete_last_line_is_ignored(self):
+        self.write_decisions(self.switch(), end='\n{"step": 31, "ki')
         self.assertEqual(len(as_json("decisions", self.run_folder)), 1)
 
-    def test_what_is_no_run_is_refused(self):
-        self.refused("decisions", self.folder / "nowhere", says=["nowhere"])
-        self.refused("report", self.folder, "--out", self.folder / "p.html", says=["plan.json"])
-        self.refused("report", self.run_folder, says=["--out"], code=2)
-        self.refused("report", self.run_folder, "--out", self.folder / "no" / "p.html", says=["p.html"])
+    def test_rejects_folders_that_are_not_runs(self):
+        self.expect_error("decisions", self.folder / "nowhere", contains=["nowhere"])
+        self.expect_error("report", self.folder, "--out", self.folder / "p.html", contains=["plan.json"])
+        self.expect_error("report", self.run_folder, contains=["--out"], code=2)
+        self.expect_error("report", self.run_folder, "--out", self.folder / "no" / "p.html", contains=["p.html"])
         self.write("run/decisions.jsonl", '{"step": 1}\n')
-        self.refused("decisions", self.run_folder, says=["decisions.jsonl line 1", "kind"])
-        self.refused("report", self.run_folder, "--out", self.folder / "p.html", says=["decisions.jsonl line 1"])
+        self.expect_error("decisions", self.run_folder, contains=["decisions.jsonl line 1", "kind"])
+        self.expect_error("report", self.run_folder, "--out", self.folder / "p.html", contains=["decisions.jsonl line 1"])
         self.write("run/decisions.jsonl", "")
         self.write("run/metrics.jsonl", '{"loss": 1}\n')
-        self.refused("report", self.run_folder, "--out", self.folder / "p.html", says=["metrics.jsonl line 1", "step"])
+        self.expect_error("report", self.run_folder, "--out", self.folder / "p.html", contains=["metrics.jsonl line 1", "step"])
 
-    def test_page_is_whole_and_has_the_numbers(self):
-        self.decide(self.switch(), {"step": 30, "kind": "realised", "epoch": 1, "realised_gain": 0.5})
+    def test_page_is_well_formed_and_has_the_numbers(self):
+        self.write_decisions(self.switch(), {"step": 30, "kind": "realised", "epoch": 1, "realised_gain": 0.5})
         text = self.page()
         page = Page(text)
         shown = " ".join(page.words)
@@ -126,14 +126,14 @@ class ReportTest(CommandLineTest):
             self.assertIn(words, shown)
         self.assertEqual(page.elements.count("svg"), 2)
         self.assertNotIn("Timeline of one step", shown)
-        # Loss falls along a line: the first step at the top left corner of the plot, the last at the bottom right.
+        # The loss falls along a line: the first step is at the top left corner of the plot, the last at the bottom right.
         path = re.search(r'class="line" d="M([\d.]+) ([\d.]+)[^"]*L([\d.]+) ([\d.]+)"', text).groups()
         self.assertEqual(tuple(map(float, path)), (64.0, 30.0, 948.0, 222.0))
         as_printed = as_json("report", self.run_folder, "--out", self.folder / "again.html")
         self.assertEqual((as_printed["steps"], as_printed["decisions"], as_printed["profiled_ranks"]), (40, 1, 0))
 
-    def test_page_needs_nothing_from_elsewhere(self):
-        self.decide(self.switch())
+    def test_page_has_no_external_resources(self):
+        self.write_decisions(self.switch())
         text = self.page()
         page = Page(text)
         self.assertFalse({"script", "link", "img", "iframe", "object", "image", "use", "base", "form"} & set(page.elements))
@@ -141,28 +141,28 @@ class ReportTest(CommandLineTest):
         for word in ("url(", "@import", "http:", "https:", "//"):
             self.assertNotIn(word, text)
 
-    def test_hostile_words_are_words(self):
-        self.decide(self.switch(evidence=HOSTILE, kind=HOSTILE, **{"from": HOSTILE}, alternatives=[{"plan": HOSTILE, "response": HOSTILE}]), self.switch(evidence="\x1b[2J\r\n\x00" + HOSTILE))
+    def test_hostile_text_is_escaped(self):
+        self.write_decisions(self.switch(evidence=HOSTILE, kind=HOSTILE, **{"from": HOSTILE}, alternatives=[{"plan": HOSTILE, "response": HOSTILE}]), self.switch(evidence="\x1b[2J\r\n\x00" + HOSTILE))
         instruction = {"lane": "compute", "name": HOSTILE, "kind": HOSTILE, "start": 0.1, "end": 0.2}
         sizes = dict.fromkeys(("weights", "gradients", "optimizer", "activations", "buffers", "total"), 1)
         self.write("run/profile/rank-0.json", json.dumps({"rank": 0, "host": HOSTILE, "device": HOSTILE, "pipeline": 0, "stage": 0, "memory_bytes": sizes, "resident_bytes": 1,
                                                           "steps": [{"step": 4, "start": 0, "end": 0.5}], "instructions": [instruction]}))
-        plain = Page(self.page())
-        self.assertIn("Timeline of one step", " ".join(plain.words))
-        self.assertFalse({"script", "img"} & set(plain.elements))
-        self.assertTrue(any("<script>alert(1)</script>" in word for word in plain.words))
+        page = Page(self.page())
+        self.assertIn("Timeline of one step", " ".join(page.words))
+        self.assertFalse({"script", "img"} & set(page.elements))
+        self.assertTrue(any("<script>alert(1)</script>" in word for word in page.words))
         shown = run("decisions", self.run_folder).stdout
-        self.assertEqual(len(shown.splitlines()), 2 + shown.count("\u2028"))  # Python alone counts that as an end
+        self.assertEqual(len(shown.splitlines()), 2 + shown.count("\u2028"))  # only Python treats it as a line end
         self.assertNotIn("\x1b", shown)
 
-    def test_a_run_that_has_not_begun_has_a_page(self):
+    def test_page_of_a_run_without_steps(self):
         (self.run_folder / "metrics.jsonl").unlink()
         self.assertIn("nothing yet", " ".join(Page(self.page()).words))
 
-    def test_wrong_policies_name_all(self):
+    def test_unknown_policy_lists_all_policies(self):
         trace = self.write("t.csv", "0,add,n0\n5,add,n1\n60,remove,n1\n")
         words = ("--model", "gpt2", "--cluster", "cpux2", "--batch", "8", "--seq", "128")
-        self.refused("simulate", "--failures", trace, "--policy", "treshold", *words, code=2, says=["treshold", "never", "always-best", "rule", "oobleck", "ours", "did you mean"])
+        self.expect_error("simulate", "--failures", trace, "--policy", "treshold", *words, code=2, contains=["treshold", "never", "always-best", "rule", "oobleck", "ours", "did you mean"])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A training by worker processes that changes its plan on the way: by a script, when asked, while workers are killed. What is learned is what one
-device learns, the bytes moved are the fewest. Needs $OPTIMUS (the binary) and nothing but Python's standard library. A few trials a day, many
+"""Tests a training run by worker processes that changes its plan: by a script, on request, and while workers are killed. It must learn what
+one device learns, and move as few bytes as possible. Needs $OPTIMUS (the binary) and only Python's standard library. Runs a few trials, many
 more with OPTIMUS_LONG."""
 import json
 import os
@@ -16,12 +16,12 @@ from command_line import OPTIMUS, CommandLineTest, run
 STEPS = 40
 MODEL = "--model gpt2 --layers 4 --hidden 32 --heads 4 --seq 24".split()
 SHAPE = [*MODEL, *f"--batch 12 --lr 1e-2 --dropout 0.1 --sample 0 --threads 1 --precision fp64 --steps {STEPS}".split()]
-# Devices, and how they share the work. Some leave devices idle.
+# Number of devices and layout flags. Some plans leave devices unused.
 PLANS = [(4, "--tp 2 --pp 2"), (4, "--dp 4 --zero 3"), (4, "--pp 4"), (4, "--pp 2 --dp 2 --zero 1"), (4, "--tp 4"), (4, "--cp 2 --dp 2 --zero 2"),
          (4, "--pp 2 --tp 2 --schedule gpipe --recompute full"), (4, "--pp 2 --dp 2 --schedule interleaved --chunks 2"), (3, "--pp 3"), (3, "--dp 3"),
          (2, "--tp 2"), (2, "--cp 2"), (2, "--dp 2 --zero 3"), (1, "--microbatch 3"), (1, "--microbatch 12 --recompute full")]
 DEVICES = 4
-TIMEOUT = 3  # seconds, of a worker for others that do not answer
+TIMEOUT = 3  # seconds that a worker waits for another that does not respond
 LONG = bool(os.environ.get("OPTIMUS_LONG"))
 
 
@@ -32,14 +32,14 @@ class Switches(CommandLineTest):
         self.random = random.Random(int(os.environ.get("OPTIMUS_SEED", "1")))
 
     def plan(self, number, precision="fp64"):
-        devices, words = PLANS[number]
+        devices, args = PLANS[number]
         folder = self.folder / f"plan-{number}-{precision}"
         if not folder.exists():
-            run("plan", *MODEL, "--vocab", 257, "--cluster", f"cpux{devices}", "--batch", 12, "--precision", precision, *words.split(), "--export", "optimus",
+            run("plan", *MODEL, "--vocab", 257, "--cluster", f"cpux{devices}", "--batch", 12, "--precision", precision, *args.split(), "--export", "optimus",
                 "--out", folder)
         return folder / "plan.json"
 
-    def words(self, name, *more):
+    def train_args(self, name, *more):
         return ["train", *SHAPE, "--data", self.text, "--run", self.folder / name, "--devices", DEVICES, "--timeout", f"{TIMEOUT}s", *more]
 
     def rows(self, name):
@@ -51,18 +51,18 @@ class Switches(CommandLineTest):
 
     def one_device(self):
         if not (self.folder / "one").exists():
-            run(*self.words("one", "--devices", 1))
+            run(*self.train_args("one", "--devices", 1))
         return self.rows("one")
 
     def expect_same(self, name):
         one, rows = self.one_device(), self.rows(name)
         self.assertEqual([row["step"] for row in rows], list(range(1, STEPS + 1)))
-        for row, own in zip(rows, one):
+        for row, reference in zip(rows, one):
             for key in ("loss", "grad_norm"):
-                self.assertAlmostEqual(row[key] / own[key], 1, delta=1e-9, msg=f"{name} step {row['step']} {key}")
+                self.assertAlmostEqual(row[key] / reference[key], 1, delta=1e-9, msg=f"{name} step {row['step']} {key}")
 
     def script(self, count, every):
-        """Random plans, no two the same in a row."""
+        """Returns a --switch-at script of random plans; consecutive plans differ."""
         numbers = []
         while len(numbers) < count:
             number = self.random.randrange(len(PLANS))
@@ -73,8 +73,8 @@ class Switches(CommandLineTest):
     def decisions(self, name):
         return json.loads(run("decisions", self.folder / name, "--json").stdout)
 
-    def start(self, *words):
-        process = subprocess.Popen([OPTIMUS, *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def start(self, *args):
+        process = subprocess.Popen([OPTIMUS, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(lambda: process.poll() is None and process.kill())
         return process
 
@@ -85,11 +85,11 @@ class Switches(CommandLineTest):
             self.assertLess(time.time(), until)
             time.sleep(0.01)
 
-    def test_scripts(self):
+    def test_switches_by_a_script(self):
         for trial in range(30 if LONG else 2):
-            script, words = self.script(6, 5)
-            with self.subTest(trial=trial, plans=words):
-                run(*self.words(f"script-{trial}", "--switch-at", script, "--precopy", "always" if trial % 2 else "never"))
+            script, args = self.script(6, 5)
+            with self.subTest(trial=trial, plans=args):
+                run(*self.train_args(f"script-{trial}", "--switch-at", script, "--precopy", "always" if trial % 2 else "never"))
                 self.expect_same(f"script-{trial}")
                 decisions = self.decisions(f"script-{trial}")
                 self.assertEqual([d["step"] for d in decisions], [5, 10, 15, 20, 25, 30])
@@ -97,30 +97,30 @@ class Switches(CommandLineTest):
                     self.assertEqual(d["kind"], "switch")
                     self.assertEqual(d["moved_bytes"], d["minimum_bytes"])
                     self.assertLessEqual(2 * d["precopied_bytes"], d["early_bytes"])
-                # How much goes early is a matter of how long a step is, which may be too short for a message.
+                # How much is sent early depends on the duration of a step, which may be too short for a message.
                 if trial % 2 == 0:
                     self.assertEqual([d["early_bytes"] for d in decisions], [0] * 6)
                 self.assertEqual([row["epoch"] for row in self.rows(f"script-{trial}")], [min(6, (step - 1) // 5) for step in range(1, STEPS + 1)])
                 self.assertEqual(len(list((self.folder / f"script-{trial}" / "plans").iterdir())), 7)
 
-    def test_asked_for(self):
-        training = self.start(*self.words("asked", "--steps", 3000, "--save-every", 0))
+    def test_switches_on_request(self):
+        training = self.start(*self.train_args("asked", "--steps", 3000, "--save-every", 0))
         self.wait_for_step("asked", 3, training)
         status = json.loads(run("status", self.folder / "asked", "--json").stdout)
         self.assertTrue(status["running"])
         self.assertEqual([(w["rank"], w["state"]) for w in status["workers"]], [(r, "running") for r in range(DEVICES)])
         self.assertEqual(status["epoch"], 0)
-        done = json.loads(run("switch", self.folder / "asked", "--plan", self.plan(2), "--json").stdout)
-        self.assertRegex(done["text"], r"^step \d+: plan \w{4} → \w{4} \(.* → pp4.*\), prepared .*, paused .* steps\), moved .* \(minimum .*\)$")
+        result = json.loads(run("switch", self.folder / "asked", "--plan", self.plan(2), "--json").stdout)
+        self.assertRegex(result["text"], r"^step \d+: plan \w{4} → \w{4} \(.* → pp4.*\), prepared .*, paused .* steps\), moved .* \(minimum .*\)$")
         self.assertEqual(json.loads(run("status", self.folder / "asked", "--json").stdout)["can_lose"], 0)
-        run("switch", self.folder / "asked", "--plan", self.plan(13))  # one device: rank 0 may be idle
+        run("switch", self.folder / "asked", "--plan", self.plan(13))  # one device: rank 0 may be unused
         run("switch", self.folder / "asked", "--plan", self.plan(1))
-        # Refused: it goes on as it was.
-        for name, words, why in (("batch", ("--batch", 6), "the run has batch 12, the plan 6"), ("precision", ("--batch", 12, "--precision", "bf16"), "precision fp64, the plan bf16"),
+        # Rejected requests: the run continues unchanged.
+        for name, args, reason in (("batch", ("--batch", 6), "the run has batch 12, the plan 6"), ("precision", ("--batch", 12, "--precision", "bf16"), "precision fp64, the plan bf16"),
                                  ("many", ("--batch", 12, "--dp", 6), "needs 6 devices, the run has 4")):
-            run("plan", *MODEL, "--vocab", 257, "--cluster", "cpux6" if name == "many" else "cpux4", "--precision", "fp64", *words, "--export", "optimus", "--out", self.folder / name)
+            run("plan", *MODEL, "--vocab", 257, "--cluster", "cpux6" if name == "many" else "cpux4", "--precision", "fp64", *args, "--export", "optimus", "--out", self.folder / name)
             refused = run("switch", self.folder / "asked", "--plan", self.folder / name / "plan.json", code=1)
-            self.assertIn(why, refused.stderr)
+            self.assertIn(reason, refused.stderr)
         self.assertIn("already", run("switch", self.folder / "asked", "--plan", self.plan(1), code=1).stderr)
         run("switch", self.folder / "asked", "--plan", self.folder / "nothing.json", code=1)
         self.assertEqual(len(self.decisions("asked")), 3)
@@ -130,40 +130,42 @@ class Switches(CommandLineTest):
         self.assertFalse(json.loads(run("status", self.folder / "asked", "--json").stdout)["running"])
         self.assertRegex(run("status", self.folder / "asked").stdout, r": not running, step \d+ of 3000, (.|\n)*continue .*train --resume ")
         self.assertIn("no training is running", run("switch", self.folder / "asked", "--plan", self.plan(2), code=1).stderr)
-        # It goes on with the plan that it was on.
+        # The resumed run uses the plan that was current when the run stopped.
         before = (self.folder / "asked" / "plan.json").read_text()
         steps = self.rows("asked")[-1]["step"] + 3
         run("train", "--resume", self.folder / "asked", "--steps", steps)
         self.assertEqual((self.folder / "asked" / "plan.json").read_text(), before)
         self.assertEqual(self.rows("asked")[-1]["epoch"], 3)
 
-    def test_state_is_held_twice_where_devices_are_lost(self):
-        """A given plan has its state on one device each. Devices are said to last ten minutes, so a second copy is worth its price, and a run that may decide that takes it."""
-        words = ["--steps", 240, "--batch", 12, "--save-every", 2000]
-        run(*self.words("bare", *words, "--devices", 3, "--plan", self.bare(), "--policy", "rule", "--redundancy", "auto", "--mtbf", "10m"))
-        run(*self.words("bare-one", *words, "--devices", 1))
-        taken = [one for one in self.decisions("bare") if "two copies of the optimizer state" in (one.get("evidence") or "")]
-        self.assertEqual(len(taken), 1, self.decisions("bare"))
-        rows, ones = self.rows("bare"), self.rows("bare-one")
+    def test_adds_redundant_copies_when_devices_fail_often(self):
+        """The given plan stores every part of the state on one device only. With a mean time between failures of ten minutes a second copy is
+        worth its cost, so a run with --redundancy auto switches to a plan with copies."""
+        args = ["--steps", 240, "--batch", 12, "--save-every", 2000]
+        run(*self.train_args("unprotected", *args, "--devices", 3, "--plan", self.plan_without_copies(), "--policy", "rule", "--redundancy", "auto", "--mtbf", "10m"))
+        run(*self.train_args("unprotected-one", *args, "--devices", 1))
+        switches = [one for one in self.decisions("unprotected") if "two copies of the optimizer state" in (one.get("evidence") or "")]
+        self.assertEqual(len(switches), 1, self.decisions("unprotected"))
+        rows, reference_rows = self.rows("unprotected"), self.rows("unprotected-one")
         self.assertEqual(len(rows), 240)
-        for row, own in zip(rows, ones):
-            self.assertAlmostEqual(row["loss"] / own["loss"], 1, delta=1e-9, msg=f"step {row['step']}")
+        for row, reference in zip(rows, reference_rows):
+            self.assertAlmostEqual(row["loss"] / reference["loss"], 1, delta=1e-9, msg=f"step {row['step']}")
 
-    def bare(self):
-        run("plan", *MODEL, "--vocab", 257, "--cluster", "cpux3", "--batch", 12, "--precision", "fp64", "--dp", 3, "--zero", 1, "--export", "optimus", "--out", self.folder / "bare-plan")
-        return self.folder / "bare-plan" / "plan.json"
+    def plan_without_copies(self):
+        run("plan", *MODEL, "--vocab", 257, "--cluster", "cpux3", "--batch", 12, "--precision", "fp64", "--dp", 3, "--zero", 1, "--export", "optimus", "--out", self.folder / "unprotected-plan")
+        return self.folder / "unprotected-plan" / "plan.json"
 
-    def test_wrong_scripts(self):
+    def test_rejects_invalid_scripts(self):
         for script, code in (("nonsense", 2), ("0:plan.json", 2), ("5:", 2), (f"5:{self.plan(1)},5:{self.plan(2)}", 2), ("5:nowhere.json", 1), (f"5:{self.plan(1, 'fp32')}", 1)):
-            run(*self.words("wrong", "--switch-at", script), code=code)
+            run(*self.train_args("wrong", "--switch-at", script), code=code)
         self.assertFalse((self.folder / "wrong" / "metrics.jsonl").exists())
 
-    def test_killed(self):
-        """At any instant of a training that changes its plan all the time: before, while plans are prepared, while state is sent early, while it moves."""
+    def test_worker_killed_in_a_static_run(self):
+        """Kills a worker at a random instant of a run that changes its plan continuously: before a switch, while a plan is prepared, while state is
+        sent early, or while state moves."""
         for trial in range(40 if LONG else 3):
-            script, words = self.script(*((9, 4) if trial % 2 else (18, 2)))  # with a step for state that is sent early, or without
+            script, args = self.script(*((9, 4) if trial % 2 else (18, 2)))  # with or without a step in which state is sent early
             name = f"killed-{trial}"
-            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5, "--static", "--precopy", "always"))
+            training = self.start(*self.train_args(name, "--switch-at", script, "--save-every", 5, "--static", "--precopy", "always"))
             step = self.random.randrange(2, 34)
             self.wait_for_step(name, step, training)
             time.sleep(self.random.random() * 0.15)
@@ -173,28 +175,28 @@ class Switches(CommandLineTest):
                 continue
             rank = self.random.randrange(DEVICES)
             os.kill(workers[rank]["pid"], signal.SIGKILL)
-            began = time.time()
-            with self.subTest(trial=trial, step=step, rank=rank, plans=words):
+            start_time = time.time()
+            with self.subTest(trial=trial, step=step, rank=rank, plans=args):
                 _, errors = training.communicate(timeout=60)
                 self.assertEqual(training.returncode, 1, errors)
                 self.assertIn(f"rank {rank}", errors.splitlines()[-1])
-                self.assertLess(time.time() - began, 3 * TIMEOUT + 15)
+                self.assertLess(time.time() - start_time, 3 * TIMEOUT + 15)
                 run("train", "--resume", self.folder / name)
                 self.expect_same(name)
 
-    def test_killed_and_goes_on(self):
-        """The same where the others go on by themselves."""
+    def test_worker_killed_in_an_elastic_run(self):
+        """The same, but the other workers continue on their own."""
         for trial in range(40 if LONG else 2):
-            script, words = self.script(*((9, 4) if trial % 2 else (18, 2)))  # with a step for state that is sent early, or without
+            script, args = self.script(*((9, 4) if trial % 2 else (18, 2)))  # with or without a step in which state is sent early
             name = f"goes-on-{trial}"
-            training = self.start(*self.words(name, "--switch-at", script, "--save-every", 5, "--precopy", "always"))
+            training = self.start(*self.train_args(name, "--switch-at", script, "--save-every", 5, "--precopy", "always"))
             step = self.random.randrange(2, 34)
             self.wait_for_step(name, step, training)
             time.sleep(self.random.random() * 0.15)
             workers = json.loads((self.folder / name / "workers.json").read_text())["workers"]
             if workers and training.poll() is None:
                 os.kill(self.random.choice(workers)["pid"], signal.SIGKILL)
-            with self.subTest(trial=trial, step=step, plans=words):
+            with self.subTest(trial=trial, step=step, plans=args):
                 _, errors = training.communicate(timeout=90)
                 self.assertEqual(training.returncode, 0, errors)
                 self.expect_same(name)
