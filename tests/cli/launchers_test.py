@@ -356,7 +356,7 @@ class Launch(LaunchedTest):
             self.expect_processes_ended(pids)
 
     def test_reports_usage_errors(self):
-        for args, contains in (([], "--hosts"), (["--hosts", "a,,b", "--", "train"], "no host"), (["--hosts", "-oProxyCommand=x", "--", "train"], "--hosts"),
+        for args, contains in (([], "--hosts"), (["--hosts", "a,,b", "--", "train"], "is not a host name"), (["--hosts", "-oProxyCommand=x", "--", "train"], "--hosts"),
                             (["--hosts", "a"], "-- train"), (["--hosts", "a", "--", "eval"], "-- train")):
             result = run("launch", *args, code=None)
             self.assertIn(result.returncode, (1, 2))

@@ -231,7 +231,7 @@ class Resume(unittest.TestCase):
         self.call(self.train_args("run"))
         self.assertIn("its own folder", self.call([OPTIMUS, "train", "--resume", self.folder / "run", "--run", self.folder / "b"], code=2).stderr)
         result = self.call([OPTIMUS, "train", "--resume", self.folder / "run", "--model", "gpt2", "--layers", "3", "--steps", "30"], code=1)
-        self.assertIn("another model", result.stderr)
+        self.assertIn("a different model", result.stderr)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class Compatibility(unittest.TestCase):
                 folder = self.copy(version, run)
                 expected = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
                 self.assertEqual(len(expected), 12)
-                self.call("train", "--resume", folder, "--steps", 12, "--data", version / "files/tokens")
+                self.call("train", "--resume", folder, "--steps", 12, "--data", version / "files/tokens", "--switch-at", "")
                 found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
                 self.assertEqual([row["step"] for row in found], list(range(1, 13)))
                 for was, now in zip(expected, found):
