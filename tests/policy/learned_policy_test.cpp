@@ -1,5 +1,5 @@
 // The learned policy: inference, its file, its guards, its training environment, and a short training.
-#include "adapt/learned_policy.h"
+#include "policy/learned_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Policies, their history of losses, and timelines.
-#include "adapt/decide.h"
+#include "policy/decide.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -8,10 +8,10 @@
 #include <cmath>
 #include <map>
 
-#include "adapt/lifetime.h"
-#include "adapt/membership_history.h"
 #include "base/error.h"
 #include "cluster/standard.h"
+#include "policy/lifetime.h"
+#include "policy/membership_history.h"
 #include "trials/timeline_trial.h"
 
 namespace optimus {

@@ -1,5 +1,5 @@
 // Implements learned_policy.h: inference and guards. The file format is in learned_policy_file.cpp.
-#include "adapt/learned_policy.h"
+#include "policy/learned_policy.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "adapt/condition.h"
+#include "policy/condition.h"
 
 namespace optimus {
 

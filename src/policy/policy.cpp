@@ -1,5 +1,5 @@
 // Implements policy.h.
-#include "adapt/policy.h"
+#include "policy/policy.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // Implements situation.h.
-#include "adapt/situation.h"
+#include "policy/situation.h"
 
 #include <algorithm>
 #include <array>

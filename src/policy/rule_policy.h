@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "adapt/policy.h"
+#include "policy/policy.h"
 
 namespace optimus {
 

@@ -1,5 +1,5 @@
 // Implements lifetime.h.
-#include "adapt/lifetime.h"
+#include "policy/lifetime.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "adapt/learned_policy.h"
 #include "base/text.h"
 #include "checkpoint/safetensors.h"
+#include "policy/learned_policy.h"
 
 namespace optimus {
 namespace {
@@ -99,7 +99,7 @@ void write_learned_policy(const LearnedPolicy& network, const Path& path) {
 
 const LearnedPolicy& shipped_policy() {
   static constexpr unsigned char kFile[] = {
-#include "adapt/shipped_policy.inc"
+#include "policy/shipped_policy.inc"
   };
   static const LearnedPolicy network =
       parse_learned_policy(std::as_bytes(std::span(kFile)), "the shipped policy");

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "adapt/situation.h"
+#include "policy/situation.h"
 
 namespace optimus {
 

@@ -1,13 +1,13 @@
 // Implements rule_policy.h.
-#include "adapt/rule_policy.h"
+#include "policy/rule_policy.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 
-#include "adapt/lifetime.h"
 #include "base/text.h"
+#include "policy/lifetime.h"
 
 namespace optimus {
 namespace {

@@ -1,9 +1,9 @@
-// Files of learned policies (adapt/learned_policy.h): refused with one line, or read completely.
+// Files of learned policies (policy/learned_policy.h): refused with one line, or read completely.
 #include <cmath>
 #include <span>
 
-#include "adapt/learned_policy.h"
 #include "base/error.h"
+#include "policy/learned_policy.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace optimus;

@@ -1,5 +1,5 @@
 // Implements condition.h.
-#include "adapt/condition.h"
+#include "policy/condition.h"
 
 #include <algorithm>
 #include <array>

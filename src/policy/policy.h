@@ -8,7 +8,7 @@
 //   rule         the default: compares the gain over the condition's expected duration with the pauses, the
 //                doubt of the prediction and the steps that losses undo; takes the least expensive sufficient
 //                answer; returns to the earlier plan if the gain is missed
-//   learned      a small network trained in simulated runs, guarded by the rule (adapt/learned_policy.h)
+//   learned      a small network trained in simulated runs, guarded by the rule (policy/learned_policy.h)
 //   oracle       hindsight: trials/trial.h; in a run it knows how long the condition will last
 #pragma once
 
@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "adapt/situation.h"
+#include "policy/situation.h"
 
 namespace optimus {
 

@@ -1,5 +1,5 @@
 // The learned policy: a small neural network that scores each option of a situation
-// (adapt/policy_features.h). The highest score is chosen. Its size does not depend on the cluster. This is
+// (policy/policy_features.h). The highest score is chosen. Its size does not depend on the cluster. This is
 // inference only, in plain C++: microseconds, deterministic. trials/learning.h trains it.
 //
 // Guards (docs/understand/learned-policy.md): the rule decides if the situation lies outside of the training
@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "adapt/policy.h"
-#include "adapt/policy_features.h"
 #include "base/file.h"
+#include "policy/policy.h"
+#include "policy/policy_features.h"
 
 namespace optimus {
 

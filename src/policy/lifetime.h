@@ -1,7 +1,7 @@
 // How long a condition will last, from published statistics of such conditions and its age. Pure.
 #pragma once
 
-#include "adapt/condition.h"
+#include "policy/condition.h"
 
 namespace optimus {
 

@@ -1,9 +1,9 @@
-// Applies a policy (adapt/policy.h) to a situation (adapt/situation.h): whether to change the plan now, and
+// Applies a policy (policy/policy.h) to a situation (policy/situation.h): whether to change the plan now, and
 // to which. The same function decides in simulated runs (trials/trial.h) and in real ones. Pure.
 #pragma once
 
-#include "adapt/policy.h"
-#include "adapt/situation.h"
+#include "policy/policy.h"
+#include "policy/situation.h"
 
 namespace optimus {
 

@@ -1,12 +1,12 @@
 // Implements policy_features.h.
-#include "adapt/policy_features.h"
+#include "policy/policy_features.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <numeric>
 
-#include "adapt/lifetime.h"
+#include "policy/lifetime.h"
 
 namespace optimus {
 namespace {
@@ -18,7 +18,7 @@ double digits(double seconds) { return std::log10(1 + std::clamp(seconds, 0.0, 1
 
 double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
 
-// The closed form of expected_rest (adapt/lifetime.h), because training makes many decisions.
+// The closed form of expected_rest (policy/lifetime.h), because training makes many decisions.
 double closed_form_rest(Cause cause, double age) {
   const Lifetime lifetime = usual_lifetime(cause);
   if (lifetime.is_endless) return kLongestRest;

@@ -1,11 +1,11 @@
 // Implements decide.h: the simple policies, and the choice among all policies.
-#include "adapt/decide.h"
+#include "policy/decide.h"
 
 #include <algorithm>
 
-#include "adapt/learned_policy.h"
-#include "adapt/rule_policy.h"
 #include "base/error.h"
+#include "policy/learned_policy.h"
+#include "policy/rule_policy.h"
 
 namespace optimus {
 namespace {
