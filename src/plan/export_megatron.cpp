@@ -11,6 +11,7 @@
 #include "plan/export_grid.h"
 #include "plan/fp8.h"
 #include "plan/plan_json.h"
+#include "plan/ranges.h"
 
 namespace optimus {
 namespace {

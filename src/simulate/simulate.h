@@ -16,6 +16,7 @@
 
 #include "cost/memory_cost.h"
 #include "simulate/pipeline.h"
+#include "simulate/step_times.h"
 
 namespace optimus {
 
@@ -77,12 +78,11 @@ class StepSimulator {
     std::vector<double> sizes;         // [micro-batch], relative to the usual one
     std::vector<Link> next, previous;  // [stage]
   };
-  struct Clock;
 
   void add_pipeline(int number);
   int class_of(int pipeline, int stage);
-  Clock time(const Constants& constants, bool stores_slots) const;
-  void trace_stage(const Clock& clock, int pipeline, int stage, const LaneTrace& lanes,
+  StepTimes time(const Constants& constants, bool stores_slots) const;
+  void trace_stage(const StepTimes& step, int pipeline, int stage, const LaneTrace& lanes,
                    const Constants& constants, std::vector<TracedInstruction>& result) const;
 
   Setup setup_;

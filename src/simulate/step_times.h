@@ -1,11 +1,13 @@
-// The times of everything in a step, as computed by StepSimulator. Used only by simulate.cpp and trace.cpp.
+// The times of everything in a step, as StepSimulator computes them.
 #pragma once
 
-#include "simulate/simulate.h"
+#include <vector>
+
+#include "simulate/pipeline.h"
 
 namespace optimus {
 
-struct StepSimulator::Clock {
+struct StepTimes {
   std::vector<StageTimes> stages;  // [class]
   std::vector<PipelineTimes> pipelines;
   double gate = 0, end = 0;  // when all gradients are available; when the last update is complete
