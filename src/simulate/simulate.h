@@ -1,7 +1,8 @@
 // Simulates the step of a plan on a modelled cluster: its duration, the breakdown of time, and the memory of
 // each stage.
 //
-//   StepSimulator simulator({.plan = plan, .model = model, .cluster = cluster, .map = map, .software = optimus_software()});
+//   StepSimulator simulator(
+//       {.plan = plan, .model = model, .cluster = cluster, .map = map, .software = optimus_software()});
 //   const StepPrediction step = simulator.run(fitted_constants());
 //
 // It runs the same programs as the engine. Equal devices are simulated once: one device per stage, and one
