@@ -17,11 +17,11 @@
 #include <ctime>
 #include <list>
 
-#include "adapt/learned_policy.h"
 #include "base/text.h"
 #include "cluster/open.h"
 #include "model/presets.h"
 #include "model/tensors.h"
+#include "policy/learned_policy.h"
 #include "recovery/templates.h"
 #include "trials/environment.h"
 #include "trials/random_stream.h"

@@ -15,6 +15,8 @@
 #include "search/search.h"
 #include "simulate/runs.h"
 
+#include "search/fitted_plan.h"
+
 using namespace optimus;
 
 namespace {

@@ -2,6 +2,8 @@
 #include "cli/command.h"
 #include "data/prepare.h"
 
+#include "tokenizer/open_tokenizer.h"
+
 namespace optimus {
 namespace {
 

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 
-#include "adapt/learned_policy.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/failure_speeds.h"
 #include "cli/timelines.h"
+#include "policy/learned_policy.h"
 #include "trials/timeline_trial.h"
 
 namespace optimus {
@@ -158,7 +158,7 @@ std::vector<std::string> policies_in(const std::string& list) {
   return policies;
 }
 
-// Runs a policy of adapt/decide.h; `best` is the number of useful steps of the hindsight optimum.
+// Runs a policy of policy/decide.h; `best` is the number of useful steps of the hindsight optimum.
 PolicyRow trial_row(const std::string& policy, const ReplayCase& one, const FailureOptions& options) {
   const TrialCase trial = trial_of(one, options.devices_per_node);
   Policy decides = parse_policy(policy, "--policy");

@@ -8,6 +8,8 @@
 #include "model/options.h"
 #include "model/profile.h"
 
+#include "tokenizer/open_tokenizer.h"
+
 namespace optimus {
 namespace {
 

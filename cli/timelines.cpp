@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <ctime>
 
-#include "adapt/learned_policy.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/open_model.h"
 #include "cli/failure_speeds.h"
 #include "cluster/open.h"
 #include "plan/describe.h"
+#include "policy/learned_policy.h"
 #include "trials/timeline_trial.h"
 
 namespace optimus {

@@ -1,6 +1,7 @@
 // The planner: the best parallel plan for a model on a cluster. Needs neither GPUs nor PyTorch.
 //
-//   optimus::PlanResult best = optimus::plan({.model = "llama3-70b", .cluster = "h100x512", .batch = 1024, .seq = 8192});
+//   optimus::PlanResult best =
+//       optimus::plan({.model = "llama3-70b", .cluster = "h100x512", .batch = 1024, .seq = 8192});
 //   std::ofstream("plan.json") << best.plan;
 #pragma once
 

@@ -7,10 +7,10 @@
 #include <memory>
 #include <optional>
 
-#include "adapt/membership_history.h"
-#include "adapt/policy.h"
 #include "adapt/respond.h"
 #include "adapt/scripted_conditions.h"
+#include "policy/membership_history.h"
+#include "policy/policy.h"
 
 namespace optimus {
 

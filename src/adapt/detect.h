@@ -22,9 +22,9 @@
 #include <utility>
 #include <vector>
 
-#include "adapt/condition.h"
 #include "adapt/observation.h"
 #include "adapt/topology.h"
+#include "policy/condition.h"
 
 namespace optimus {
 

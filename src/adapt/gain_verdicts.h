@@ -10,7 +10,7 @@
 
 #include "adapt/pending_proposal.h"
 #include "adapt/plan_history.h"
-#include "adapt/situation.h"
+#include "policy/situation.h"
 
 namespace optimus {
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "adapt/condition.h"
 #include "adapt/plan_proposal.h"
+#include "policy/condition.h"
 
 namespace optimus {
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "adapt/condition.h"
 #include "plan/plan.h"
+#include "policy/condition.h"
 
 namespace optimus {
 

@@ -1,10 +1,10 @@
 // Answers to conditions: plans that may be better on the machines as they are now, from inexpensive to
-// expensive. A policy chooses among them (adapt/decide.h). Pure.
+// expensive. A policy chooses among them (policy/decide.h). Pure.
 #pragma once
 
 #include <vector>
 
-#include "adapt/situation.h"
+#include "policy/situation.h"
 #include "recovery/recovery_costs.h"
 #include "search/search.h"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "adapt/condition.h"
 #include "adapt/plan_proposal.h"
+#include "policy/condition.h"
 
 namespace optimus {
 

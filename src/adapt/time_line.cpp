@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "adapt/lifetime.h"
 #include "base/random.h"
+#include "policy/lifetime.h"
 
 namespace optimus {
 

@@ -15,10 +15,10 @@
 #include <string_view>
 #include <vector>
 
-#include "adapt/condition.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "cluster/cluster.h"
+#include "policy/condition.h"
 
 namespace optimus {
 

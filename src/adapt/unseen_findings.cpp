@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "adapt/lifetime.h"
 #include "adapt/plan_conditions.h"
+#include "policy/lifetime.h"
 
 namespace optimus {
 namespace {

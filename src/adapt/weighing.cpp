@@ -3,11 +3,11 @@
 
 #include <algorithm>
 
-#include "adapt/decide.h"
 #include "adapt/option_pricing.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/describe.h"
+#include "policy/decide.h"
 
 namespace optimus {
 namespace {

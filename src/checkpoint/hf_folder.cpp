@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 #include "model/hf_config.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/open_tokenizer.h"
 
 namespace optimus {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 #include "checkpoint/hf_folder.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/open_tokenizer.h"
 
 namespace optimus {
 namespace {

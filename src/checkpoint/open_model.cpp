@@ -8,6 +8,7 @@
 #include "checkpoint/hf_tensors.h"
 #include "model/open.h"
 #include "model/presets.h"
+#include "tokenizer/open_tokenizer.h"
 
 namespace optimus {
 namespace {

@@ -2,10 +2,22 @@
 // the batch.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "base/random.h"
-#include "data/samples.h"
+#include "data/sample.h"
 
 namespace optimus {
+
+// Settings of masked-LM training, which replaces next-token prediction.
+struct MaskingOptions {
+  TokenId mask_token = 0;
+  std::int64_t vocab_size = 0;
+  std::vector<TokenId> special_tokens;  // never masked, never used as a random replacement
+  // fraction of the positions; 80 % of these become the mask token, 10 % a random token
+  double chosen = 0.15;
+};
 
 // Chooses positions of sample.inputs, replaces them according to MaskingOptions, and makes exactly these
 // positions count as targets. Chooses at least one position if the sample has any non-special token.

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "base/text.h"
-#include "data/masking.h"
 #include "data/permutation.h"
 
 namespace optimus {

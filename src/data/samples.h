@@ -19,11 +19,12 @@
 
 #include "base/options.h"
 #include "base/random.h"
+#include "data/masking.h"
+#include "data/sample.h"
 #include "data/token_set.h"
 
 namespace optimus {
 
-inline constexpr TokenId kNoTarget = -1;
 inline constexpr std::int64_t kMaxSequenceLength = 1'000'000'000'000;
 
 enum class Packing {
@@ -45,22 +46,6 @@ struct SampleOptions {
 };
 // Declares the options other than --seq and --seed.
 void declare(OptionTable& table, SampleOptions& options);
-
-// Settings of masked-LM training, which replaces next-token prediction.
-struct MaskingOptions {
-  TokenId mask_token = 0;
-  std::int64_t vocab_size = 0;
-  std::vector<TokenId> special_tokens;  // never masked, never used as a random replacement
-  // fraction of the positions; 80 % of these become the mask token, 10 % a random token
-  double chosen = 0.15;
-};
-
-struct Sample {
-  std::vector<TokenId> inputs, targets;
-  std::vector<std::int32_t> positions;
-  std::vector<std::int32_t> documents;  // 0, 1, … within the sample, in order
-  std::int64_t num_counted = 0;         // targets that are not kNoTarget
-};
 
 // A range [begin, end) of stream positions of a token set, for instance without the validation part.
 struct StreamRange {

@@ -19,7 +19,7 @@
 #include "checkpoint/step_folder.h"
 #include "checkpoint/training_state.h"
 #include "cluster/token.h"
-#include "elastic/memory_level.h"
+#include "elastic/memory_folder.h"
 
 namespace optimus {
 namespace {

@@ -2,9 +2,6 @@
 #include "elastic/memory_level.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -15,31 +12,6 @@
 #include "elastic/host_memory.h"
 
 namespace optimus {
-
-std::string memory_owner(const Path& run) {
-  std::error_code error;
-  return std::filesystem::weakly_canonical(run, error).string();
-}
-
-bool is_own_folder(const Path& folder) {
-  struct stat facts {};
-  return ::lstat(folder.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && facts.st_uid == ::geteuid() &&
-         (facts.st_mode & 077) == 0;
-}
-
-void check_space(const Path& base, const MemoryRequirement& requirement) {
-  struct statvfs space {};
-  if (::statvfs(base.c_str(), &space) != 0)
-    throw UserError("--memory-folder {}: {}", base.string(), std::strerror(errno));
-  const Bytes free(static_cast<std::int64_t>(space.f_bavail * space.f_frsize));
-  // One tenth extra for metadata around the tensors.
-  const Bytes needed(2 * requirement.state.value + requirement.state.value / 10);
-  if (needed > free)
-    throw UserError(
-        "--memory-every: two copies of the state need {}, {} has {} free; remove the option, or choose "
-        "another --memory-folder",
-        text(needed), base.string(), text(free));
-}
 
 Path make_memory_level(FileSystem& files, const Path& run, const Path& base,
                        const MemoryRequirement& requirement) {

@@ -12,12 +12,10 @@
 
 #include "base/file.h"
 #include "checkpoint/checkpoints.h"
+#include "elastic/memory_folder.h"
 
 namespace optimus {
 
-struct MemoryRequirement {
-  Bytes state;  // of one checkpoint; two must fit, the newest and the one that is being written
-};
 // Returns the run's folder, existing or new. Throws UserError if `base` does not exist or has too little
 // space.
 Path make_memory_level(FileSystem& files, const Path& run, const Path& base,
@@ -27,15 +25,5 @@ Path make_memory_level(FileSystem& files, const Path& run, const Path& base,
 std::optional<Path> find_memory_level(const Path& run);
 // Removes the folder with its content. Fails if something cannot be removed.
 Outcome<void> remove_memory_level(FileSystem& files, const Path& run);
-
-// Shared with host_memory.h: the record in the run's folder, the names of folders, and their ownership.
-inline constexpr const char* kMemoryFile = "memory.json";
-inline constexpr std::string_view kMemoryName = "optimus-";
-std::string memory_owner(const Path& run);
-// Whether only this user has access: in a world-writable folder another user may have created one of that
-// name.
-bool is_own_folder(const Path& folder);
-// Throws UserError unless two steps fit.
-void check_space(const Path& base, const MemoryRequirement& requirement);
 
 }  // namespace optimus

@@ -10,8 +10,8 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "engine/engine.h"
 #include "kernels/kernels.h"
+#include "kernels/step_scalars.h"
 
 namespace optimus {
 namespace {

@@ -17,20 +17,12 @@
 
 #include "base/units.h"
 #include "engine/parameters.h"
+#include "engine/update_options.h"
 #include "plan/plan.h"
 #include "schedule/order.h"
 #include "schedule/program.h"
 
 namespace optimus {
-
-struct UpdateOptions;  // engine.h
-
-// D and K of Yang et al., "PipeMare". With both set to 0 the delay is not corrected.
-struct PipeMareOptions {
-  double decay = 0.135;  // D: fraction of the old velocity that remains after one delay; 0: no correction
-  std::int64_t num_rescheduled =
-      0;  // K: number of updates over which step sizes grow to their full value; 0: no warm-up
-};
 
 // Number of updates that the stage makes between the forward and the backward of each micro-batch,
 // [micro-batch]. All 0 under synchronous schedules.

@@ -32,21 +32,13 @@
 #include "engine/parameters.h"
 #include "engine/state_exchange.h"
 #include "engine/step_graph.h"
+#include "engine/update_options.h"
 #include "kernels/step_scalars.h"
 #include "plan/noise_scale.h"
 #include "plan/plan.h"
 #include "schedule/program.h"
 
 namespace optimus {
-
-struct UpdateOptions {
-  double learning_rate = 0;
-  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
-  double clip = 1;  // the largest gradient norm; 0: no clipping (required by asynchronous schedules)
-  PipeMareOptions pipemare{};
-  bool measures_gradient_noise =
-      false;  // Engine::noise records every update; not supported by asynchronous schedules
-};
 
 // Everything that the updates of a step depend on besides gradients and state. It suffices to repeat them bit
 // for bit.

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "engine/engine.h"
+#include "engine/make_gemm.h"
 #include "model/rope.h"
 #include "plan/validate.h"
 #include "schedule/order.h"

@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 
-#include "base/file.h"
 #include "kernels/fp8.h"
 #include "model/spec.h"
 
@@ -58,10 +57,5 @@ class Gemm {
   virtual std::optional<Fp8Output> input_destination(const at::Tensor& input, const at::Tensor& weight,
                                                      bool transposes);
 };
-
-// The implementation for the device and element type: direct; via fp32 on CPUs without bf16 or fp16 GEMMs
-// (the values equal those of fp32 accumulation); with measured algorithms on CUDA (gemm_cuda.cpp),
-// accumulating gradients in fp32. record: the file for measured algorithms; empty: they are not stored.
-std::unique_ptr<Gemm> make_gemm(at::Device device, at::ScalarType element, const Path& record = {});
 
 }  // namespace optimus

@@ -2,7 +2,7 @@
 // parameters are views into the engine's flat buffers, so that everything after the gradients is the same as
 // for other models.
 //
-//   const ModuleDescription facts = describe(model, data.read(0), precision, device);   // runs each part once
+//   const ModuleDescription facts = describe(model, data.read(0), precision, device);  // runs each part once
 //   Parameters parameters(plan, facts.spec, 0, device);
 //   set_values(model, parameters);
 //   ModuleBinding binding(model, facts, parameters);

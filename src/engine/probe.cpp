@@ -12,6 +12,7 @@
 
 #include "engine/engine.h"
 #include "engine/gemm.h"
+#include "engine/make_gemm.h"
 #include "engine/probe_fp8.h"
 #include "engine/probe_timing.h"
 #include "kernels/attention.h"

@@ -5,15 +5,11 @@
 #include "base/event.h"
 #include "data/samples.h"
 #include "engine/engine.h"
+#include "inference/loss_sum.h"
 #include "settings/inference_options.h"
 
 namespace optimus {
 
-struct LossSum {
-  double sum = 0;
-  std::int64_t count = 0;  // number of targets
-  double mean() const { return sum / static_cast<double>(count); }
-};
 // Evaluates the first windows of a range, at most `most_windows`, plan.batch at a time. Throws UserError if a
 // token is outside the vocabulary.
 LossSum sum_losses(Engine& engine, const Plan& plan, const ModelSpec& model, const StreamRange& range,

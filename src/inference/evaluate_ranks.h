@@ -6,7 +6,7 @@
 
 #include "checkpoint/open_model.h"
 #include "engine/engine.h"
-#include "inference/evaluate.h"
+#include "inference/loss_sum.h"
 #include "settings/inference_options.h"
 
 namespace optimus {

@@ -10,10 +10,10 @@
 
 #include <vector>
 
-#include "layout/diff.h"
 #include "layout/kinds.h"
 #include "layout/rank_domains.h"
 #include "layout/slots.h"
+#include "layout/transfer_plan.h"
 
 namespace optimus {
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "layout/change.h"
 #include "layout/fanout.h"
 
 namespace optimus {

@@ -37,107 +37,19 @@
 // algorithms.
 #pragma once
 
-#include <optional>
-#include <tl/expected.hpp>
-#include <vector>
-
-#include "base/error.h"
-#include "layout/layout.h"
-#include "layout/rank_domains.h"
+#include "layout/change.h"
+#include "layout/transfer_plan.h"
 
 namespace optimus {
-
-struct DiffOptions {
-  RankDomains topology = {};    // empty: all ranks are equally far apart
-  std::vector<Rank> dead = {};  // ranks that have lost all data; `to` must not contain them
-  // maximum above max(old, new) on every rank; absent: memory is not limited
-  std::optional<Bytes> reserve = {};
-  // Larger boxes are sent as several chunks of whole rows. A row is never split, and a box is split into at
-  // most 4,096 chunks.
-  Bytes chunk = Bytes(std::int64_t{64} << 20);
-};
-
-struct Transfer {
-  int tensor = 0;
-  int box = 0;  // index into TransferPlan::boxes
-  Rank sender, receiver;
-  bool operator==(const Transfer&) const = default;
-};
-
-struct LocalCopy {
-  int tensor = 0;
-  int box = 0;
-  Rank rank;
-  bool operator==(const LocalCopy&) const = default;
-};
-
-struct TransferWave {
-  std::vector<int> tensors;
-  std::size_t transfers_begin = 0, transfers_end = 0;  // indices into TransferPlan::transfers
-  std::size_t copies_begin = 0, copies_end = 0;        // indices into TransferPlan::copies
-};
-
-// Plans for thousands of ranks have millions of transfers. Records therefore have 16 bytes, and boxes, which
-// repeat from layer to layer, are stored in a table.
-struct TransferPlan {
-  std::vector<Box> boxes;
-  std::vector<Transfer> transfers;  // by wave, in the global order that the lists of all ranks follow
-  std::vector<LocalCopy> copies;    // by wave
-  std::vector<TransferWave> waves;
-
-  Bytes moved;  // total of all transfers
-  // sum over ranks of the bytes that they need and did not have; computed without the transfers
-  Bytes lower_bound;
-  Bytes naive;                   // bytes that would move if every new box were fetched completely
-  std::vector<Bytes> moved_at;   // [distance]
-  Bytes max_sent, max_received;  // maximum over all ranks
-  Bytes reserve;                 // maximum over all ranks of the bytes above max(old, new)
-};
-
-// The reason why there is no plan.
-struct DiffFailure : Failure {
-  std::vector<TensorBox> lost;  // boxes that are needed but that no live rank has
-  Bytes reserve;                // a reserve that would be sufficient; 0 if memory is not the reason
-};
-template <typename T>
-using DiffOutcome = tl::expected<T, DiffFailure>;
-
-// The tensors that move together, in order. `reserve` as in TransferPlan.
-struct WaveOrder {
-  std::vector<std::vector<int>> waves;
-  Bytes reserve, lower_bound, naive;
-};
-
-// The part of a plan that concerns one rank.
-struct RankShare {
-  struct Operation {
-    bool is_send = false;
-    int tensor = 0;
-    Rank peer;
-    Box box;
-    bool operator==(const Operation&) const = default;
-  };
-  struct Wave {
-    std::vector<int> tensors;
-    std::vector<TensorBox> copies;
-    std::vector<Operation> operations;
-    bool operator==(const Wave&) const = default;
-  };
-  Rank rank;
-  std::vector<Wave> waves;
-  bool operator==(const RankShare&) const = default;
-};
 
 // Fails if a needed box has no live owner, if no order keeps the reserve, or if there are more than
 // kMaxTransfers transfers. Throws UserError in the same cases as LayoutChange.
 DiffOutcome<TransferPlan> diff(const Layout& from, const Layout& to, const DiffOptions& options = {});
-inline constexpr std::int64_t kMaxTransfers = std::int64_t{1} << 26;
 
 // The same computation in steps, for the share of one rank. A LayoutChange (layout/change.h) contains
 // everything that does not depend on the rank. order_waves has the same result on all ranks and takes O(ranks
 // * kinds of tensors). diff_for returns exactly the rank's part of diff(), in time proportional to its own
 // operations and to the number of ranks that hold or need the same boxes, never to ranks * ranks.
-struct LayoutChange;
 DiffOutcome<WaveOrder> order_waves(const LayoutChange& change);
 DiffOutcome<TransferPlan> diff(const LayoutChange& change, const WaveOrder& order);
 DiffOutcome<RankShare> diff_for(const LayoutChange& change, const WaveOrder& order, Rank rank);

@@ -4,7 +4,6 @@
 #include <memory>
 #include <tuple>
 
-#include "layout/change.h"
 #include "layout/diff.h"
 #include "layout/fanout.h"
 

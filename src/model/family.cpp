@@ -15,19 +15,29 @@ constexpr auto kRope = PositionKind::rope;
 
 // clang-format off
 constexpr FamilyTraits kFamilies[] = {
-  // family                model_type       architecture                norm    place  positions gated
-  // grouped own dim qk norm causal
-  {Family::gpt2,          "gpt2",          "GPT2LMHeadModel",          kLayer, kPre,  kLearned, false, false,  false,  false,  true},
-  {Family::llama,         "llama",         "LlamaForCausalLM",         kRms,   kPre,  kRope,    true,  true,   true,   false,  true},
-  {Family::mistral,       "mistral",       "MistralForCausalLM",       kRms,   kPre,  kRope,    true,  true,   true,   false,  true},
-  {Family::qwen2,         "qwen2",         "Qwen2ForCausalLM",         kRms,   kPre,  kRope,    true,  true,   true,   false,  true},
-  {Family::qwen3,         "qwen3",         "Qwen3ForCausalLM",         kRms,   kPre,  kRope,    true,  true,   true,   true,   true},
-  {Family::bert,          "bert",          "BertForMaskedLM",          kLayer, kPost, kLearned, false, false,  false,  false,  false},
-  {Family::megatron_bert, "megatron-bert", "MegatronBertForMaskedLM",  kLayer, kPre,  kLearned, false, false,  false,  false,  false},
+  // family, model_type, architecture; norm, its place, positions; is_gated, has_grouped_heads,
+  // has_independent_head_dim, has_qk_norm, is_causal, is_mixture, is_latent
+  {Family::gpt2, "gpt2", "GPT2LMHeadModel",
+   kLayer, kPre,  kLearned,  false, false, false, false, true},
+  {Family::llama, "llama", "LlamaForCausalLM",
+   kRms,   kPre,  kRope,     true,  true,  true,  false, true},
+  {Family::mistral, "mistral", "MistralForCausalLM",
+   kRms,   kPre,  kRope,     true,  true,  true,  false, true},
+  {Family::qwen2, "qwen2", "Qwen2ForCausalLM",
+   kRms,   kPre,  kRope,     true,  true,  true,  false, true},
+  {Family::qwen3, "qwen3", "Qwen3ForCausalLM",
+   kRms,   kPre,  kRope,     true,  true,  true,  true,  true},
+  {Family::bert, "bert", "BertForMaskedLM",
+   kLayer, kPost, kLearned,  false, false, false, false, false},
+  {Family::megatron_bert, "megatron-bert", "MegatronBertForMaskedLM",
+   kLayer, kPre,  kLearned,  false, false, false, false, false},
   // Mixtures of experts are last.
-  {Family::mixtral,       "mixtral",       "MixtralForCausalLM",       kRms,   kPre,  kRope,    true,  true,   true,   false,  true,  true},
-  {Family::qwen3_moe,     "qwen3_moe",     "Qwen3MoeForCausalLM",      kRms,   kPre,  kRope,    true,  true,   true,   true,   true,  true},
-  {Family::deepseek_v3,   "deepseek_v3",   "DeepseekV3ForCausalLM",    kRms,   kPre,  kRope,    true,  false,  true,   false,  true,  true,  true},
+  {Family::mixtral, "mixtral", "MixtralForCausalLM",
+   kRms,   kPre,  kRope,     true,  true,  true,  false, true,  true},
+  {Family::qwen3_moe, "qwen3_moe", "Qwen3MoeForCausalLM",
+   kRms,   kPre,  kRope,     true,  true,  true,  true,  true,  true},
+  {Family::deepseek_v3, "deepseek_v3", "DeepseekV3ForCausalLM",
+   kRms,   kPre,  kRope,     true,  false, true,  false, true,  true,  true},
 };
 // clang-format on
 
@@ -42,21 +52,6 @@ const FamilyTraits& traits(Family family) {
   return kFamilies[0];
 }
 
-ModelSpec blank_spec(Family family) {
-  const FamilyTraits& fixed = traits(family);
-  ModelSpec spec;
-  spec.family = family;
-  spec.norm = fixed.norm;
-  spec.norm_position = fixed.norm_position;
-  spec.positions = fixed.positions;
-  spec.is_gated = fixed.is_gated;
-  spec.has_qk_norm = fixed.has_qk_norm;
-  spec.is_causal = fixed.is_causal;
-  const bool has_all_biases = !fixed.is_gated;
-  spec.has_qkv_bias = has_all_biases || family == Family::qwen2;
-  spec.has_out_bias = spec.has_mlp_bias = has_all_biases;
-  spec.is_tied = !fixed.is_gated;
-  return spec;
-}
+std::string text(Family family) { return std::string(traits(family).model_type); }
 
 }  // namespace optimus

@@ -4,11 +4,27 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
-#include "model/spec.h"
-
 namespace optimus {
+
+enum class Family {
+  gpt2,
+  llama,
+  mistral,
+  qwen2,
+  qwen3,
+  bert,
+  megatron_bert,
+  mixtral,
+  qwen3_moe,
+  deepseek_v3
+};
+enum class NormKind { layer_norm, rms_norm };
+// pre: x + f(norm(x)), as in GPT-2, Llama, MegatronBert.  post: norm(x + f(x)), as in BERT.
+enum class NormPosition { pre, post };
+enum class PositionKind { learned, rope };
 
 struct FamilyTraits {
   Family family;
@@ -28,8 +44,6 @@ struct FamilyTraits {
 
 std::span<const FamilyTraits> all_families();
 const FamilyTraits& traits(Family family);
-
-// A spec with all properties that the family fixes; the dimensions are still 0.
-ModelSpec blank_spec(Family family);
+std::string text(Family family);  // "gpt2"
 
 }  // namespace optimus

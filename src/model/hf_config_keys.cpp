@@ -27,9 +27,9 @@ struct FamilyKeys {
 FamilyKeys own_keys(Family family) {
   switch (family) {
     case Family::gpt2: return {family,
-        {"n_embd", "hidden_size", "n_layer", "num_hidden_layers", "n_head", "num_attention_heads", "n_positions",
-         "max_position_embeddings", "n_inner", "activation_function", "layer_norm_epsilon", "embd_pdrop",
-         "resid_pdrop", "attn_pdrop"},
+        {"n_embd", "hidden_size", "n_layer", "num_hidden_layers", "n_head", "num_attention_heads",
+         "n_positions", "max_position_embeddings", "n_inner", "activation_function", "layer_norm_epsilon",
+         "embd_pdrop", "resid_pdrop", "attn_pdrop"},
         {{"scale_attn_weights", "true"}, {"scale_attn_by_inverse_layer_idx", "false"},
          {"reorder_and_upcast_attn", "false"}, {"position_embedding_type", "\"absolute\""}}};
     case Family::llama: return {family,
@@ -46,19 +46,21 @@ FamilyKeys own_keys(Family family) {
         {{"use_mrope", "false"}, {"mlp_bias", "false"}}};
     case Family::mixtral: return {family,
         {"sliding_window", "num_local_experts", "num_experts", "num_experts_per_tok", "router_aux_loss_coef"},
-        {{"attention_bias", "false"}, {"mlp_bias", "false"}, {"layer_types", "null"}, {"router_jitter_noise", "0.0"}}};
+        {{"attention_bias", "false"}, {"mlp_bias", "false"}, {"layer_types", "null"},
+         {"router_jitter_noise", "0.0"}}};
     case Family::qwen3_moe: return {family,
-        {"attention_bias", "use_sliding_window", "sliding_window", "max_window_layers", "layer_types", "num_experts",
-         "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step",
-         "mlp_only_layers", "router_aux_loss_coef"},
+        {"attention_bias", "use_sliding_window", "sliding_window", "max_window_layers", "layer_types",
+         "num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
+         "decoder_sparse_step", "mlp_only_layers", "router_aux_loss_coef"},
         {{"use_mrope", "false"}, {"mlp_bias", "false"}}};
     case Family::deepseek_v3: return {family,
-        {"n_routed_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts",
-         "first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor", "norm_topk_prob", "q_lora_rank",
-         "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "qk_head_dim", "v_head_dim"},
-        {{"attention_bias", "false"}, {"mlp_bias", "false"}, {"rope_interleave", "true"}, {"moe_layer_freq", "1"},
-         {"scoring_func", "\"sigmoid\""}, {"topk_method", "\"noaux_tc\""}, {"num_nextn_predict_layers", "0"},
-         {"num_mtp_layers", "0"}}};
+        {"n_routed_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size",
+         "n_shared_experts", "first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor",
+         "norm_topk_prob", "q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim",
+         "qk_head_dim", "v_head_dim"},
+        {{"attention_bias", "false"}, {"mlp_bias", "false"}, {"rope_interleave", "true"},
+         {"moe_layer_freq", "1"}, {"scoring_func", "\"sigmoid\""}, {"topk_method", "\"noaux_tc\""},
+         {"num_nextn_predict_layers", "0"}, {"num_mtp_layers", "0"}}};
     case Family::bert:
     case Family::megatron_bert: return {family,
         {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
@@ -103,7 +105,8 @@ constexpr std::string_view kBookkeeping[] = {
     "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
     "unk_token_id", "decoder_start_token_id", "prefix", "bos_token", "eos_token", "pad_token",
     // outputs
-    "use_cache", "output_router_logits", "output_attentions", "output_hidden_states", "return_dict", "keys_to_ignore_at_inference",
+    "use_cache", "output_router_logits", "output_attentions", "output_hidden_states", "return_dict",
+    "keys_to_ignore_at_inference",
     // other heads
     "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
     "classifier_dropout", "task_specific_params", "summary_type", "summary_use_proj", "summary_activation",

@@ -146,13 +146,17 @@ constexpr Row kQwen3Moe235b[] = {
 constexpr Row kDeepseekV3[] = {
   {"deepseek-v3",    61,  7168, 128, 128, 192,  18432, 129280, 4096},
 };
-constexpr Mixture kMixtral7bExperts{.experts = 8, .experts_per_token = 2, .ffn = 14336, .balance_loss = 0.02};
-constexpr Mixture kMixtral22bExperts{.experts = 8, .experts_per_token = 2, .ffn = 16384, .balance_loss = 0.001};
+constexpr Mixture kMixtral7bExperts{
+    .experts = 8, .experts_per_token = 2, .ffn = 14336, .balance_loss = 0.02};
+constexpr Mixture kMixtral22bExperts{
+    .experts = 8, .experts_per_token = 2, .ffn = 16384, .balance_loss = 0.001};
 constexpr Mixture kQwen3Moe30bExperts{.experts = 128, .experts_per_token = 8, .ffn = 768};
 constexpr Mixture kQwen3Moe235bExperts{.experts = 128, .experts_per_token = 8, .ffn = 1536};
-constexpr Mixture kDeepseekV3Experts{.experts = 256, .experts_per_token = 8, .ffn = 2048, .shared_ffn = 2048, .first_layer = 3,
-                                     .groups = 8, .groups_per_token = 4, .scale = 2.5, .balance_loss = 0};
-constexpr LatentAttention kDeepseekV3Latent{.query_rank = 1536, .kv_rank = 512, .rope_dim = 64, .value_dim = 128};
+constexpr Mixture kDeepseekV3Experts{
+    .experts = 256, .experts_per_token = 8, .ffn = 2048, .shared_ffn = 2048, .first_layer = 3,
+    .groups = 8, .groups_per_token = 4, .scale = 2.5, .balance_loss = 0};
+constexpr LatentAttention kDeepseekV3Latent{
+    .query_rank = 1536, .kv_rank = 512, .rope_dim = 64, .value_dim = 128};
 
 // With the uncased vocabulary.
 constexpr Row kBertSizes[] = {
@@ -167,25 +171,30 @@ constexpr Row kMegatronBertSizes[] = {
 };
 
 constexpr Series kSeries[] = {
-  {Family::gpt2,          {.dropout = 0.1, .is_tied = true},                                  kGpt2Sizes},
-  {Family::gpt2,          {.is_tied = true},                                                  kGpt3},
-  {Family::llama,         {},                                                                 kLlama2},
-  {Family::llama,         {.rope_theta = 500000},                                             kLlama3},
-  {Family::llama,         {.rope_theta = 500000, .llama3_factor = 8},                         kLlama31},
-  {Family::llama,         {.rope_theta = 500000, .is_tied = true, .llama3_factor = 32},       kLlama32},
-  {Family::mistral,       {},                                                                 kMistral},
-  {Family::qwen2,         {.norm_eps = 1e-6, .rope_theta = 1e6, .is_tied = true},             kQwen2Small},
-  {Family::qwen2,         {.norm_eps = 1e-6, .rope_theta = 1e6},                              kQwen2Middle},
-  {Family::qwen2,         {.norm_eps = 1e-5, .rope_theta = 1e6},                              kQwen2Large},
-  {Family::qwen3,         {.norm_eps = 1e-6, .rope_theta = 1e6, .is_tied = true},             kQwen3Small},
-  {Family::qwen3,         {.norm_eps = 1e-6, .rope_theta = 1e6},                              kQwen3Large},
-  {Family::mixtral,       {.rope_theta = 1e6},                                                kMixtral7b, kMixtral7bExperts},
-  {Family::mixtral,       {.rope_theta = 1e6},                                                kMixtral22b, kMixtral22bExperts},
-  {Family::qwen3_moe,     {.norm_eps = 1e-6, .rope_theta = 1e6},                              kQwen3Moe30b, kQwen3Moe30bExperts},
-  {Family::qwen3_moe,     {.norm_eps = 1e-6, .rope_theta = 1e6},                              kQwen3Moe235b, kQwen3Moe235bExperts},
-  {Family::deepseek_v3,   {.norm_eps = 1e-6},                                                 kDeepseekV3, kDeepseekV3Experts, kDeepseekV3Latent},
-  {Family::bert,          {.norm_eps = 1e-12, .dropout = 0.1, .is_tied = true},               kBertSizes},
-  {Family::megatron_bert, {.norm_eps = 1e-12, .dropout = 0.1, .is_tied = true},               kMegatronBertSizes},
+  {Family::gpt2,          {.dropout = 0.1, .is_tied = true},                            kGpt2Sizes},
+  {Family::gpt2,          {.is_tied = true},                                            kGpt3},
+  {Family::llama,         {},                                                           kLlama2},
+  {Family::llama,         {.rope_theta = 500000},                                       kLlama3},
+  {Family::llama,         {.rope_theta = 500000, .llama3_factor = 8},                   kLlama31},
+  {Family::llama,         {.rope_theta = 500000, .is_tied = true, .llama3_factor = 32}, kLlama32},
+  {Family::mistral,       {},                                                           kMistral},
+  {Family::qwen2,         {.norm_eps = 1e-6, .rope_theta = 1e6, .is_tied = true},       kQwen2Small},
+  {Family::qwen2,         {.norm_eps = 1e-6, .rope_theta = 1e6},                        kQwen2Middle},
+  {Family::qwen2,         {.norm_eps = 1e-5, .rope_theta = 1e6},                        kQwen2Large},
+  {Family::qwen3,         {.norm_eps = 1e-6, .rope_theta = 1e6, .is_tied = true},       kQwen3Small},
+  {Family::qwen3,         {.norm_eps = 1e-6, .rope_theta = 1e6},                        kQwen3Large},
+  {Family::mixtral,       {.rope_theta = 1e6},
+   kMixtral7b, kMixtral7bExperts},
+  {Family::mixtral,       {.rope_theta = 1e6},
+   kMixtral22b, kMixtral22bExperts},
+  {Family::qwen3_moe,     {.norm_eps = 1e-6, .rope_theta = 1e6},
+   kQwen3Moe30b, kQwen3Moe30bExperts},
+  {Family::qwen3_moe,     {.norm_eps = 1e-6, .rope_theta = 1e6},
+   kQwen3Moe235b, kQwen3Moe235bExperts},
+  {Family::deepseek_v3,   {.norm_eps = 1e-6},
+   kDeepseekV3, kDeepseekV3Experts, kDeepseekV3Latent},
+  {Family::bert,          {.norm_eps = 1e-12, .dropout = 0.1, .is_tied = true},         kBertSizes},
+  {Family::megatron_bert, {.norm_eps = 1e-12, .dropout = 0.1, .is_tied = true},         kMegatronBertSizes},
 };
 // clang-format on
 

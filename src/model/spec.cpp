@@ -314,7 +314,22 @@ ModelSpec with_overrides(ModelSpec spec, const ModelOverrides& overrides) {
   return spec;
 }
 
-std::string text(Family family) { return std::string(traits(family).model_type); }
+ModelSpec blank_spec(Family family) {
+  const FamilyTraits& fixed = traits(family);
+  ModelSpec spec;
+  spec.family = family;
+  spec.norm = fixed.norm;
+  spec.norm_position = fixed.norm_position;
+  spec.positions = fixed.positions;
+  spec.is_gated = fixed.is_gated;
+  spec.has_qk_norm = fixed.has_qk_norm;
+  spec.is_causal = fixed.is_causal;
+  const bool has_all_biases = !fixed.is_gated;
+  spec.has_qkv_bias = has_all_biases || family == Family::qwen2;
+  spec.has_out_bias = spec.has_mlp_bias = has_all_biases;
+  spec.is_tied = !fixed.is_gated;
+  return spec;
+}
 
 std::string text(Activation activation) {
   switch (activation) {

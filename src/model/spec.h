@@ -14,27 +14,12 @@
 #include <vector>
 
 #include "base/box.h"
+#include "model/family.h"
 
 namespace optimus {
 
-enum class Family {
-  gpt2,
-  llama,
-  mistral,
-  qwen2,
-  qwen3,
-  bert,
-  megatron_bert,
-  mixtral,
-  qwen3_moe,
-  deepseek_v3
-};
-enum class NormKind { layer_norm, rms_norm };
-// pre: x + f(norm(x)), as in GPT-2, Llama, MegatronBert.  post: norm(x + f(x)), as in BERT.
-enum class NormPosition { pre, post };
 // gelu_tanh is Hugging Face's "gelu_new" and "gelu_pytorch_tanh"; gelu is the exact function.
 enum class Activation { gelu, gelu_tanh, silu, relu };
-enum class PositionKind { learned, rope };
 enum class RopeScalingKind { none, linear, llama3 };
 
 struct RopeScaling {
@@ -148,6 +133,9 @@ struct ModelSpec {
   bool is_bert() const { return family == Family::bert || family == Family::megatron_bert; }
 };
 
+// A spec with all properties that the family fixes (model/family.h); the dimensions are still 0.
+ModelSpec blank_spec(Family family);
+
 // Dimensions from the command line; absent ones keep the value of the preset or folder.
 struct ModelOverrides {
   std::optional<std::int64_t> layers{}, hidden{}, heads{}, kv_heads{}, head_dim{}, ffn{}, vocab{},
@@ -165,7 +153,6 @@ ModelSpec with_overrides(ModelSpec spec, const ModelOverrides& overrides);
 // most 10,000 layers and 1e17 parameters, so that counts and lists of tensors remain manageable.
 void validate(const ModelSpec& spec);
 
-std::string text(Family family);          // "gpt2"
 std::string text(Activation activation);  // "gelu_tanh"
 
 }  // namespace optimus

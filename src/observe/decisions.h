@@ -30,7 +30,7 @@ struct Decision {
   Bytes moved{}, minimum{};    // minimum: lower bound over all placements
   Bytes early{};               // of `moved`: before the pause
   Bytes precopied{};           // sent again because of that
-  std::string cause{};         // "link", as in adapt/condition.h; empty: nothing was found to be slow
+  std::string cause{};         // "link", as in policy/condition.h; empty: nothing was found to be slow
   std::vector<PlanAlternative> alternatives{};
   bool operator==(const Decision&) const = default;
 };

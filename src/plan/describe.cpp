@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "plan/fp8.h"
 #include "plan/plan_json.h"
+#include "plan/ranges.h"
 
 namespace optimus {
 namespace {

@@ -14,11 +14,6 @@
 namespace optimus {
 namespace {
 
-constexpr std::pair<const char*, Trainer> kTrainers[] = {{"megatron", Trainer::megatron},
-                                                         {"deepspeed", Trainer::deepspeed},
-                                                         {"torchtitan", Trainer::torchtitan},
-                                                         {"optimus", Trainer::optimus}};
-
 std::string record_text(const ExportedPlan& exported) {
   OrderedJson json = {{"format", "optimus-export"}, {"version", 1}, {"trainer", text(exported.trainer)}};
   json["files"] = OrderedJson::array();
@@ -91,22 +86,6 @@ Outcome<void> exchange_folders(FileSystem& files, const Path& staging, const Pat
 }
 
 }  // namespace
-
-std::string text(Trainer trainer) {
-  for (const auto& [word, value] : kTrainers)
-    if (value == trainer) return word;
-  return "";
-}
-
-Trainer parse_trainer(const std::string& word, const std::string& what) {
-  std::vector<std::string> known;
-  for (const auto& [name, value] : kTrainers) {
-    if (name == word) return value;
-    known.emplace_back(name);
-  }
-  throw UserError("{}: {} is not one of {}{}", what, in_quotes(word), join(known, ", "),
-                  did_you_mean(word, known));
-}
 
 ExportedPlan export_plan(const Plan& plan, const ModelSpec& model, Trainer trainer,
                          const ExportSettings& settings) {

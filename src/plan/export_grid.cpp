@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
+#include "plan/ranges.h"
 
 namespace optimus {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/box.h"
-#include "plan/export.h"
+#include "plan/exported_plan.h"
 #include "plan/plan.h"
 
 namespace optimus {

@@ -11,6 +11,7 @@
 #include "plan/export_grid.h"
 #include "plan/fp8.h"
 #include "plan/plan_json.h"
+#include "plan/ranges.h"
 
 namespace optimus {
 namespace {
@@ -371,7 +372,8 @@ std::string variables_text(const PlanGrid& grid, const ExportSettings& settings,
 
 constexpr const char* kDataAndLaunch = R"(# Without data, Megatron-LM makes some up.
 if [ -n "$DATA_PATH" ]; then
-  DATA_ARGS=(--data-path $DATA_PATH --split 969,30,1 --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER_MODEL")
+  DATA_ARGS=(--data-path $DATA_PATH --split 969,30,1 --tokenizer-type HuggingFaceTokenizer )"
+                                       R"(--tokenizer-model "$TOKENIZER_MODEL")
 else
   DATA_ARGS=(--mock-data --tokenizer-type NullTokenizer)
 fi

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "plan/plan_json.h"
+#include "plan/ranges.h"
 
 namespace optimus {
 namespace {

@@ -3,7 +3,9 @@
 //
 //   forward         y = x W^T       x and W in e4m3 (up to 448, 3 mantissa bits)
 //   input gradient  dx = dy W       dy in e5m2 (up to 57344, 2 mantissa bits)
-//   weight gradient dW += dy^T x    everything outside the GEMMs is as without fp8: sums, master weights, moments
+//   weight gradient dW += dy^T x
+//
+// Everything outside the GEMMs is as without fp8: sums, master weights, moments.
 //
 // A slot is one operand of one GEMM of one layer. A tensor is multiplied by the scale of its slot and
 // rounded. The result of the GEMM is divided by both scales. Scales are powers of two, so the rounding to 8

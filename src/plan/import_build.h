@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/import.h"
+#include "plan/imported_plan.h"
 #include "plan/plan.h"
 
 namespace optimus {

@@ -2,10 +2,12 @@
 // number and, for batches that grow by gradient noise, on what was learned before; never on the plan. Each
 // phase has its own plan.
 //
-//   --batch 64 --batch-ramp 8:3000           8 sequences, 16 after step 1000, 32 after step 2000, 64 after step 3000
-//   --batch 64 --batch-ramp 8,24@700,64@900  8 sequences, 24 after step 700, 64 after step 900
-//   --batch 64 --batch-ramp 8:noise          8 sequences, doubled when the gradient noise scale is at least the next batch
-//   --seq 1024 --seq-ramp 256:2000           the first 256 tokens of every sequence, 512 after step 1000, all after step 2000
+//   --batch 64 --batch-ramp 8:3000           8 sequences, 16 after step 1000, 32 after 2000, 64 after 3000
+//   --batch 64 --batch-ramp 8,24@700,64@900  8 sequences, 24 after step 700, 64 after 900
+//   --batch 64 --batch-ramp 8:noise          8 sequences, doubled when the gradient noise scale is at least
+//                                            the next batch
+//   --seq 1024 --seq-ramp 256:2000           the first 256 tokens of every sequence, 512 after step 1000, all
+//                                            after 2000
 //
 // Pure. Read next: plan/noise_scale.h, settings/phases.h.
 #pragma once

@@ -1,8 +1,8 @@
 // Plan: which device computes which part of the training. Plain data that every component reads that runs,
 // times, moves or exports a training.
 //
-//   batch ─┬─ pipeline 0: micro-batches ── stage 0 ── stage 1 ── …    each stage: devices, and chunks of blocks
-//          └─ pipeline 1: micro-batches ── stage 0 ── …               each run of blocks: a LayerStrategy
+//   batch ─┬─ pipeline 0: micro-batches ── stage 0 ── stage 1 ── …   each stage: devices and chunks of blocks
+//          └─ pipeline 1: micro-batches ── stage 0 ── …              each run of blocks: a LayerStrategy
 //
 // A micro-batch belongs to one pipeline. Inside a stage every layer splits the micro-batch's samples (dp),
 // positions (cp) and features (tp) over all devices of the stage: dp = devices / (tp * cp). Ordinary data

@@ -23,8 +23,4 @@ Plan read_plan(const Path& path);
 // 16 hexadecimal digits over the file's content without the model's name. Equal plans have equal hashes.
 std::string plan_hash(const Plan& plan);
 
-// "0..7,12" <-> 0 1 2 3 4 5 6 7 12
-std::string ranges_text(const std::vector<int>& numbers);
-std::vector<int> parse_ranges(const std::string& text, const std::string& where);
-
 }  // namespace optimus

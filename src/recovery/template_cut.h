@@ -1,11 +1,22 @@
-// The best pipeline for a number of nodes, from which templates are made. Used only by templates.cpp.
+// The best pipeline for a number of nodes, from which templates are made.
 #pragma once
 
 #include <optional>
+#include <vector>
 
-#include "recovery/templates.h"
+#include "search/candidate.h"
 
 namespace optimus {
+
+// The best pipeline of `nodes` nodes for one micro-batch size.
+struct PipelineTemplate {
+  int nodes = 0;
+  Candidate candidate;              // pp and tp; one replica
+  std::vector<StageLayers> layers;  // [stage]
+  Pipeline pipeline;                // devices numbered from 0, no micro-batches
+  double first_seconds = 0;         // of the first micro-batch, forward and backward through all stages
+  double next_seconds = 0;          // of each further micro-batch: the slowest stage
+};
 
 // Tries several tensor-parallel sizes and distributes layers over stages by their cost. Returns nothing if
 // the model does not fit.

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "plan/validate.h"
-#include "recovery/template_cut.h"
 #include "search/evaluate.h"
 #include "search/sizing.h"
 

@@ -16,19 +16,10 @@
 #include <map>
 #include <vector>
 
+#include "recovery/template_cut.h"
 #include "search/candidate.h"
 
 namespace optimus {
-
-// The best pipeline of `nodes` nodes for one micro-batch size.
-struct PipelineTemplate {
-  int nodes = 0;
-  Candidate candidate;              // pp and tp; one replica
-  std::vector<StageLayers> layers;  // [stage]
-  Pipeline pipeline;                // devices numbered from 0, no micro-batches
-  double first_seconds = 0;         // of the first micro-batch, forward and backward through all stages
-  double next_seconds = 0;          // of each further micro-batch: the slowest stage
-};
 
 struct TemplateOptions {
   int devices_per_node = 1;

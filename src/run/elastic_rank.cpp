@@ -1,4 +1,4 @@
-// Implements LaunchedElasticRank.
+// Implements elastic_rank.h.
 #include "run/elastic_rank.h"
 
 #include <algorithm>
@@ -17,12 +17,29 @@ namespace {
 
 // the number of standby stores that a rank knows: as many hosts may be lost one after the other
 constexpr std::size_t kMaxStandbys = 8;
+constexpr Seconds kOpenTimeout{30};
 constexpr Seconds kReachTimeout{1};   // to connect to the host of a store that may be down
 constexpr Seconds kAnswerTimeout{4};  // for a store whose host answers: its process may get little CPU time
 constexpr Seconds kStandbyTimeout{0.5};  // for the others to publish the addresses of their stores
 constexpr Seconds kEndTimeout{120};      // for the others to end after the last step
 
 }  // namespace
+
+ElasticRank::ElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id,
+                         const WorkerSignals& signals, StatusLine& line,
+                         std::optional<MembershipChange> order)
+    : watch_(value_or_throw(open_store(where.place, Deadline::after(kOpenTimeout, "the run's store"))),
+             where.prefix, comm, worker_id, order ? order->membership.generation : 0),
+      elastic_{.worker_id = worker_id,
+               .leaves = signals.is_leave_requested,
+               .wants_membership_change =
+                   [this, leaves = signals.is_leave_requested] {
+                     return watch_.wants_membership_change() || leaves();
+                   },
+               .regrouped = [this](const MembershipChange& next) { watch_.regrouped(next.membership); },
+               .switch_to_console = [&line] { line.switch_to_console(); },
+               .step_heartbeat = watch_.step_heartbeat(),
+               .order = std::move(order)} {}
 
 LaunchedElasticRank::LaunchedElasticRank(LaunchedRankFacts facts)
     : facts_(std::move(facts)),

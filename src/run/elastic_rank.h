@@ -1,23 +1,42 @@
-// The elastic side of a rank that was started by a launcher, in a run that continues when ranks are lost. It
-// watches the run's store and finds a new one when the process that hosts the store is lost: every process
-// keeps a standby store, and the first survivor whose store the others can reach hosts the run from then on
-// (run_host.h).
+// The elastic side of a rank, in a run that continues when ranks are lost: it watches the run's store for
+// membership changes. ElasticRank is for a run that its starting process hosts. LaunchedElasticRank is for
+// ranks that a launcher started: it finds a new store when the process that hosts the store is lost. Every
+// process keeps a standby store, and the first survivor whose store the others can reach hosts the run from
+// then on (run_host.h).
 #pragma once
 
 #include <memory>
 #include <mutex>
 #include <optional>
 
+#include "comm/comm.h"
 #include "launch/rendezvous.h"
 #include "launch/run_host.h"
 #include "launch/store_file.h"
-#include "run/join.h"
+#include "observe/status_line.h"
 #include "run/rank_watch.h"
+#include "run/train_rank.h"
 #include "rundir/folder_lock.h"
+#include "rundir/worker_signals.h"
 #include "store/movable_store.h"
 #include "store/store_server.h"
 
 namespace optimus {
+
+// The elastic side of a rank whose run is hosted by its starting process: the watch and the callbacks of the
+// rank.
+class ElasticRank {
+ public:
+  // All arguments must outlive this.
+  ElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id, const WorkerSignals& signals,
+              StatusLine& line, std::optional<MembershipChange> order = {});
+  const RankElastic* get() const { return &elastic_; }
+  bool is_end_requested() const { return watch_.is_end_requested(); }
+
+ private:
+  RankWatch watch_;
+  RankElastic elastic_;
+};
 
 struct LaunchedRankFacts {
   RunStoreAddress where;  // the run's store, as this process has reached it

@@ -18,7 +18,8 @@
 #include "launch/launched_memory.h"
 #include "launch/store_file.h"
 #include "run/elastic_rank.h"
-#include "run/train_workers.h"
+#include "run/host_facts.h"
+#include "run/process_rank.h"
 #include "run/training.h"
 #include "run/worker.h"
 #include "rundir/folder_lock.h"
@@ -138,26 +139,6 @@ LaunchedRankFacts facts_of_joining_worker(const OpenStore& store, const JoinOpti
               },
           .is_one_host = is_loopback(store.where.place.host)};
 }
-
-}  // namespace
-
-ElasticRank::ElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id,
-                         const WorkerSignals& signals, StatusLine& line,
-                         std::optional<MembershipChange> order)
-    : watch_(value_or_throw(open_store(where.place, Deadline::after(kStoreTimeout, "the run's store"))),
-             where.prefix, comm, worker_id, order ? order->membership.generation : 0),
-      elastic_{.worker_id = worker_id,
-               .leaves = signals.is_leave_requested,
-               .wants_membership_change =
-                   [this, leaves = signals.is_leave_requested] {
-                     return watch_.wants_membership_change() || leaves();
-                   },
-               .regrouped = [this](const MembershipChange& next) { watch_.regrouped(next.membership); },
-               .switch_to_console = [&line] { line.switch_to_console(); },
-               .step_heartbeat = watch_.step_heartbeat(),
-               .order = std::move(order)} {}
-
-namespace {
 
 // Throws ExcludedFromRun and StoreLost.
 int train_until_end(const JoinOptions& join, TrainOptions& options, OptionTable& table,

@@ -3,36 +3,16 @@
 // order of the generation that it joins (regroup.h).
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <optional>
+#include <string>
+#include <vector>
 
-#include "comm/comm.h"
-#include "launch/store_file.h"
+#include "elastic/membership.h"
 #include "observe/status_line.h"
-#include "run/rank_watch.h"
-#include "run/train_rank.h"
 #include "rundir/worker_protocol.h"
 #include "rundir/worker_signals.h"
 #include "settings/options.h"
-#include "store/key_store.h"
 
 namespace optimus {
-
-// The elastic side of a rank whose run is hosted by its starting process: the watch and the callbacks of the
-// rank.
-class ElasticRank {
- public:
-  // All arguments must outlive this.
-  ElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id, const WorkerSignals& signals,
-              StatusLine& line, std::optional<MembershipChange> order = {});
-  const RankElastic* get() const { return &elastic_; }
-  bool is_end_requested() const { return watch_.is_end_requested(); }
-
- private:
-  RankWatch watch_;
-  RankElastic elastic_;
-};
 
 // The workers in the run's folder, indexed by worker id.
 std::vector<WorkerEntry> workers_by_id(const Path& run, const Membership& membership);

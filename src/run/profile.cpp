@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "run/training.h"
 #include "rundir/worker_protocol.h"
 #include "simulate/instruction_name.h"
 #include "switching/memory.h"

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "adapt/host_profile.h"
-#include "adapt/learned_policy.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "cluster/open.h"
@@ -17,6 +16,7 @@
 #include "plan/describe.h"
 #include "plan/layouts.h"
 #include "plan/plan_json.h"
+#include "policy/learned_policy.h"
 #include "run/profile.h"
 #include "run/rank_console.h"
 #include "run/worker.h"

@@ -74,8 +74,8 @@ bool RankWatch::look() {
   }
   const Heartbeat now = heartbeat();
   const auto found = store_->query({{{prefix_ + heartbeat_key(worker_id_), text(now)}},
-                                   {prefix_ + RecoveryKeys{generation}.first_report(),
-                                    prefix_ + membership_change_key(generation), prefix_ + kStopKey}});
+                                    {prefix_ + RecoveryKeys{generation}.first_report(),
+                                     prefix_ + membership_change_key(generation), prefix_ + kStopKey}});
   if (!found) return false;
   const bool is_any_lost = (*found)[0].has_value(), is_change_requested = (*found)[1].has_value();
   if ((*found)[2]) is_end_requested_ = true;

@@ -1,8 +1,6 @@
 // Implements train.h: prepares a run and starts its ranks.
 #include "run/train.h"
 
-#include "adapt/decide.h"
-#include "adapt/learned_policy.h"
 #include "adapt/time_line.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -19,6 +17,8 @@
 #include "inference/weights.h"
 #include "plan/layouts.h"
 #include "plan/plan_json.h"
+#include "policy/decide.h"
+#include "policy/learned_policy.h"
 #include "reshard/switch_script.h"
 #include "run/profile.h"
 #include "run/saver.h"

@@ -2,21 +2,15 @@
 // include/optimus/train.h.
 #pragma once
 
-#include <functional>
+#include <string>
 
 #include "base/event.h"
 #include "observe/status_line.h"
 #include "run/train_result.h"
+#include "run/worker_command.h"
 #include "settings/options.h"
 
 namespace optimus {
-
-// The command line that starts this program as a worker, and whether the user has interrupted the run.
-struct WorkerCommand {
-  Path program;
-  std::vector<std::string> words;
-  std::function<bool()> is_interrupted;
-};
 
 // `table` is where the options were declared, so that settings.toml records the origin of each; it may be
 // null. Progress and warnings go to `events` and `line`; `events` may throw Interrupted, after which the run

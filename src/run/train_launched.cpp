@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "base/time_stamp.h"
 #include "comm/c10d_comm.h"
 #include "elastic/emergency_checkpoint_watch.h"
 #include "elastic/heartbeat.h"
@@ -21,8 +22,10 @@
 #include "plan/layouts.h"
 #include "run/elastic_rank.h"
 #include "run/end_watch.h"
+#include "run/host_facts.h"
 #include "run/join.h"
 #include "run/launched_rendezvous.h"
+#include "run/process_rank.h"
 #include "run/train_workers.h"
 #include "run/training.h"
 #include "run/worker.h"

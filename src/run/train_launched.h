@@ -9,7 +9,7 @@
 
 #include "cluster/launcher.h"
 #include "run/join.h"
-#include "run/train.h"
+#include "run/worker_command.h"
 
 namespace optimus {
 

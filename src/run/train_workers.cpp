@@ -4,66 +4,29 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "checkpoint/checkpoint.h"
 #include "cluster/token.h"
 #include "comm/c10d_link.h"
 #include "elastic/emergency_checkpoint_host.h"
 #include "elastic/membership_coordinator.h"
-#include "elastic/memory_level.h"
 #include "elastic/preemption_notice.h"
 #include "engine/device.h"
 #include "launch/store_file.h"
 #include "launch/workers.h"
 #include "observe/progress.h"
-#include "plan/layouts.h"
-#include "reshard/control.h"
-#include "reshard/switch_script.h"
+#include "run/elastic_rank.h"
+#include "run/host_facts.h"
 #include "run/join.h"
-#include "run/train_threads.h"
-#include "run/training.h"
+#include "run/process_rank.h"
 #include "run/worker.h"
 #include "rundir/plan_files.h"
 #include "rundir/store_board.h"
-#include "settings/choose_plan.h"
-#include "settings/phases.h"
 #include "store/key_store.h"
 
 namespace optimus {
 namespace {
 
-constexpr int kGrowthFactor = 2;        // growth of the run for which plan templates are prepared
-constexpr Seconds kRequestTimeout{20};  // for a run to accept a better plan
-
 constexpr Seconds kStoppedMargin{5};   // added to the timeout for a worker that is stopped
 constexpr Seconds kStoppedTimeout{2};  // for a stopped worker without which the others can continue
-
-Json to_json(const TrainResult& result) {
-  return {{"run", result.run},
-          {"checkpoint", result.checkpoint},
-          {"steps", result.steps},
-          {"loss", result.loss},
-          {"validation_loss", result.validation_loss ? Json(*result.validation_loss) : Json()},
-          {"tokens_per_second", result.tokens_per_second},
-          {"sample", result.sample}};
-}
-
-}  // namespace
-
-Path run_settings_path(const Path& run) { return run / "logs" / "settings.json"; }
-
-TrainResult parse_result(const Json& json) {
-  const JsonView view(json, "the result of rank 0");
-  TrainResult result;
-  result.run = view.at("run").text(), result.checkpoint = view.at("checkpoint").text();
-  result.steps = view.at("steps").integer();
-  result.loss = view.number_or("loss", std::numeric_limits<double>::quiet_NaN());  // NaN is null in JSON
-  if (const auto loss = view.find("validation_loss")) result.validation_loss = loss->number();
-  result.tokens_per_second = view.number_or("tokens_per_second", 0);
-  result.sample = view.at("sample").text();
-  return result;
-}
-
-namespace {
 
 // The store of the run: one hosted here, or a prefix in etcd that is cleared at the end.
 class RunStore {
@@ -91,54 +54,6 @@ class RunStore {
 };
 
 }  // namespace
-
-EmergencyCheckpointOptions salvage_facts(const TrainSettings& settings, const TrainOptions& options,
-                                         const Path& folder) {
-  return {.run = folder,
-          .memory = find_memory_level(settings.run),
-          .model = settings.model,
-          .retention = {options.keep_last, options.keep_every},
-          .small_files = small_files(settings)};
-}
-
-Json run_settings(const PreparedRun& run, const OptionTable& table) {
-  return {
-      {"options", serialize_options(table)},
-      {"checkpoint",
-       run.resumed.checkpoint ? Json(std::filesystem::absolute(*run.resumed.checkpoint).string()) : Json()}};
-}
-
-PreparedRun read_run_settings(const Path& folder, const JsonView& view, bool is_gpu, TrainOptions& options,
-                              OptionTable& table) {
-  restore_options(table, view.at("options").raw(), view.where());
-  PreparedRun run;
-  if (const auto checkpoint = view.find("checkpoint")) {
-    run.resumed.checkpoint = checkpoint->text();
-    run.resumed.state =
-        parse_training_state(Checkpoint::open(*run.resumed.checkpoint).small_file(kTrainingStateFile),
-                             (*run.resumed.checkpoint / kTrainingStateFile).string());
-  }
-  options.run = folder;
-  options.plan = folder / "plan.json";
-  NullSink quiet;  // the starting process has printed everything already
-  run.settings =
-      resolve(options, {.is_gpu = is_gpu}, &table, quiet, run.resumed.checkpoint, run.resumed.state);
-  run.settings.phase_plans = read_phase_plans(folder, run.settings);
-  run.script = script_of(options, run.settings);
-  return run;
-}
-
-Json train_part(const PreparedRun& run, const TrainOptions& options, const RankPlacement& worker_id,
-                Comm& comm, StatusLine& line) {
-  StatusLineSink events(line);
-  StepAgreement agreement(comm, options.timeout);
-  const Json result =
-      to_json(train_rank(run, options,
-                         {comm, parse_device(worker_id.device), worker_id.threads, events, line, agreement,
-                          worker_id.is_interrupted, worker_id.open_board, worker_id.elastic}));
-  agreement.take();  // takes what the others have already sent
-  return result;
-}
 
 TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& options, const OptionTable& table,
                                int size, const WorkerCommand& command) {
@@ -180,41 +95,6 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
       workers.wait(command.is_interrupted, &emergency_checkpoint, coordinator ? &*coordinator : nullptr));
   result.run = run.settings.run.string();  // the path as the user gave it
   return result;
-}
-
-MembershipCoordinator::Facts regrouping_facts(const TrainSettings& settings, const TrainOptions& options,
-                                              const Path& folder, const DeviceFacts& device) {
-  TrainOptions proposal = options;
-  proposal.batch = settings.plan.batch, proposal.sequence_length = settings.plan.sequence_length;
-  // the given plans are of the phase in which the run started
-  const bool has_phases = settings.phases.size() > 1;
-  proposal.precision = text(settings.plan.precision);
-  return {
-      .model = settings.model,
-      .run = folder,
-      .memory = find_memory_level(settings.run),
-      .answers = first_answers(proposal, settings.model, device, kGrowthFactor * num_devices(settings.plan)),
-      .phases = settings.phases,
-      .propose_improvement = [folder, has_phases](const Plan& plan) {
-        if (has_phases) return;
-        (void)ask(folder, plan_request_json(plan, "improved by the planner"),
-                  Deadline::after(kRequestTimeout, "a better plan"));
-      }};
-}
-
-RunHostOptions host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder,
-                             const DeviceFacts& device) {
-  RunHostOptions facts{.coordinator = regrouping_facts(run.settings, options, folder, device),
-                       .emergency_checkpoint = salvage_facts(run.settings, options, folder),
-                       .workers = {},
-                       .plan = run.settings.plan,
-                       .epoch = newest_epoch(folder).value_or(0)};
-  facts.emergency_checkpoint.may_be_partitioned = true;
-  facts.coordinator.done = [folder](const MembershipChange&, const std::vector<WorkerEntry>& members) {
-    RealFileSystem files;
-    (void)write_atomically(files, folder / "workers.json", workers_json(members));
-  };
-  return facts;
 }
 
 int train_as_worker(const WorkerSpec& place, TrainOptions& options, OptionTable& table,

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/event.h"
 #include "base/file.h"
 #include "elastic/emergency_checkpoint.h"
 #include "engine/engine.h"
@@ -15,9 +16,10 @@
 #include "observe/decisions.h"
 #include "observe/metrics.h"
 #include "observe/progress.h"
+#include "observe/status_line.h"
 #include "observe/tensorboard.h"
 #include "run/saver.h"
-#include "run/train.h"
+#include "run/train_result.h"
 #include "settings/save_rule.h"
 #include "settings/settings.h"
 #include "switching/plan_switch_controller.h"

@@ -2,8 +2,10 @@
 // With tensor parallelism each half ends in a sum over the group; with sequence parallelism it begins with a
 // gather and ends in a reduce-scatter:
 //
-//   forward    [all_gather] attention [all_reduce | reduce_scatter] [all_gather] mlp [all_reduce | reduce_scatter]
-//   backward   [all_gather] mlp input gradient [all_reduce | reduce_scatter], meanwhile its weight gradient; attention
+//   forward    [all_gather] attention [all_reduce | reduce_scatter]
+//              [all_gather] mlp [all_reduce | reduce_scatter]
+//   backward   [all_gather] mlp input gradient [all_reduce | reduce_scatter], meanwhile its weight gradient;
+//              attention likewise
 //
 // The second half of an MoE layer processes the positions of its own device, with expert parallelism in
 // between:

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "schedule/order.h"
-#include "search/bound_cost.h"
 #include "simulate/pipeline.h"
 
 namespace optimus {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "schedule/order.h"
+#include "search/bound_cost.h"
 #include "search/sample_cost.h"
 
 namespace optimus {
@@ -31,10 +32,6 @@ Candidate max_sharded(const Demand& demand, Candidate candidate);
 // kZeroWithoutTraffic: no communication between replicas. kZeroWithoutGathers: all state is sharded and no
 // rank stores a gathered copy.
 inline constexpr int kZeroWithoutTraffic = -1, kZeroWithoutGathers = 4;
-// The number of devices that share one copy of the state.
-int num_shards(const Candidate& candidate);
-// The number of devices that share one copy of an expert's state.
-int num_expert_shards(const Candidate& candidate);
 // Lower bound of the number of micro-batches whose activations a stage stores at the same time; a chunk
 // counts as a fraction of a micro-batch.
 double min_in_flight(const Candidate& candidate, int stage, int microbatches);
@@ -122,11 +119,9 @@ class BoundModel {
   BlockCounts block_counts_of(const Candidate& c, int stage, const StageLayers& layers) const;
   // The smallest and the largest number of such layers in the stage over all permitted numbers of chunks.
   std::pair<int, int> min_and_max_dense(const Candidate& c, int stage) const;
-  struct StageCost;
   // The cost samples of one candidate on one kind of device, indexed by recompute mode; computed on demand.
   const SampleCost& sample_cost(int kind, const Candidate& c, RecomputeMode mode);
   const Traffic& traffic(int kind, const Candidate& c, const SampleCost& sample_cost);
-  struct ChunkCost;
   ChunkCost chunk_cost(const Candidate& c, int stage, int chunk, const StageLayers& layers);
   StageCost stage_cost(const Candidate& c, int stage, const StageLayers& layers, bool has_message = false);
   double seconds_of_shape(const Candidate& shape, int stage, double recompute_seconds);

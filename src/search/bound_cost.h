@@ -1,19 +1,16 @@
-// Cost records of one stage and of one chunk, from which bounds are computed. Used only by Bounder
-// (bound.cpp, bound_stage.cpp).
+// Costs of one stage and of one chunk, from which bounds are computed (search/bound.h). Plain data.
 #pragma once
-
-#include "search/bound.h"
 
 namespace optimus {
 
 // Costs of the slots of one chunk.
-struct BoundModel::ChunkCost {
+struct ChunkCost {
   double forward = 0, backward = 0, weight = 0;  // weight: if weight gradients are a separate slot
   double interference = 0;                       // slowdown of the last backward by concurrent reductions
 };
 
 // Costs of one stage.
-struct BoundModel::StageCost {
+struct StageCost {
   double forward = 0, backward = 0, weight = 0;  // of one micro-batch, sum over all chunks
   double first_forward = 0, last_backward = 0;   // of the stage's first chunk
   double max_chunk_forward = 0;                  // largest forward of any chunk

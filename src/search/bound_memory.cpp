@@ -8,15 +8,6 @@
 
 namespace optimus {
 
-int num_shards(const Candidate& c) {
-  return c.zero <= 0 ? 1 : c.shard_group > 0 ? c.shard_group : c.dp * c.cp;
-}
-
-int num_expert_shards(const Candidate& c) {
-  const int reached = num_shards(c) * c.tp;
-  return c.zero > 0 && reached % c.ep == 0 ? reached / c.ep : 1;
-}
-
 double min_in_flight(const Candidate& c, int stage, int microbatches) {
   const StagePosition at{stage, c.pp, microbatches, c.chunks};
   if (c.schedule == Schedule::interleaved && microbatches % c.pp != 0)

@@ -4,7 +4,6 @@
 
 #include "plan/layouts.h"
 #include "search/bound.h"
-#include "search/bound_cost.h"
 
 namespace optimus {
 
@@ -102,8 +101,7 @@ std::pair<int, int> BoundModel::min_and_max_dense(const Candidate& c, int s) con
 }
 
 // layers: those of this chunk.
-BoundModel::ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk,
-                                             const StageLayers& layers) {
+ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const StageLayers& layers) {
   const int kind = kind_of_stage(c, s), n = layers.total();
   const SampleCost& own = sample_cost(kind, c, c.recompute);
   const Traffic& t = traffic(kind, c, own);
@@ -158,8 +156,7 @@ BoundModel::ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chun
 }
 
 // has_message: the caller sets the message time.
-BoundModel::StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& layers,
-                                             bool has_message) {
+StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& layers, bool has_message) {
   const int kind = kind_of_stage(c, s);
   const SampleCost& own = sample_cost(kind, c, c.recompute);
   const Traffic& t = traffic(kind, c, own);
@@ -218,8 +215,7 @@ bool BoundModel::equals_previous_stage(const Candidate& c, const std::vector<Sta
          (!has_two_kinds_ || dense_of(c, s, layers[at]) == dense_of(c, s - 1, layers[at - 1]));
 }
 
-std::vector<BoundModel::StageCost> BoundModel::stage_costs(const Candidate& c,
-                                                           const std::vector<StageLayers>& layers) {
+std::vector<StageCost> BoundModel::stage_costs(const Candidate& c, const std::vector<StageLayers>& layers) {
   std::vector<StageCost> stages;
   stages.reserve(layers.size());
   // Between stages of whole nodes all links are equal.

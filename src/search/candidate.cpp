@@ -5,8 +5,6 @@
 #include <numeric>
 #include <set>
 
-#include "search/failures.h"
-
 namespace optimus {
 namespace {
 
@@ -28,7 +26,23 @@ std::set<int> powers_of_two(std::int64_t most, const std::optional<Range>& range
   return values;
 }
 
+// The distance between a shard and its copy that places them on different nodes, if there are several nodes;
+// at least 1. Shards are `stride` devices apart; a node has `per_node` devices.
+int buddy_distance(int num_shards, int stride, int per_node) {
+  const int in_node = std::max(1, per_node / stride);
+  return in_node < num_shards ? in_node : 1;
+}
+
 }  // namespace
+
+int num_shards(const Candidate& c) {
+  return c.zero <= 0 ? 1 : c.shard_group > 0 ? c.shard_group : c.dp * c.cp;
+}
+
+int num_expert_shards(const Candidate& c) {
+  const int reached = num_shards(c) * c.tp;
+  return c.zero > 0 && reached % c.ep == 0 ? reached / c.ep : 1;
+}
 
 LayerStrategy strategy_of(const Candidate& c) {
   LayerStrategy s;

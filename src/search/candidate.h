@@ -39,6 +39,11 @@ struct Candidate {
   int num_devices() const { return pp * width(); }
 };
 
+// The number of devices that share one copy of the state.
+int num_shards(const Candidate& candidate);
+// The number of devices that share one copy of an expert's state.
+int num_expert_shards(const Candidate& candidate);
+
 Plan plan_of(const Demand& demand, const Candidate& candidate);
 // With explicit layers for each stage. parts: the number of layers of each chunk, [chunk x pp + stage];
 // empty: even chunks.

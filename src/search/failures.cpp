@@ -2,7 +2,6 @@
 #include "search/failures.h"
 
 #include "plan/layouts.h"
-#include "search/bound.h"
 
 namespace optimus {
 
@@ -27,11 +26,6 @@ double objective_weight(const Demand& demand, const DeviceMap& map, const Plan& 
 double objective_weight(const Demand& demand, const DeviceMap& map, const Candidate& c) {
   return cost_rate(demand, map, c.num_devices()) *
          failure_slowdown(demand.failures, c.num_devices(), survives_device_loss(c));
-}
-
-int buddy_distance(int num_shards, int stride, int per_node) {
-  const int in_node = std::max(1, per_node / stride);
-  return in_node < num_shards ? in_node : 1;
 }
 
 }  // namespace optimus

@@ -29,8 +29,4 @@ bool survives_device_loss(const Candidate& candidate);
 double objective_weight(const Demand& demand, const DeviceMap& map, const Plan& plan);
 double objective_weight(const Demand& demand, const DeviceMap& map, const Candidate& candidate);
 
-// The distance between a shard and its copy that places them on different nodes, if there are several nodes;
-// at least 1. Shards are `stride` devices apart; a node has `per_node` devices.
-int buddy_distance(int num_shards, int stride, int per_node);
-
 }  // namespace optimus

@@ -1,12 +1,13 @@
 // Best-first search of the grid. A shape is expanded into its schedules and ZeRO stages when its bound is the
 // smallest left; each resulting candidate is simulated when its own bound is.
+#include "search/grid.h"
+
 #include <algorithm>
 #include <queue>
 
 #include "plan/validate.h"
 #include "search/failures.h"
-#include "search/refine.h"
-#include "search/search.h"
+#include "search/fitted_plan.h"
 
 namespace optimus {
 namespace {

@@ -2,7 +2,7 @@
 // valid, fits into memory, and is better according to the simulator.
 #pragma once
 
-#include "search/search.h"
+#include "search/evaluate.h"
 
 namespace optimus {
 

@@ -6,7 +6,7 @@
 
 #include "plan/validate.h"
 #include "search/failures.h"
-#include "search/refine.h"
+#include "search/fitted_plan.h"
 
 namespace optimus {
 

@@ -3,6 +3,7 @@
 // layers that are recomputed from one saved input.
 #pragma once
 
+#include "search/grid.h"
 #include "search/improve.h"
 
 namespace optimus {

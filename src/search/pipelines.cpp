@@ -6,7 +6,7 @@
 #include <numeric>
 #include <optional>
 
-#include "search/refine.h"
+#include "search/fitted_plan.h"
 
 namespace optimus {
 namespace {

@@ -3,7 +3,7 @@
 // and plans that exclude slow devices.
 #pragma once
 
-#include "search/search.h"
+#include "search/grid.h"
 
 namespace optimus {
 

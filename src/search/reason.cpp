@@ -5,6 +5,7 @@
 
 #include "plan/describe.h"
 #include "search/failures.h"
+#include "search/grid.h"
 #include "search/sizing.h"
 
 namespace optimus {

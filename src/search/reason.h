@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "search/search.h"
+#include "search/evaluate.h"
 
 namespace optimus {
 

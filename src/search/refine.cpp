@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "search/fitted_plan.h"
 #include "search/mixed.h"
 #include "search/pipelines.h"
 #include "search/stages.h"
@@ -195,22 +196,6 @@ class Refiner {
 };
 
 }  // namespace
-
-Plan grid_plan(const Demand& demand, BoundModel& bound_model, const Candidate& c) {
-  return c.is_fitted ? plan_of(demand, c, bound_model.layers_of(c)) : plan_of(demand, c);
-}
-
-FittedPlan fit_memory_margin(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
-                             Candidate c) {
-  FittedPlan result;
-  for (const int memory_margin : {2, 5, 10, 20, 40, 80}) {
-    if (c.is_fitted) c.memory_margin = memory_margin;
-    result = {c, grid_plan(demand, bound_model, c), {}};
-    result.peak_memory = peak_memory_of(demand, cluster_view, result.plan);
-    if (result.peak_memory.fits() || !c.is_fitted) break;
-  }
-  return result;
-}
 
 ImprovedPlan refine(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
                     const GridResult& grid, bool is_uniform) {

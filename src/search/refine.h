@@ -4,6 +4,7 @@
 // simulator finds it better.
 #pragma once
 
+#include "search/grid.h"
 #include "search/improve.h"
 
 namespace optimus {
@@ -13,18 +14,5 @@ namespace optimus {
 // the plan has one pipeline, as other trainers require.
 ImprovedPlan refine(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
                     const GridResult& grid, bool is_uniform);
-
-// The plan of a candidate. For a fitted candidate, `memory_margin` is the smallest value with which the plan
-// fits.
-struct FittedPlan {
-  Candidate candidate;
-  Plan plan;
-  PeakMemory peak_memory;
-};
-FittedPlan fit_memory_margin(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
-                             Candidate candidate);
-
-// The plan that the grid search assigns to a candidate.
-Plan grid_plan(const Demand& demand, BoundModel& bound_model, const Candidate& candidate);
 
 }  // namespace optimus

@@ -9,6 +9,7 @@
 #include "plan/describe.h"
 #include "plan/validate.h"
 #include "search/failures.h"
+#include "search/fitted_plan.h"
 #include "search/reason.h"
 #include "search/refine.h"
 

@@ -12,23 +12,14 @@
 // the nearest change that would help (search/reason.h).
 #pragma once
 
+#include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "search/evaluate.h"
+#include "search/grid.h"
 
 namespace optimus {
-
-// A candidate that was evaluated.
-struct EvaluatedCandidate {
-  Candidate candidate;
-  double seconds = 0;    // simulated; a bound if the candidate does not fit
-  double objective = 0;  // the value that the goal minimises
-  PeakMemory peak_memory;
-  bool is_simulated = false;
-};
 
 struct Alternative {
   Plan plan;
@@ -56,30 +47,6 @@ struct SearchResult {
   std::map<std::string, std::int64_t> ruled_out;  // reason -> number of candidates
 };
 
-struct SearchLimits {
-  int max_simulations = 300;
-  int alternatives = 5;
-  bool refines = true;
-  bool is_uniform = false;  // one strategy for all layers and one pipeline, as other trainers require
-};
-
 SearchResult search(const Demand& demand, const ClusterView& cluster_view, const SearchLimits& limits = {});
-
-// The result of the grid search alone.
-struct GridResult {
-  std::vector<EvaluatedCandidate>
-      evaluated;                          // simulated candidates, best objective first; empty if nothing fits
-  std::vector<EvaluatedCandidate> unfit;  // the fastest candidates that do not fit
-  std::optional<EvaluatedCandidate> nearest;  // the candidate with the smallest memory excess
-  std::int64_t num_candidates = 0;
-  int num_simulated = 0;
-  double gap = 0;
-  std::map<std::string, std::int64_t> ruled_out;
-};
-GridResult search_grid(const Demand& demand, const ClusterView& cluster_view, BoundModel& bound_model,
-                       const SearchLimits& limits);
-
-// Enumerates the search space; for tests and small spaces.
-std::vector<Candidate> all_candidates(const Demand& demand, const ClusterView& cluster_view);
 
 }  // namespace optimus

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "search/grid.h"
+
 namespace optimus {
 
 Cluster with_devices(const Cluster& cluster, int num_devices) {

@@ -1,7 +1,8 @@
 // Determines the number of devices that is needed to hold a model, or to finish a run in a given time.
 #pragma once
 
-#include "search/search.h"
+#include "search/cluster_view.h"
+#include "search/demand.h"
 
 namespace optimus {
 

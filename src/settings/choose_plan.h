@@ -9,8 +9,8 @@
 #include "elastic/interim_plan.h"
 #include "plan/plan.h"
 #include "search/demand.h"
+#include "settings/device_facts.h"
 #include "settings/options.h"
-#include "settings/settings.h"
 
 namespace optimus {
 

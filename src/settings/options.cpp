@@ -1,8 +1,8 @@
 // Implements options.h: the flags of train, with their help texts.
 #include "settings/options.h"
 
-#include "adapt/decide.h"
 #include "plan/plan.h"
+#include "policy/decide.h"
 
 namespace optimus {
 

@@ -65,7 +65,7 @@ struct TrainOptions {
   Redundancy redundancy = Redundancy::keep;
   std::string history = "none";  // of past runs (run_history.h): a file, here or none
   std::string
-      // decides about plan changes (adapt/decide.h); empty: rule, where its measurements can be trusted
+      // decides about plan changes (policy/decide.h); empty: rule, where its measurements can be trusted
       policy;
   Path learned;   // network of the policy `learned`; empty: the built-in one
   Path foretold;  // scripted machine conditions (adapt/time_line.h) for the policy `oracle`

@@ -16,6 +16,7 @@
 #include "settings/choose_plan.h"
 #include "settings/demo_text.h"
 #include "settings/save_rule.h"
+#include "tokenizer/open_tokenizer.h"
 
 namespace optimus {
 namespace {

@@ -3,7 +3,6 @@
 // rejected here.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -13,6 +12,7 @@
 #include "data/samples.h"
 #include "plan/phase.h"
 #include "plan/plan.h"
+#include "settings/device_facts.h"
 #include "settings/learning_rate.h"
 #include "settings/options.h"
 #include "tokenizer/tokenizer.h"
@@ -40,18 +40,6 @@ struct TrainSettings {
   std::int64_t steps = 0;
   LearningRate learning_rate;
   Path run;
-};
-
-// Properties of the devices that affect choices.
-struct DeviceFacts {
-  bool is_gpu = false;
-  std::string type = "cpu";          // as named in standard clusters
-  int count = 1;                     // devices used if no number is given
-  std::optional<Bytes> memory{};     // of one GPU; for a processor, the memory that its workers share
-  std::optional<int> num_sharing{};  // workers on this processor; empty: all
-  std::optional<Bytes> memory_per_worker(int num_devices) const {
-    return memory && !is_gpu ? Bytes(memory->value / std::max(1, num_sharing.value_or(num_devices))) : memory;
-  }
 };
 
 // Fills in the options that were left open and records their origin in the table (which may be null). A

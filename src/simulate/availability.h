@@ -1,14 +1,16 @@
 // Traces of node availability on spot instances and under failures, in the formats in which others publish
 // them.
 //
-//   milliseconds,add|remove,node           one line per event (Oobleck, Bamboo, Parcae)
-//   milliseconds,count                     number of nodes from then on, one line per change or sample (Parcae)
-//   seconds,count  or  hours,count         the same, drawn as steps: old and new number at each change (Bamboo, AWS); hours have a decimal point
-//   date,time,count                        wall-clock time: 2021-12-10, 13:07:45, 80 (Bamboo, GCP)
-//   [milliseconds, "add|remove|no-op", {"nodes": […], "duration": …}]      one list per line (Parcae)
-//   [{"Time": seconds, "GPUs": count}, …]                                   (Sailor)
-//   [{"time": minutes, "size": count}, …]                                   duration of each number (Tenplex)
-//   [{"node_id": …, "event_time": days, "event_type": "fault_start|fault_end"}, …]   nodes with faults (InfiniteHBD)
+//   milliseconds,add|remove,node      one line per event (Oobleck, Bamboo, Parcae)
+//   milliseconds,count                number of nodes from then on, one line per change or sample (Parcae)
+//   seconds,count  or  hours,count    the same, drawn as steps: old and new number at each change (Bamboo,
+//                                     AWS); hours have a decimal point
+//   date,time,count                   wall-clock time: 2021-12-10, 13:07:45, 80 (Bamboo, GCP)
+//   [milliseconds, "add|remove|no-op", {"nodes": […], "duration": …}]   one list per line (Parcae)
+//   [{"Time": seconds, "GPUs": count}, …]                               (Sailor)
+//   [{"time": minutes, "size": count}, …]                               duration of each number (Tenplex)
+//   [{"node_id": …, "event_time": days, "event_type": "fault_start|fault_end"}, …]
+//                                     nodes with faults (InfiniteHBD)
 //
 // How a training reacts is decided elsewhere (policy/).
 #pragma once

@@ -24,13 +24,14 @@ struct GpuRow {
 };
 // clang-format off
 constexpr GpuRow kGpus[] = {
-  {"gb300", "", "gb300"},     {"gb200", "", "gb200"},      {"b300", "", "b300"},    {"b200", "", "b200"},
-  {"gh200", "", "gh200"},     {"h200", "", "h200"},        {"h800", "", "h800"}, {"h20", "", "h20"}, {"l40s", "", "l40s"},
-  {"h100", "hbm2e", "h100-96"}, {"h100", "96gb", "h100-96"}, {"h100", "", "h100"},
-  {"a800", "", "a800"},       {"a100", "40gb", "a100-40"}, {"a100", "", "a100-80"},
-  {"v100", "16gb", "v100-16"}, {"v100", "", "v100-32"},
-  {"mi355x", "", "mi355x"},   {"mi350x", "", "mi350x"},    {"mi325x", "", "mi325x"}, {"mi300x", "", "mi300x"},
-  {"4090", "", "rtx4090"},    {"a6000", "", "a6000"},
+  {"gb300", "", "gb300"},          {"gb200", "", "gb200"},          {"b300", "", "b300"},
+  {"b200", "", "b200"},            {"gh200", "", "gh200"},          {"h200", "", "h200"},
+  {"h800", "", "h800"},            {"h20", "", "h20"},              {"l40s", "", "l40s"},
+  {"h100", "hbm2e", "h100-96"},    {"h100", "96gb", "h100-96"},     {"h100", "", "h100"},
+  {"a800", "", "a800"},            {"a100", "40gb", "a100-40"},     {"a100", "", "a100-80"},
+  {"v100", "16gb", "v100-16"},     {"v100", "", "v100-32"},         {"mi355x", "", "mi355x"},
+  {"mi350x", "", "mi350x"},        {"mi325x", "", "mi325x"},        {"mi300x", "", "mi300x"},
+  {"4090", "", "rtx4090"},         {"a6000", "", "a6000"},
 };
 
 struct NetworkRow {
@@ -41,15 +42,18 @@ struct NetworkRow {
 // Line rates, except for Omni-Path (50 Gb/s per device): its CPU-driven protocol without direct access to
 // device memory reaches about a third in collectives.
 constexpr NetworkRow kNetworks[] = {
-  {"ib-hdr-8x200",   200,  0}, {"ib-hdr-4x200",   100,  0}, {"ib-ndr-8x400",   400,  0}, {"ib-ndr-4x400",   400, 0},
-  {"roce-4x100",      50,  0}, {"roce-8x100",     100,  0}, {"roce-8x200",     200,  0}, {"roce-8x400",     400, 0},
-  {"efa-8x400",      400,  0}, {"omnipath-4x100",  17,  0}, {"nvl72-ndr",      400, 72},
+  {"ib-hdr-8x200",   200,  0}, {"ib-hdr-4x200",   100,  0}, {"ib-ndr-8x400",   400,  0},
+  {"ib-ndr-4x400",   400,  0}, {"roce-4x100",      50,  0}, {"roce-8x100",     100,  0},
+  {"roce-8x200",     200,  0}, {"roce-8x400",     400,  0}, {"efa-8x400",      400,  0},
+  {"omnipath-4x100",  17,  0}, {"nvl72-ndr",      400, 72},
 };
 
 // A model whose name contains one of these words has the structure of Llama (gated, RMS norm, rotary
 // positions, untied).
-constexpr std::string_view kLlamaLike[] = {"llama", "mistral", "qwen", "intern", "baichuan", "yi-", "gemma", "aquila",
-                                           "deepseek", "smollm", "olmo", "mixtral", "granite", "vicuna", "codellama"};
+constexpr std::string_view kLlamaLike[] = {
+  "llama", "mistral", "qwen", "intern", "baichuan", "yi-", "gemma", "aquila", "deepseek", "smollm", "olmo",
+  "mixtral", "granite", "vicuna", "codellama",
+};
 // clang-format on
 
 double network_speed(const std::string& name, int per_node) {

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "simulate/clock.h"
 
 namespace optimus {
 namespace {
@@ -186,35 +185,35 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   return static_cast<int>(classes_.size()) - 1;
 }
 
-StepSimulator::Clock StepSimulator::time(const Constants& constants, bool stores_slots) const {
-  Clock clock;
+StepTimes StepSimulator::time(const Constants& constants, bool stores_slots) const {
+  StepTimes step;
   for (const StageClass& one : classes_) {
     StageTimes times = run_lanes(*one.program, one.order, setup_.software, constants);
     for (const auto& other : one.others)
       if (StageTimes its = run_lanes(*other, one.order, setup_.software, constants);
           work_in(its) > work_in(times))
         times = std::move(its);
-    clock.stages.push_back(std::move(times));
+    step.stages.push_back(std::move(times));
   }
   const LinkCost links(constants);
   for (const SimulatedPipeline& seen : pipelines_) {
     std::vector<PipelineStage> stages;
     for (std::size_t s = 0; s < seen.classes.size(); ++s) {
       const auto c = static_cast<std::size_t>(seen.classes[s]);
-      stages.push_back({&clock.stages[c], &seen.orders[s],
+      stages.push_back({&step.stages[c], &seen.orders[s],
                         links.message(seen.next[s], classes_[c].forward_bytes),
                         links.message(seen.previous[s], classes_[c].backward_bytes)});
     }
-    clock.pipelines.push_back(run_pipeline(stages, seen.sizes, setup_.software.messages, stores_slots));
+    step.pipelines.push_back(run_pipeline(stages, seen.sizes, setup_.software.messages, stores_slots));
     for (std::size_t s = 0; s < seen.classes.size(); ++s)
-      clock.gate = std::max(clock.gate,
-                            clock.pipelines.back().ends[s] +
-                                clock.stages[static_cast<std::size_t>(seen.classes[s])].before_gate.seconds);
+      step.gate =
+          std::max(step.gate, step.pipelines.back().ends[s] +
+                                  step.stages[static_cast<std::size_t>(seen.classes[s])].before_gate.seconds);
   }
   double after = 0;
-  for (const StageTimes& stage : clock.stages) after = std::max(after, stage.after_gate.seconds);
-  clock.end = clock.gate + after;
-  return clock;
+  for (const StageTimes& stage : step.stages) after = std::max(after, stage.after_gate.seconds);
+  step.end = step.gate + after;
+  return step;
 }
 
 double StepSimulator::seconds(const Constants& constants) const {
@@ -222,14 +221,14 @@ double StepSimulator::seconds(const Constants& constants) const {
 }
 
 StepPrediction StepSimulator::run(const Constants& constants, bool stores_slots) const {
-  Clock clock = time(constants, stores_slots);
+  StepTimes step_times = time(constants, stores_slots);
   StepPrediction step;
-  step.seconds = clock.end * (1 + constants.straggler_loss * std::log2(num_nodes_));
+  step.seconds = step_times.end * (1 + constants.straggler_loss * std::log2(num_nodes_));
   int num_stages = 0;
   for (std::size_t p = 0; p < pipelines_.size(); ++p)
     for (std::size_t s = 0; s < pipelines_[p].classes.size(); ++s, ++num_stages) {
-      const StageTimes& times = clock.stages[static_cast<std::size_t>(pipelines_[p].classes[s])];
-      StagePrediction stage{static_cast<int>(p), static_cast<int>(s), clock.pipelines[p].splits[s], {}};
+      const StageTimes& times = step_times.stages[static_cast<std::size_t>(pipelines_[p].classes[s])];
+      StagePrediction stage{static_cast<int>(p), static_cast<int>(s), step_times.pipelines[p].splits[s], {}};
       stage.split += times.before_gate.split;
       stage.split += times.after_gate.split;
       stage.split.bubble += step.seconds - stage.split.total();
@@ -253,7 +252,7 @@ StepPrediction StepSimulator::run(const Constants& constants, bool stores_slots)
   step.mfu = model_flops_per_token(setup_.model, setup_.plan.sequence_length) * step.tokens_per_second / peak;
   for (const SimulatedPipeline& seen : pipelines_)
     if (stores_slots) step.orders.push_back(seen.orders);
-  step.pipelines = std::move(clock.pipelines);
+  step.pipelines = std::move(step_times.pipelines);
   return step;
 }
 

@@ -1,7 +1,8 @@
 // Simulates the step of a plan on a modelled cluster: its duration, the breakdown of time, and the memory of
 // each stage.
 //
-//   StepSimulator simulator({.plan = plan, .model = model, .cluster = cluster, .map = map, .software = optimus_software()});
+//   StepSimulator simulator(
+//       {.plan = plan, .model = model, .cluster = cluster, .map = map, .software = optimus_software()});
 //   const StepPrediction step = simulator.run(fitted_constants());
 //
 // It runs the same programs as the engine. Equal devices are simulated once: one device per stage, and one
@@ -16,6 +17,7 @@
 
 #include "cost/memory_cost.h"
 #include "simulate/pipeline.h"
+#include "simulate/step_times.h"
 
 namespace optimus {
 
@@ -77,12 +79,11 @@ class StepSimulator {
     std::vector<double> sizes;         // [micro-batch], relative to the usual one
     std::vector<Link> next, previous;  // [stage]
   };
-  struct Clock;
 
   void add_pipeline(int number);
   int class_of(int pipeline, int stage);
-  Clock time(const Constants& constants, bool stores_slots) const;
-  void trace_stage(const Clock& clock, int pipeline, int stage, const LaneTrace& lanes,
+  StepTimes time(const Constants& constants, bool stores_slots) const;
+  void trace_stage(const StepTimes& step, int pipeline, int stage, const LaneTrace& lanes,
                    const Constants& constants, std::vector<TracedInstruction>& result) const;
 
   Setup setup_;

@@ -6,8 +6,8 @@
 #include <array>
 #include <map>
 
-#include "simulate/clock.h"
 #include "simulate/instruction_name.h"
+#include "simulate/simulate.h"
 
 namespace optimus {
 namespace {
@@ -28,11 +28,11 @@ int example_of(const Slot& slot, int last_microbatch, const Order& order) {
 
 }  // namespace
 
-void StepSimulator::trace_stage(const Clock& clock, int p, int s, const LaneTrace& lanes,
+void StepSimulator::trace_stage(const StepTimes& step, int p, int s, const LaneTrace& lanes,
                                 const Constants& constants, std::vector<TracedInstruction>& result) const {
   const SimulatedPipeline& seen = pipelines_[static_cast<std::size_t>(p)];
   const StageClass& one = classes_[static_cast<std::size_t>(seen.classes[static_cast<std::size_t>(s)])];
-  const PipelineTimes& times = clock.pipelines[static_cast<std::size_t>(p)];
+  const PipelineTimes& times = step.pipelines[static_cast<std::size_t>(p)];
   const Program& program = one.program->program();
   // Stages of one class have the same pattern but different block numbers.
   const Stage& stage = setup_.plan.pipelines[static_cast<std::size_t>(p)].stages[static_cast<std::size_t>(s)];
@@ -78,12 +78,12 @@ void StepSimulator::trace_stage(const Clock& clock, int p, int s, const LaneTrac
   }
   for (const InstructionTime& time : lanes.before_gate)
     put(time, times.ends[static_cast<std::size_t>(s)], 1, -1);
-  for (const InstructionTime& time : lanes.after_gate) put(time, clock.gate, 1, -1);
+  for (const InstructionTime& time : lanes.after_gate) put(time, step.gate, 1, -1);
 }
 
 std::vector<TracedInstruction> StepSimulator::instructions(const Constants& constants,
                                                            std::size_t most) const {
-  const Clock clock = time(constants, true);
+  const StepTimes step = time(constants, true);
   std::map<int, LaneTrace> lanes;  // [class]
   std::vector<TracedInstruction> result;
   for (int p = 0; p < std::ssize(pipelines_); ++p) {
@@ -93,7 +93,7 @@ std::vector<TracedInstruction> StepSimulator::instructions(const Constants& cons
       const StageClass& one = classes_[static_cast<std::size_t>(c)];
       if (!lanes.contains(c)) lanes[c] = trace_lanes(*one.program, one.order, setup_.software, constants);
       const std::size_t before = result.size();
-      trace_stage(clock, p, s, lanes[c], constants, result);
+      trace_stage(step, p, s, lanes[c], constants, result);
       if (result.size() <= most) continue;
       result.resize(before);
       return result;

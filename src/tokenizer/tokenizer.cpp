@@ -1,15 +1,10 @@
-// Implements tokenizer.h. Tokenizers from files are in pipeline_tokenizer.cpp.
+// The byte tokenizer. Tokenizers from files are in pipeline_tokenizer.cpp.
 #include "tokenizer/tokenizer.h"
-
-#include "base/error.h"
-#include "tokenizer/pipeline_tokenizer.h"
-#include "tokenizer/tokenizer_json.h"
 
 namespace optimus {
 namespace {
 
 constexpr TokenId kEndOfDocument = 256;
-constexpr Bytes kMaxFileBytes(std::int64_t{1} << 30);
 
 class ByteTokenizer final : public Tokenizer {
  public:
@@ -47,26 +42,5 @@ class ByteTokenizer final : public Tokenizer {
 }  // namespace
 
 std::unique_ptr<Tokenizer> byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
-
-std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::string& source) {
-  return make_pipeline_tokenizer(read_tokenizer_parts(json, source));
-}
-
-std::unique_ptr<Tokenizer> load_tokenizer(const Path& path) {
-  std::error_code ignored;
-  const Path file = std::filesystem::is_directory(path, ignored) ? path / "tokenizer.json" : path;
-  const std::string content = value_or_throw(read_file(file, kMaxFileBytes));
-  return content == byte_tokenizer_json() ? byte_tokenizer() : parse_tokenizer(content, file.string());
-}
-
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& bytes_or_path) {
-  return bytes_or_path == "bytes" ? byte_tokenizer() : load_tokenizer(bytes_or_path);
-}
-
-std::string default_tokenizer(const std::string& model) {
-  std::error_code error;
-  const Path path = Path(model) / "tokenizer.json";
-  return !model.empty() && std::filesystem::is_regular_file(path, error) ? path.string() : "bytes";
-}
 
 }  // namespace optimus

@@ -1,9 +1,5 @@
-// Conversion between text and token ids. A Tokenizer is immutable after loading and thread-safe.
-//
-// load_tokenizer() reads Hugging Face's tokenizer.json: byte-level BPE (GPT-2, Llama 3, Qwen 2 and related
-// models), character BPE (Llama 2, Mistral) and WordPiece (BERT). byte_tokenizer() needs no file. A file that
-// requires an unsupported feature is rejected with a message that names the feature. Read next:
-// pipeline_tokenizer.h, which shows the processing steps.
+// Conversion between text and token ids. A Tokenizer is immutable and thread-safe. byte_tokenizer() needs no
+// file. Read next: open_tokenizer.h, which opens the tokenizers of files.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file.h"
 #include "tokenizer/token_id.h"
 
 namespace optimus {
@@ -52,17 +47,5 @@ std::unique_ptr<Tokenizer> byte_tokenizer();
 // The byte tokenizer as a tokenizer.json, for other libraries. load_tokenizer() recognizes this file and
 // returns the byte tokenizer, which encodes the name of the end token in a text as ordinary bytes.
 std::string byte_tokenizer_json();
-
-// `path`: a tokenizer.json, or a folder that contains one. Throws a UserError that names the file and the
-// field.
-std::unique_ptr<Tokenizer> load_tokenizer(const Path& path);
-// Parses a tokenizer.json in memory; messages refer to it as `source`.
-std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::string& source);
-
-// `bytes_or_path`: "bytes", a tokenizer.json, or a folder.
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& bytes_or_path);
-
-// The default of --tokenizer: the tokenizer.json in the model's folder if it exists, otherwise "bytes".
-std::string default_tokenizer(const std::string& model);
 
 }  // namespace optimus

@@ -6,8 +6,8 @@
 #include <set>
 #include <utility>
 
-#include "adapt/learned_policy.h"
-#include "adapt/lifetime.h"
+#include "policy/learned_policy.h"
+#include "policy/lifetime.h"
 #include "trials/random_stream.h"
 #include "trials/timeline_trial.h"
 

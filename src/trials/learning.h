@@ -1,4 +1,4 @@
-// Training of the learned policy (adapt/learned_policy.h) on random trials (trials/environment.h), in two
+// Training of the learned policy (policy/learned_policy.h) on random trials (trials/environment.h), in two
 // phases:
 //
 //   imitation       the training target of a decision is the regret of each option, computed with full
@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "adapt/learned_policy.h"
+#include "policy/learned_policy.h"
 #include "trials/environment.h"
 
 namespace optimus {

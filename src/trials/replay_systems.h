@@ -1,7 +1,7 @@
 // The implementations of replay() (trials/replay.h), a function per system.
 #pragma once
 
-#include "trials/replay.h"
+#include "trials/replay_case.h"
 
 namespace optimus {
 

@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "adapt/calibration.h"
-#include "adapt/condition.h"
 #include "adapt/detect.h"
 #include "base/random.h"
 #include "cost/constants.h"
 #include "model/spec.h"
+#include "policy/condition.h"
 
 namespace optimus {
 

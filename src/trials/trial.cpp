@@ -6,8 +6,8 @@
 #include <map>
 #include <numbers>
 
-#include "adapt/membership_history.h"
 #include "base/random.h"
+#include "policy/membership_history.h"
 
 namespace optimus {
 namespace {

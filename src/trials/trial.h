@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "adapt/decide.h"
+#include "policy/decide.h"
 #include "recovery/recovery_costs.h"
 
 namespace optimus {

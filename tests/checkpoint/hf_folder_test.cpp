@@ -11,6 +11,8 @@
 #include "model/hf_config.h"
 #include "model/random_spec.h"
 
+#include "tokenizer/open_tokenizer.h"
+
 namespace optimus {
 namespace {
 

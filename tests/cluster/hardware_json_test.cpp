@@ -44,7 +44,8 @@ TEST(HardwareJson, BuiltInTypesNeedOnlyCount) {
   EXPECT_EQ(read(R"({"groups": [{"type": "h100", "devices": 16}]})"), expected);
   const HardwareProfile changed = read(R"({"groups": [{"type": "v100", "devices": 4, "devices_per_node": 2,
     "devices_per_domain": 1, "host_memory": "64GiB",
-    "network": {"nics_per_node": 1, "bytes_per_second": 1.25e9, "latency_seconds": 3e-5, "oversubscription": 4}}],
+    "network": {"nics_per_node": 1, "bytes_per_second": 1.25e9, "latency_seconds": 3e-5,
+    "oversubscription": 4}}],
     "missing_devices": [3, 1], "speed_factors": [[2, 0.5], [0, 1.5]]})");
   EXPECT_EQ(read(R"({"groups": [{"type": "h100", "devices": 16, "devices_per_node": 4}]})")
                 .groups[0]
@@ -88,12 +89,14 @@ TEST(HardwareJson, RejectsMaliciousFiles) {
       R"({"groups": [{"type": "h100", "devices": 1e9}]})",
       R"({"groups": [{"type": "h100", "devices": 8, "host_memory": "lots"}]})",
       R"({"groups": [{"type": "h100", "devices": 8, "domain_link": {}}]})",
-      R"({"groups": [{"type": "h100", "devices": 8, "domain_link": {"bytes_per_second": -1, "latency_seconds": 0}}]})",
+      R"({"groups": [{"type": "h100", "devices": 8, "domain_link": {"bytes_per_second": -1,
+        "latency_seconds": 0}}]})",
       R"({"groups": [{"type": "h100", "devices": 8}], "missing_devices": [1, 1]})",
       R"({"groups": [{"type": "h100", "devices": 1}], "missing_devices": [0]})",
       R"({"groups": [{"type": "h100", "devices": 8}], "speed_factors": [[1, 0]]})",
       R"({"groups": [{"type": "h100", "devices": 8}], "speed_factors": [[1]]})",
-      R"({"groups": [{"type": "h100", "devices": 8}], "island_links": [{"islands": [0, 0], "bytes_per_second": 1, "latency_seconds": 0}]})",
+      R"({"groups": [{"type": "h100", "devices": 8}], "island_links": [{"islands": [0, 0],
+        "bytes_per_second": 1, "latency_seconds": 0}]})",
       R"({"device_types": [{"name": "x"}], "groups": [{"type": "x", "devices": 8}]})",
       R"({"groups": [{"type": "h100", "devices": 600000}, {"type": "h100", "devices": 600000}]})",
   };

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "tokenizer/byte_alphabet.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/open_tokenizer.h"
 
 namespace optimus {
 

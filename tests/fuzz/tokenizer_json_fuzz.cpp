@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/open_tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace optimus;

@@ -16,6 +16,8 @@
 #include "gpu/device_tensors.h"
 #include "kernels/attention.h"
 
+#include "engine/make_gemm.h"
+
 namespace optimus::test {
 
 class GemmCheck {

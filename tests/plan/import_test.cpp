@@ -259,9 +259,10 @@ TEST(ImportMegatron, SupportsTpPpDpMapping) {
 
 TEST(ImportDeepSpeed, ReadsTypicalFiles) {
   const std::string file = R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2,
-    "gradient_accumulation_steps": 4, "bf16": {"enabled": "auto"}, "fp16": {"enabled": true, "loss_scale": 0},
-    "zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": 5e8, "offload_param": {"device": "cpu"},
-    "offload_optimizer": {"device": "cpu"}}, "optimizer": {"type": "AdamW"}, "curriculum_learning": {"enabled": false}})";
+    "gradient_accumulation_steps": 4, "bf16": {"enabled": "auto"}, "fp16": {"enabled": true,
+    "loss_scale": 0}, "zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": 5e8,
+    "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}},
+    "optimizer": {"type": "AdamW"}, "curriculum_learning": {"enabled": false}})";
   const ImportedPlan imported = import_plan(
       file, "ds.json", {.model = *find_preset("llama2-7b"), .devices = 16, .sequence_length = 2048});
   EXPECT_EQ(imported.plan.batch, 128);

@@ -7,6 +7,8 @@
 #include "search/random_demand.h"
 #include "search/refine.h"
 
+#include "search/fitted_plan.h"
+
 namespace optimus {
 namespace {
 

@@ -16,6 +16,8 @@
 #include "search/report.h"
 #include "search/sizing.h"
 
+#include "search/fitted_plan.h"
+
 namespace optimus {
 namespace {
 

@@ -5,7 +5,7 @@ import re
 import sys
 
 PURE = (
-    "base tokenizer data model cluster layout plan schedule reshard cost simulate search recovery store checkpoint adapt trials"
+    "base tokenizer data model cluster layout plan schedule reshard cost simulate search recovery store checkpoint policy adapt trials"
     " observe rundir elastic settings launch report"
 ).split()
 WITH_TORCH = "comm kernels engine switching inference run".split()

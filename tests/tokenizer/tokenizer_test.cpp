@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "data/tiny_tokenizers.h"
 
+#include "tokenizer/open_tokenizer.h"
+
 namespace optimus {
 namespace {
 

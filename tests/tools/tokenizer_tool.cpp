@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/open_tokenizer.h"
 #include "tokenizer/unicode.h"
 
 namespace optimus {

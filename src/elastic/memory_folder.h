@@ -1,0 +1,29 @@
+// The folder of a run in a host's memory: its record in the run's folder, its name, its owner and its space.
+// Shared by memory_level.h and host_memory.h.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/file.h"
+#include "base/units.h"
+
+namespace optimus {
+
+// In the run's folder: names the folder in memory.
+inline constexpr const char* kMemoryFile = "memory.json";
+// The beginning of the folder's own name.
+inline constexpr std::string_view kMemoryName = "optimus-";
+// What memory.json records about the run that the folder belongs to: a copy of the run has another path.
+std::string memory_owner(const Path& run);
+// Whether only this user has access: in a world-writable folder another user may have created one of that
+// name.
+bool is_own_folder(const Path& folder);
+
+struct MemoryRequirement {
+  Bytes state;  // of one checkpoint; two must fit, the newest and the one that is being written
+};
+// Throws UserError unless two steps fit.
+void check_space(const Path& base, const MemoryRequirement& requirement);
+
+}  // namespace optimus

@@ -1,0 +1,106 @@
+// Implements condition.h.
+#include "policy/condition.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace optimus {
+namespace {
+
+struct CauseWords {
+  const char *word, *words;
+};
+constexpr std::array<CauseWords, 8> kCauses = {{{"device", "slow device"},
+                                                {"link", "slow network of node"},
+                                                {"host", "slow node"},
+                                                {"cluster", "everything slow"},
+                                                {"data_loading", "waiting for data"},
+                                                {"heavy_stage", "too heavy stage"},
+                                                {"uneven_lengths", "uneven lengths"},
+                                                {"memory", "growing memory of stage"}}};
+
+// The location of a node: its group, and its number within the group.
+struct NodePlace {
+  std::size_t group = 0;
+  int node = 0, first_device = 0, devices = 0;
+};
+
+NodePlace place_of_node(const HardwareProfile& profile, int node) {
+  int first_node = 0, first_device = 0;
+  for (std::size_t g = 0; g < profile.groups.size(); ++g) {
+    const NodeGroup& group = profile.groups[g];
+    if (node >= first_node && node < first_node + group.num_nodes()) {
+      const int within = node - first_node, before = within * group.devices_per_node;
+      return {g, within, first_device + before, std::min(group.devices_per_node, group.num_devices - before)};
+    }
+    first_node += group.num_nodes(), first_device += group.num_devices;
+  }
+  throw UserError("{}: there is no node {}; it has {} nodes", profile.name, node, first_node);
+}
+
+// Splits the group into up to three groups, so that the node is a group of its own. Returns the index of that
+// group.
+std::size_t cut_out(HardwareProfile& profile, const NodePlace& at) {
+  const NodeGroup whole = profile.groups[at.group];
+  if (whole.devices_per_domain > whole.devices_per_node || whole.num_nodes() == 1) return at.group;
+  const int before = at.node * whole.devices_per_node, after = whole.num_devices - before - at.devices;
+  std::vector<NodeGroup> parts;
+  for (const int devices : {before, at.devices, after}) {
+    if (devices == 0) continue;
+    parts.push_back(whole);
+    parts.back().num_devices = devices;
+  }
+  const auto place = profile.groups.begin() + static_cast<std::ptrdiff_t>(at.group);
+  profile.groups.insert(profile.groups.erase(place), parts.begin(), parts.end());
+  return at.group + (before > 0 ? 1 : 0);
+}
+
+}  // namespace
+
+std::string text(Cause cause) { return kCauses[static_cast<std::size_t>(cause)].words; }
+std::string word_of(Cause cause) { return kCauses[static_cast<std::size_t>(cause)].word; }
+
+Cause parse_cause(const std::string& word, const std::string& what) {
+  std::string known;
+  for (std::size_t i = 0; i < kCauses.size(); ++i) {
+    if (word == kCauses[i].word) return static_cast<Cause>(i);
+    known += (i > 0 ? ", " : "") + std::string(kCauses[i].word);
+  }
+  throw UserError("{}: {} is not one of {}", what, in_quotes(word), known);
+}
+
+HardwareProfile with_conditions(HardwareProfile profile, const std::vector<Condition>& conditions) {
+  std::map<int, double> speeds;
+  int num_devices = 0;
+  for (const NodeGroup& group : profile.groups) num_devices += group.num_devices;
+  for (const SpeedFactor& factor : profile.speed_factors) speeds[factor.device] = factor.factor;
+  const auto slow_down = [&](int device, double factor) {
+    speeds[device] = (speeds.contains(device) ? speeds[device] : 1) / factor;
+  };
+  for (const Condition& one : conditions) {
+    if (one.cause == Cause::device) {
+      if (one.where < 0 || one.where >= num_devices)
+        throw UserError("{}: there is no device {}; it has {} devices", profile.name, one.where, num_devices);
+      slow_down(one.where, one.factor);
+    } else if (one.cause == Cause::host) {
+      const NodePlace at = place_of_node(profile, one.where);
+      for (int device = at.first_device; device < at.first_device + at.devices; ++device)
+        slow_down(device, one.factor);
+    } else if (one.cause == Cause::cluster) {
+      for (int device = 0; device < num_devices; ++device) slow_down(device, one.factor);
+    } else if (one.cause == Cause::link) {
+      const std::size_t group = cut_out(profile, place_of_node(profile, one.where));
+      profile.groups[group].network.nic.bytes_per_second /= one.factor;
+    }
+  }
+  profile.speed_factors.clear();
+  for (const auto& [device, factor] : speeds)
+    if (factor != 1) profile.speed_factors.push_back({device, factor});
+  return profile;
+}
+
+}  // namespace optimus

@@ -1,0 +1,109 @@
+// Implements learned_policy.h: reading and writing of policy files.
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "checkpoint/safetensors.h"
+#include "policy/learned_policy.h"
+
+namespace optimus {
+namespace {
+
+constexpr const char* kPolicyFormat = "optimus-policy-1";
+
+struct PolicyTensor {
+  const char* name;
+  std::size_t begin;
+  std::vector<std::int64_t> shape;
+};
+
+std::vector<PolicyTensor> policy_tensors() {
+  constexpr auto kInputs = static_cast<std::int64_t>(kFeatures),
+                 kOne = static_cast<std::int64_t>(kFirstLayer),
+                 kTwo = static_cast<std::int64_t>(kSecondLayer);
+  return {{"first.weight", LearnedPolicy::kFirst, {kInputs, kOne}},
+          {"first.bias", LearnedPolicy::kFirstBias, {kOne}},
+          {"second.weight", LearnedPolicy::kSecond, {kOne, kTwo}},
+          {"second.bias", LearnedPolicy::kSecondBias, {kTwo}},
+          {"last.weight", LearnedPolicy::kLast, {kTwo}}};
+}
+
+std::size_t count_of(const std::vector<std::int64_t>& shape) {
+  std::size_t count = 1;
+  for (const std::int64_t length : shape) count *= static_cast<std::size_t>(length);
+  return count;
+}
+
+void read_tensor(const SafetensorsContent& content, const std::string& name,
+                 const std::vector<std::int64_t>& shape, std::span<float> values, const std::string& source) {
+  const auto found = std::find_if(content.tensors.begin(), content.tensors.end(),
+                                  [&](const StoredTensor& one) { return one.name == name; });
+  if (found == content.tensors.end())
+    throw UserError("{}: tensor {} is missing; it is no policy file of this program", source, name);
+  if (found->type != ElementType::f32 || found->shape != shape)
+    throw UserError("{}: tensor {} is {} {}; it must be F32 {}", source, name, text(found->type),
+                    shape_text(found->shape), shape_text(shape));
+  decode(found->type, found->bytes, values);
+  if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }))
+    throw UserError("{}: tensor {} has values that are not finite", source, name);
+}
+
+}  // namespace
+
+LearnedPolicy parse_learned_policy(std::span<const std::byte> file, const std::string& source) {
+  const SafetensorsContent content = parse_safetensors(file, source);
+  const auto format = content.metadata.find("format");
+  if (format == content.metadata.end() || format->second != kPolicyFormat)
+    throw UserError("{}: its format is {}; it must be {}", source,
+                    format == content.metadata.end() ? "missing" : in_quotes(format->second), kPolicyFormat);
+  LearnedPolicy network;
+  for (const PolicyTensor& tensor : policy_tensors())
+    read_tensor(content, tensor.name, tensor.shape,
+                std::span(network.numbers).subspan(tensor.begin, count_of(tensor.shape)), source);
+  read_tensor(content, "low", {static_cast<std::int64_t>(kFeatures)}, network.low, source);
+  read_tensor(content, "high", {static_cast<std::int64_t>(kFeatures)}, network.high, source);
+  for (std::size_t i = 0; i < kFeatures; ++i)
+    if (network.low[i] > network.high[i])
+      throw UserError("{}: the range of {} is reversed: {} to {}", source, feature_names()[i], network.low[i],
+                      network.high[i]);
+  network.origin = content.metadata;
+  const auto without = network.origin.find(kWithout);
+  network.sees_misses = without == network.origin.end() || without->second != kResidual;
+  return network;
+}
+
+LearnedPolicy read_learned_policy(const Path& path) {
+  const std::string bytes = value_or_throw(read_file(path, Bytes(1 << 20)));
+  return parse_learned_policy(std::as_bytes(std::span(bytes)), path.string());
+}
+
+void write_learned_policy(const LearnedPolicy& network, const Path& path) {
+  std::vector<TensorHeader> headers;
+  std::vector<std::span<const float>> values;
+  const auto put = [&](const char* name, const std::vector<std::int64_t>& shape,
+                       std::span<const float> what) {
+    headers.push_back({name, ElementType::f32, shape});
+    values.push_back(what);
+  };
+  for (const PolicyTensor& tensor : policy_tensors())
+    put(tensor.name, tensor.shape, std::span(network.numbers).subspan(tensor.begin, count_of(tensor.shape)));
+  put("low", {static_cast<std::int64_t>(kFeatures)}, network.low);
+  put("high", {static_cast<std::int64_t>(kFeatures)}, network.high);
+  SafetensorsMetadata metadata = network.origin;
+  metadata["format"] = kPolicyFormat;
+  RealFileSystem files;
+  SafetensorsWriter writer = value_or_throw(SafetensorsWriter::create(files, path, headers, metadata));
+  for (const std::span<const float> what : values) value_or_throw(writer.write(std::as_bytes(what)));
+  value_or_throw(writer.commit());
+}
+
+const LearnedPolicy& shipped_policy() {
+  static constexpr unsigned char kFile[] = {
+#include "policy/shipped_policy.inc"
+  };
+  static const LearnedPolicy network =
+      parse_learned_policy(std::as_bytes(std::span(kFile)), "the shipped policy");
+  return network;
+}
+
+}  // namespace optimus

@@ -1,0 +1,59 @@
+// Implements lifetime.h.
+#include "policy/lifetime.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace optimus {
+namespace {
+
+double probability_beyond(const Lifetime& lifetime, double seconds) {
+  const double z = std::log(std::max(seconds, 1e-9) / lifetime.median) / lifetime.spread;
+  return 0.5 * std::erfc(z / std::numbers::sqrt2);
+}
+
+}  // namespace
+
+Lifetime usual_lifetime(Cause cause) {
+  constexpr double kSpread = 1.5;
+  const auto with_mean = [&](double mean) {
+    return Lifetime{mean / std::exp(kSpread * kSpread / 2), kSpread};
+  };
+  switch (cause) {
+    case Cause::device:
+    case Cause::host:
+      return with_mean(600);
+    case Cause::link:
+    case Cause::cluster:
+      return with_mean(1440);
+    case Cause::data_loading:
+    case Cause::heavy_stage:
+    case Cause::uneven_lengths:
+    case Cause::memory:
+      return {1, 1, true};
+  }
+  return {};
+}
+
+double expected_rest(const Lifetime& lifetime, double age, double horizon) {
+  if (lifetime.is_endless) return horizon;
+  const double alive = probability_beyond(lifetime, age);
+  if (alive < 1e-12) return horizon;  // older than any observed one: it is assumed to last
+  // The integral of the survival probability, in steps that grow with the age.
+  double rest = 0, at = 0, width = std::max(1.0, age / 64);
+  while (at < horizon) {
+    const double step = std::min(width, horizon - at);
+    rest += step * probability_beyond(lifetime, age + at + step / 2) / alive;
+    at += step, width *= 1.05;
+  }
+  return std::min(rest, horizon);
+}
+
+double chance_to_end(const Lifetime& lifetime, double age) {
+  if (lifetime.is_endless) return 0;
+  const double alive = probability_beyond(lifetime, age);
+  return alive < 1e-12 ? 0 : 1 - probability_beyond(lifetime, age + 1) / alive;
+}
+
+}  // namespace optimus

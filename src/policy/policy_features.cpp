@@ -1,0 +1,317 @@
+// Implements policy_features.h.
+#include "policy/policy_features.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+#include "policy/lifetime.h"
+
+namespace optimus {
+namespace {
+
+constexpr double kHour = 3600, kLongestRest = 36'000;
+
+double bounded(double value, double most) { return std::clamp(value, -most, most); }
+double digits(double seconds) { return std::log10(1 + std::clamp(seconds, 0.0, 1e7)); }
+
+double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
+
+// The closed form of expected_rest (policy/lifetime.h), because training makes many decisions.
+double closed_form_rest(Cause cause, double age) {
+  const Lifetime lifetime = usual_lifetime(cause);
+  if (lifetime.is_endless) return kLongestRest;
+  const double z = std::log(std::max(age, 1e-9) / lifetime.median) / lifetime.spread;
+  const double alive = upper_tail(z);
+  if (alive < 1e-9) return kLongestRest;
+  const double mean = lifetime.median * std::exp(lifetime.spread * lifetime.spread / 2);
+  return std::clamp(mean * upper_tail(z - lifetime.spread) / alive - age, 1.0, kLongestRest);
+}
+
+// Expected seconds until something changes: by the conditions, and by losses and arrivals of the last hour.
+double likely_rest(const Situation& situation) {
+  double rest = kLongestRest;
+  const double seen = std::clamp(situation.now, 60.0, kHour);
+  const double changes = situation.losses_last_hour + situation.arrivals_last_hour;
+  rest = std::min(rest, (seen + 600) / (changes + 0.1));
+  for (const OngoingCondition& one : situation.conditions)
+    rest = std::min(rest, closed_form_rest(one.cause, one.age));
+  return std::max(rest, 1.0);
+}
+
+// [option]: logarithms of lasting_seconds(). Undefined for options that cannot run.
+struct Estimates {
+  std::vector<double> predicted;  // the latest prediction
+  std::vector<double> corrected;  // all predictions, corrected by earlier errors
+  std::vector<double> smooth;     // averaged over plans of nearly as many devices
+  std::vector<double> spread;     // standard deviation over these plans
+};
+
+bool runs(const PlanOption& option) { return option.step_seconds > 0; }
+
+// The increase of the logarithm because losses undo a part of the steps.
+double undone_log(const PlanOption& option, const Situation& situation) {
+  return -std::log1p(-undone_part(situation, option));
+}
+
+// The mean prediction, corrected by the mean error of earlier predictions; one correct prediction is assumed
+// as a prior.
+double corrected_estimate(const PlanOption& option, const Situation& situation) {
+  const double more = undone_log(option, situation);
+  if (option.is_measured || option.response == Response::stay) return std::log(option.step_seconds) + more;
+  const double predicted =
+      std::log(option.mean_predicted_seconds > 0 ? option.mean_predicted_seconds : option.step_seconds);
+  return predicted + more + situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
+}
+
+// Plans of nearly as many devices should need nearly the same device time per step: its mean over such plans,
+// and its spread.
+void smooth_by_devices(const Situation& situation, Estimates& estimates) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < situation.options.size(); ++i)
+    if (runs(situation.options[i]) && situation.options[i].devices > 0) order.push_back(i);
+  const auto devices = [&](std::size_t place) { return situation.options[order[place]].devices; };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return situation.options[a].devices < situation.options[b].devices;
+  });
+  constexpr std::ptrdiff_t kNeighbours = 3;
+  for (std::ptrdiff_t place = 0; place < std::ssize(order); ++place) {
+    const auto at = static_cast<std::size_t>(place);
+    double sum = 0, squares = 0, count = 0;
+    for (std::ptrdiff_t other = std::max<std::ptrdiff_t>(0, place - kNeighbours);
+         other <= std::min(std::ssize(order) - 1, place + kNeighbours); ++other) {
+      const auto near = static_cast<std::size_t>(other);
+      const bool are_alike = (situation.options[order[near]].undone_steps > 0) ==
+                             (situation.options[order[at]].undone_steps > 0);
+      if (near != at && (!are_alike || devices(near) == devices(at) || devices(near) > 1.3 * devices(at) ||
+                         devices(at) > 1.3 * devices(near)))
+        continue;
+      const double work = estimates.corrected[order[near]] + std::log(devices(near));
+      sum += work, squares += work * work, ++count;
+    }
+    const double mean = sum / count;
+    estimates.smooth[order[at]] = mean - std::log(devices(at));
+    estimates.spread[order[at]] = std::sqrt(std::max(0.0, squares / count - mean * mean));
+  }
+}
+
+Estimates estimates_of(const Situation& situation) {
+  const std::size_t num = situation.options.size();
+  Estimates estimates{std::vector<double>(num, 0), {}, {}, std::vector<double>(num, 0)};
+  for (std::size_t i = 0; i < num; ++i)
+    if (runs(situation.options[i]))
+      estimates.predicted[i] =
+          std::log(situation.options[i].step_seconds) + undone_log(situation.options[i], situation);
+  estimates.corrected = estimates.predicted;
+  for (std::size_t i = 0; i < num; ++i)
+    if (runs(situation.options[i]))
+      estimates.corrected[i] = corrected_estimate(situation.options[i], situation);
+  estimates.smooth = estimates.corrected;
+  smooth_by_devices(situation, estimates);
+  return estimates;
+}
+
+// The present plan if it can run, and the fastest options by each of the three estimates in turn.
+std::vector<std::size_t> promising_options(const Situation& situation, const Estimates& estimates) {
+  std::vector<std::size_t> chosen;
+  if (runs(situation.options.front())) chosen.push_back(0);
+  std::vector<std::size_t> able;
+  for (std::size_t i = 1; i < situation.options.size(); ++i)
+    if (runs(situation.options[i])) able.push_back(i);
+  if (able.size() + chosen.size() <= kMaxRows) {
+    chosen.insert(chosen.end(), able.begin(), able.end());
+    return chosen;
+  }
+  const auto add_best = [&](const std::vector<double>& estimate, std::size_t most) {
+    std::vector<std::size_t> order = able;
+    const std::size_t num_best = std::min(most, order.size());
+    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(num_best), order.end(),
+                      [&](std::size_t a, std::size_t b) {
+                        return estimate[a] != estimate[b] ? estimate[a] < estimate[b] : a < b;
+                      });
+    for (std::size_t i = 0; i < num_best && chosen.size() < kMaxRows; ++i)
+      if (std::find(chosen.begin(), chosen.end(), order[i]) == chosen.end()) chosen.push_back(order[i]);
+  };
+  for (const std::size_t i : able)
+    if (situation.options[i].response == Response::resume) chosen.push_back(i);
+  add_best(estimates.corrected, 5), add_best(estimates.smooth, 4), add_best(estimates.predicted, 4);
+  return chosen;
+}
+
+struct Common {
+  const Situation& situation;
+  const Estimates& estimates;
+  double now;   // the logarithm of the step time that options are compared with
+  double rest;  // seconds
+  double best_corrected, best_predicted;
+  bool is_broken;  // the present plan cannot run
+  int present;     // devices
+};
+
+Common common_of(const Situation& situation, const Estimates& estimates) {
+  Common common{situation, estimates, 0, likely_rest(situation), 1e9, 1e9, !runs(situation.options.front()),
+                0};
+  int most = 1;
+  for (std::size_t i = 0; i < situation.options.size(); ++i) {
+    if (!runs(situation.options[i])) continue;
+    common.best_corrected = std::min(common.best_corrected, estimates.corrected[i]);
+    common.best_predicted = std::min(common.best_predicted, estimates.predicted[i]);
+    most = std::max(most, situation.options[i].devices);
+  }
+  common.now = common.is_broken ? common.best_corrected : estimates.predicted.front();
+  common.present = std::max(most, situation.devices_present);
+  return common;
+}
+
+std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
+  const Situation& situation = common.situation;
+  const PlanOption &option = situation.options[i], &now = situation.options.front();
+  const double predicted = common.now - common.estimates.predicted[i],
+               corrected = common.now - common.estimates.corrected[i],
+               smooth = common.now - common.estimates.smooth[i];
+  const double doubt = option.doubt / std::sqrt(option.prediction_spread > 1e-6 ? option.num_predictions : 1);
+  const double pause = option.pause_seconds, rest = common.rest, step = std::exp(common.now);
+  const double usual = common.is_broken ? 0 : std::log(now.usual_seconds / option.usual_seconds);
+  const double devices = std::max(1, option.devices);
+  const double before = common.is_broken ? common.present : std::max(1, now.devices);
+  const std::array<double, kOptionFeatures> row = {
+      i == 0 ? 1.0 : 0.0,
+      bounded(predicted, 2),
+      bounded(corrected, 2),
+      bounded(smooth, 2),
+      5 * bounded(common.estimates.spread[i], 0.5),
+      10 * bounded(doubt, 0.5),
+      std::log1p(option.num_predictions) / 3,
+      10 * bounded(option.prediction_spread, 0.5),
+      option.is_measured ? 1.0 : 0.0,
+      bounded(pause / rest, 3),
+      bounded(1 - std::exp(-corrected) - pause / rest, 2),
+      bounded(1 - std::exp(-corrected) - pause / kHour, 2),
+      std::log1p(pause / step) / 3,
+      bounded(usual, 2),
+      bounded(std::log(devices / before), 3),
+      (common.present - devices) / common.present,
+      option.response == Response::resume ? 1.0 : 0.0,
+      option.response == Response::drop ? 1.0 : 0.0,
+      option.response == Response::share || option.response == Response::recut ? 1.0 : 0.0,
+      bounded(common.estimates.corrected[i] - common.best_corrected, 2),
+      bounded(common.estimates.predicted[i] - common.best_predicted, 2),
+      bounded(1 - std::exp(-(corrected - doubt)) - pause / rest, 2),
+      std::log1p(option.undone_steps) / 6,
+      undone_part(situation, option),
+  };
+  std::array<float, kOptionFeatures> result{};
+  std::transform(row.begin(), row.end(), result.begin(), [](double x) { return static_cast<float>(x); });
+  return result;
+}
+
+std::array<float, kSituationFeatures> shared_row(const Common& common) {
+  const Situation& situation = common.situation;
+  double worst = 1, newest = 1e7, links = 0;
+  for (const OngoingCondition& one : situation.conditions)
+    worst = std::max(worst, one.factor), newest = std::min(newest, one.age),
+    links += one.cause == Cause::link;
+  const double num = static_cast<double>(situation.conditions.size()), step = std::exp(common.now);
+  const double used = common.is_broken ? 0 : situation.options.front().devices;
+  const double shortfall = situation.predicted_gain && situation.measured_gain
+                               ? *situation.predicted_gain - *situation.measured_gain
+                               : 0;
+  const std::array<double, kSituationFeatures> row = {
+      common.is_broken ? 1.0 : 0.0,
+      digits(situation.since_switch) / 4,
+      digits(situation.since_loss) / 4,
+      digits(situation.since_arrival) / 4,
+      std::log1p(situation.losses_last_hour) / 3,
+      std::log1p(situation.arrivals_last_hour) / 3,
+      std::min(num, 8.0) / 4,
+      bounded(std::log(worst), 2),
+      num > 0 ? digits(newest) / 4 : 0,
+      num > 0 ? links / num : 0,
+      digits(common.rest) / 4,
+      bounded(std::log(step / common.rest) / 5, 3),
+      std::log1p(situation.recovery_seconds / step) / 3,
+      (common.present - used) / common.present,
+      std::log1p(situation.switches / std::max(situation.now / kHour, 1.0)) / 3,
+      bounded(shortfall, 1),
+      bounded(situation.mean_miss, 1),
+      5 * bounded(situation.miss_spread, 0.5),
+  };
+  std::array<float, kSituationFeatures> result{};
+  std::transform(row.begin(), row.end(), result.begin(), [](double x) { return static_cast<float>(x); });
+  return result;
+}
+
+}  // namespace
+
+const std::array<const char*, kFeatures>& feature_names() {
+  static constexpr std::array<const char*, kFeatures> kNames = {"keeps plan",
+                                                                "predicted gain",
+                                                                "expected gain",
+                                                                "gain of similar plans",
+                                                                "spread of similar plans",
+                                                                "doubt",
+                                                                "predictions",
+                                                                "spread of predictions",
+                                                                "measured",
+                                                                "pause / remaining time",
+                                                                "net gain in remaining time",
+                                                                "net gain in an hour",
+                                                                "pause in steps",
+                                                                "usual gain",
+                                                                "devices",
+                                                                "spare devices",
+                                                                "returns",
+                                                                "drops devices",
+                                                                "shares or recuts",
+                                                                "slower than best expected",
+                                                                "slower than best predicted",
+                                                                "net gain minus doubt",
+                                                                "steps undone by a loss",
+                                                                "part undone by losses",
+                                                                "cannot run",
+                                                                "since switch",
+                                                                "since loss",
+                                                                "since arrival",
+                                                                "losses",
+                                                                "arrivals",
+                                                                "conditions",
+                                                                "worst factor",
+                                                                "newest age",
+                                                                "part of links",
+                                                                "remaining time",
+                                                                "step / remaining time",
+                                                                "recovery in steps",
+                                                                "unused devices",
+                                                                "switches",
+                                                                "shortfall",
+                                                                "mean miss",
+                                                                "spread of misses"};
+  return kNames;
+}
+
+Situation without_misses(Situation situation) {
+  const Situation nothing;
+  situation.num_missed = nothing.num_missed, situation.mean_miss = nothing.mean_miss;
+  situation.miss_spread = nothing.miss_spread;
+  situation.predicted_gain = situation.measured_gain = std::nullopt;
+  for (PlanOption& option : situation.options)
+    option.mean_predicted_seconds = option.step_seconds, option.num_predictions = 1,
+    option.prediction_spread = 0;
+  return situation;
+}
+
+FeatureTable features_of(const Situation& situation) {
+  const Estimates estimates = estimates_of(situation);
+  FeatureTable table;
+  table.options = promising_options(situation, estimates);
+  const Common common = common_of(situation, estimates);
+  table.situation = shared_row(common);
+  for (const std::size_t i : table.options) {
+    table.rows.push_back(row_of(common, i));
+    table.estimates.push_back(std::exp(estimates.corrected[i]));
+  }
+  return table;
+}
+
+}  // namespace optimus
