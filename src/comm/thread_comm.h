@@ -22,7 +22,7 @@ class ThreadWorld {
   ~ThreadWorld();
   int size() const;
   // Creates the Comm of a rank; called once per rank. It may outlive the world. All ranks are members at
-  // first; after Comm::regroup `rank` means the worker id.
+  // first; after Comm::change_membership `rank` means the worker id.
   std::unique_ptr<Comm> comm(int rank);
 
  private:

@@ -1,7 +1,7 @@
 // The first checkpoint level of a run that a launcher started on one or more hosts: each rank's boxes are
 // stored in its host's memory, and a copy of them in the memory of the next host. The loss of one host, or of
 // its processes, therefore loses nothing; files in the run's folder are the second level (checkpoint/save.h).
-// Pure; neighbour_copies.h sends the copies.
+// Pure; neighbor_copies.h sends the copies.
 //
 //   host 0                         host 1                         host 2
 //   own: ranks 0 1, copies: 4 5    own: ranks 2 3, copies: 0 1    own: ranks 4 5, copies: 2 3

@@ -22,7 +22,7 @@ namespace optimus {
 // What is allocated. training: everything that training needs. weights: only weights (gradients and moments
 // are undefined, masters are the weights). nothing: initially nothing; the code that moves state allocates
 // block by block (switching/move.h). copies: initially nothing; the shards whose updates this device repeats
-// (Plan::buddy), see Parameters::copies().
+// (Plan::copy_distance), see Parameters::copies().
 enum class StorageMode { training, weights, nothing, copies };
 
 // With ZeRO some of these contain only the device's shard: moments and masters from stage 1, gradients from

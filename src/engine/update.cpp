@@ -1,5 +1,5 @@
 // Implements the updates of engine.h: the update of one block after the gate, for the own shard and for the
-// shard of which this device has a redundant copy (Plan::buddy); and the statistics of gradient noise.
+// shard of which this device has a redundant copy (Plan::copy_distance); and the statistics of gradient noise.
 #include <ATen/ops/dot.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Conversion to fp8 as a composition of ATen operations: the reference definition of rounding, on every
-// device. Kernels::quantise is the fused kernel.
+// device. Kernels::quantize is the fused kernel.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,7 +10,7 @@ namespace optimus {
 struct RunStoreAddress {
   StoreAddress place;
   std::string prefix{};   // prepended to all keys of the run
-  bool may_move = false;  // another process hosts the store when this one is lost (launched_seat.h)
+  bool may_move = false;  // another process hosts the store when this one is lost (elastic_rank.h)
 };
 
 // Written by the process that hosts the store, and removed by the destructor unless another process has

@@ -11,7 +11,7 @@
 //   zero 1, 2  masters + moments by shard           masters everywhere, moments by shard
 //   zero 3     masters + moments by shard           masters, moments by shard
 //
-// With redundant shard copies (Plan::buddy), sharded state is on two devices: both can send it, and both need
+// With redundant shard copies (Plan::copy_distance), sharded state is on two devices: both can send it, and both need
 // it.
 #pragma once
 

@@ -1,6 +1,6 @@
 // A process that joins a running training: one that was started with `optimus join`, or a worker that the
 // others have continued without. It registers in the run's store, prepares everything, and starts with the
-// order of the generation that it joins (regroup.h).
+// order of the generation that it joins (membership_change.h).
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Options for the rendezvous of ranks started by a launcher (gathering.h): adds the environment of this
+// Options for the rendezvous of ranks started by a launcher (rendezvous.h): adds the environment of this
 // process and access to torchrun's own store.
 #pragma once
 

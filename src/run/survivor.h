@@ -1,4 +1,4 @@
-// A rank's side of an emergency checkpoint (salvage.h): when other ranks are lost it publishes its survivor
+// A rank's side of an emergency checkpoint (emergency_checkpoint.h): when other ranks are lost it publishes its survivor
 // state, waits for an order, and stores its part. It never makes a failure worse: its own errors go to the
 // rank's log, and the run fails with the original error.
 #pragma once
@@ -30,7 +30,7 @@ struct SurvivorReport {
   std::vector<int> missing{};  // ranks that did not answer
   bool leaves = false;
   std::string failure_reason{};
-  std::int64_t earlier_epoch = -1;  // as in Standing
+  std::int64_t earlier_epoch = -1;  // as in SurvivorState
 };
 
 // Thrown when the host that decides cannot be reached: it was lost too.

@@ -1,6 +1,6 @@
 // A training whose ranks were started by an external launcher (torchrun, mpirun, srun, a Kubernetes job,
 // `optimus launch`); this process is one of them. Rank 0 resolves the settings, hosts the store for the
-// rendezvous (gathering.h) and writes to the console; the others take everything from there. There are no
+// rendezvous (rendezvous.h) and writes to the console; the others take everything from there. There are no
 // other processes; if a rank fails, a key in the store ends the others.
 #pragma once
 

@@ -41,7 +41,7 @@ struct PreparedRun {
 PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events,
                         bool has_workers);
 
-// The elastic side of a rank: how it continues when others are lost, join or leave (regroup.h).
+// The elastic side of a rank: how it continues when others are lost, join or leave (membership_change.h).
 struct RankElastic {
   int worker_id = 0;
   std::function<bool()> leaves;  // whether this rank was asked to leave

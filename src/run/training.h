@@ -78,7 +78,7 @@ struct RankContext {
   StepHeartbeat* step_heartbeat = nullptr;  // where this rank reports its progress
 };
 
-// Thrown between two steps, on all ranks alike: the membership is about to change (regroup.h).
+// Thrown between two steps, on all ranks alike: the membership is about to change (membership_change.h).
 struct MembershipChangeRequested {
   int drained = -1;  // a rank that leaves because a user requested it
   bool leaves =
@@ -103,7 +103,7 @@ class Training {
   // are not measured.
   TrainResult run(RunFolder* folder, PlanSwitchController* switches, RankMonitor* monitor = nullptr);
 
-  // Called when run() has failed (salvage.h): the state that this rank still has. Completes a step whose gate
+  // Called when run() has failed (emergency_checkpoint.h): the state that this rank still has. Completes a step whose gate
   // it has passed.
   SurvivorState survivor_state();
   // Completes the step at whose gate this rank is waiting, with the gate sums of a rank that has passed it.

@@ -1,5 +1,5 @@
 // Requests that a worker's process receives from outside: through signals, and through a preemption notice
-// (notice.h).
+// (preemption_notice.h).
 #pragma once
 
 #include <functional>

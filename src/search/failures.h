@@ -1,4 +1,4 @@
-// The cost of device failures for a plan, used to weigh a second copy of sharded state (Plan::buddy) against
+// The cost of device failures for a plan, used to weigh a second copy of sharded state (Plan::copy_distance) against
 // its price.
 //
 // A device fails every mtbf / devices seconds. If every part of the state is also on another device, the

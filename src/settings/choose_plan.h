@@ -48,7 +48,7 @@ DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int num_sharing)
 Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
                  const Cluster& cluster);
 
-// The callbacks that `InterimPlanner` uses when ranks are lost or join (first_answer.h), in a run of at most
+// The callbacks that `InterimPlanner` uses when ranks are lost or join (interim_plan.h), in a run of at most
 // `most_devices` devices.
 InterimPlanner::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
                                     const DeviceFacts& device, int most_devices);

@@ -50,7 +50,7 @@ struct TrainOptions {
   std::int64_t threads = 0;
   Seconds timeout{300};        // timeout for workers that do not answer
   Seconds start_timeout{600};  // timeout for ranks of a launcher that have not joined yet
-  std::string notice;          // source of the preemption notice (notice.h); empty: none
+  std::string notice;          // source of the preemption notice (preemption_notice.h); empty: none
   std::string store;           // rendezvous store: etcd://host:port; empty: a store hosted by the run
   Path token_file;             // file with the run's token, for runs over several hosts
   Path plan;

@@ -1,5 +1,5 @@
 // The protocol between a StoreServer and its clients. The first line of a client is its greeting with the
-// token of the run. The server answers kWelcome, or closes the connection without an answer. Then the client
+// token of the run. The server answers kAccepted, or closes the connection without an answer. Then the client
 // sends requests, which are answered in order:
 //
 //   request:  operation (1 byte)  size of key (4)  size of value (4)  key  value

@@ -21,7 +21,7 @@ class ByteTrie {
 
   // value >= 0. Returns false and has no effect if the key is already present.
   bool insert(std::string_view key, std::int32_t value);
-  // The node reached from `from` by the bytes of `key`; kNowhere if no key has this prefix.
+  // The node reached from `from` by the bytes of `key`; kNoNode if no key has this prefix.
   Node walk(std::string_view key, Node from = kRoot) const;
   // The longest non-empty key that starts `text`, without the bytes that led to `from`.
   std::optional<Match> longest(std::string_view text, Node from = kRoot) const;

@@ -1,6 +1,7 @@
 // train() called from a program, with ranks as threads: several devices learn the same as one, and a failing
 // rank ends all.
 #include "run/train_threads.h"
+#include "run/train.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
