@@ -1,5 +1,5 @@
-// Implements engine.h: runs a step. engine_setup.cpp constructs the engine, engine_gate.cpp ends a step,
-// update.cpp updates a block.
+// Implements engine.h: runs a step. engine_setup.cpp constructs the engine, update.cpp has the gate
+// and the updates.
 #include "engine/engine.h"
 
 #include <ATen/TensorOperators.h>
