@@ -1,12 +1,133 @@
-// Implements the updates of engine.h: the update of one block after the gate, for the own shard and for the
-// shard of which this device has a redundant copy (Plan::copy_distance); and the statistics of gradient noise.
+// Implements the end of a step (engine.h): the gate, the update of each block after it, for the own shard and
+// for the shard of which this device has a redundant copy (Plan::copy_distance), how a failed step is finished, and
+// the statistics of gradient noise.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/dot.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "engine/engine.h"
 
 namespace optimus {
+
+// Sums the step scalars over all devices. The result stays on the device.
+CommOutcome<void> Engine::sum_over_devices() {
+  if (options_.comm == nullptr) return {};
+  const std::unique_ptr<Pending> sum =
+      options_.comm->all_reduce(world_, numbers_.narrow(0, static_cast<int>(kFirstSum), kNumSums),
+                                ReduceOp::sum, "loss and gradient norm");
+  return sum->wait(Deadline::after(options_.timeout, "step_gate"));
+}
+
+// Reduces the maxima of fp8 operands over all devices.
+CommOutcome<void> Engine::reduce_maxima() {
+  if (options_.comm == nullptr || fp8_ == nullptr) return {};
+  const std::unique_ptr<Pending> largest =
+      options_.comm->all_reduce(world_, fp8_->maxima(), ReduceOp::maximum, "maxima of fp8 operands");
+  return largest->wait(Deadline::after(options_.timeout, "step_gate"));
+}
+
+// A step counts only after all of its communication has completed successfully.
+CommOutcome<void> Engine::synchronize() {
+  if (options_.comm == nullptr) return {};
+  return options_.comm->synchronize(Deadline::after(options_.timeout, "end of step"));
+}
+
+// Each element of the model's gradient is counted on exactly one device. The result stays on the device.
+CommOutcome<void> Engine::pass_gate() {
+  for (int block = 0; block < parameters_.num_blocks(); ++block)
+    for (const StateRange& run : parameters_.counted(block))
+      kernels_->add_square_sum(parameters_.block(block).gradients.narrow(0, run.shard, run.length),
+                               square_sum_);
+  if (update_.measures_gradient_noise) add_moment_sum();
+  progress_ = Progress::at_gate;
+  if (CommOutcome<void> done = reduce_maxima(); !done) return done;
+  if (CommOutcome<void> done = sum_over_devices(); !done) return done;
+  kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
+  if (before_updates) before_updates();
+  progress_ = Progress::updating, next_update_ = 0;
+  return {};
+}
+
+// An exception in the middle of a block leaves a state that cannot be saved.
+void Engine::update_after_gate(std::size_t index) {
+  progress_ = Progress::torn;
+  update_block(program_.instructions[index].block, numbers_);
+  repeat_update(index);
+  progress_ = Progress::updating, next_update_ = index + 1;
+}
+
+// Computes the values of the step report after all updates.
+CommOutcome<void> Engine::end_updates() {
+  versions_.end_step();
+  square_sum_.copy_(updates_.all_squares());
+  if (CommOutcome<void> done = sum_over_devices(); !done) return done;
+  const auto at = [&](StepScalar which) { return numbers_.select(0, static_cast<int>(which)); };
+  const std::int64_t count = updates_.count();
+  const auto divisor = static_cast<double>(std::max<std::int64_t>(1, count));
+  at(StepScalar::grad_norm).copy_((square_sum_.select(0, 0) / divisor).sqrt());
+  at(StepScalar::num_updates).add_(count);
+  at(StepScalar::is_finite).fill_(count > 0 ? 1 : 0);
+  return {};
+}
+
+// Asynchronous schedules: updates with the gradient of one micro-batch, which is then cleared.
+void Engine::update_immediately(const Instruction& next) {
+  at::Tensor gradients = parameters_.block(next.block).gradients;
+  if (!gradients.defined()) return;
+  const bool changes = !updates_.is_empty(next.microbatch);
+  versions_.before_update(next.block, next.microbatch, changes);
+  if (!changes) return;
+  at::Tensor squares = updates_.square_sum(next.microbatch);
+  for (const StateRange& run : parameters_.counted(next.block))
+    kernels_->add_square_sum(gradients.narrow(0, run.shard, run.length), squares);
+  update_block(next.block, updates_.numbers(next.microbatch));
+  gradients.zero_();
+}
+
+// Gathers weights as after an update.
+CommOutcome<void> Engine::gather_weights() {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
+  if (types_.element == types_.wide) return {};  // the weights are the masters, which are already complete
+  for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+    const Instruction& next = program_.instructions[i];
+    if (next.op != Op::gather_parameters || strategy_of(stage_, next.block).zero == 3) continue;
+    const std::unique_ptr<Pending> pending = state_.begin(next, buffers_of(i));
+    if (pending == nullptr) continue;
+    if (CommOutcome<void> done = pending->wait(Deadline::after(options_.timeout, text(next.op))); !done)
+      return done;
+    state_.end(next, buffers_of(i));
+  }
+  return synchronize();
+}
+
+StepReport Engine::finish_step(const std::vector<double>& gate_sums) {
+  const std::int64_t num_maxima = fp8_ == nullptr ? 0 : fp8_->maxima().numel();
+  ensure(progress_ == Progress::updating ||
+             (progress_ == Progress::at_gate && std::ssize(gate_sums) == kNumSums + num_maxima),
+         "a step cannot be finished in state {} with {} sums", static_cast<int>(progress_), gate_sums.size());
+  const at::AutoDispatchBelowADInplaceOrView no_autograd_dispatch;
+  if (progress_ == Progress::at_gate) {
+    host_numbers_.copy_(numbers_);
+    std::copy_n(gate_sums.begin(), static_cast<int>(kNumSums),
+                host_numbers_.data_ptr<double>() + static_cast<int>(kFirstSum));
+    numbers_.copy_(host_numbers_);
+    if (fp8_ != nullptr)
+      fp8_->maxima().copy_(at::tensor(
+          at::ArrayRef<double>(gate_sums.data() + kNumSums, static_cast<std::size_t>(num_maxima))));
+    kernels_->pass_gate({update_.beta1, update_.beta2, update_.clip}, numbers_);
+    progress_ = Progress::updating, next_update_ = 0;
+  }
+  if (before_updates) before_updates();
+  for (std::size_t i = next_update_; i < program_.instructions.size(); ++i)
+    if (program_.instructions[i].op == Op::optimizer) update_after_gate(i);
+  StepReport report = end_step();
+  progress_ = Progress::between;
+  return report;
+}
 
 void Engine::update_block(int block, const at::Tensor& numbers) {
   const BlockState& state = parameters_.block(block);

@@ -1,4 +1,5 @@
-// Implements train_launched.h.
+// Implements train_launched.h: the work of rank 0, and of the other ranks. What they share is in
+// launched_rank.h.
 #include "run/train_launched.h"
 
 #include <fcntl.h>
@@ -7,10 +8,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <numeric>
 
 #include "base/time_stamp.h"
-#include "comm/c10d_comm.h"
 #include "elastic/emergency_checkpoint_watch.h"
 #include "elastic/heartbeat.h"
 #include "elastic/host_memory.h"
@@ -20,13 +19,11 @@
 #include "launch/listed_ranks.h"
 #include "launch/rendezvous.h"
 #include "plan/layouts.h"
-#include "run/elastic_rank.h"
 #include "run/end_watch.h"
 #include "run/host_facts.h"
-#include "run/join.h"
+#include "run/launched_rank.h"
 #include "run/launched_rendezvous.h"
 #include "run/process_rank.h"
-#include "run/train_workers.h"
 #include "run/training.h"
 #include "run/worker.h"
 #include "rundir/failure_line.h"
@@ -41,43 +38,6 @@ namespace {
 constexpr Seconds kMinTimeout{2};
 constexpr Seconds kReportTimeout{10};  // for the reports of the others after a failure
 constexpr Seconds kFinalTimeout{120};  // for the others to end after the last step
-
-RendezvousOptions rendezvous_of(const LaunchedTraining& training) {
-  return rendezvous_options({.launch = training.launch,
-                             .token_file = training.options.token_file,
-                             .store = training.options.store,
-                             .is_interrupted = training.is_interrupted,
-                             .timeout = training.options.start_timeout});
-}
-
-// If the launcher does not assign a GPU to each rank, the ranks of a host take the GPUs in order.
-std::string device_of(const std::string& kind, int local_rank) {
-  return kind == "cuda" ? fmt::format("cuda:{}", local_rank % std::max(1, num_cuda_devices())) : kind;
-}
-
-int threads_of(const TrainOptions& options, const RendezvousResult& gathered, int rank) {
-  if (options.threads > 0) return static_cast<int>(options.threads);
-  const std::string& host = gathered.ranks[static_cast<std::size_t>(rank)].host;
-  const auto ranks_on_host = std::count_if(gathered.ranks.begin(), gathered.ranks.end(),
-                                           [&](const PresentRank& other) { return other.host == host; });
-  return std::max(1, num_cores() / static_cast<int>(ranks_on_host));
-}
-
-std::unique_ptr<Comm> join_comm(const RendezvousResult& run, int rank, const std::string& device,
-                                std::shared_ptr<KeyStore> store = nullptr) {
-  const PresentRank& self = run.ranks[static_cast<std::size_t>(rank)];
-  return value_or_throw(make_process_comm({.rank = rank,
-                                           .size = static_cast<int>(run.ranks.size()),
-                                           .store = {.host = run.place.host,
-                                                     .port = run.place.port,
-                                                     .token = run.place.token,
-                                                     .address = self.address,
-                                                     .is_etcd = run.place.is_etcd,
-                                                     .prefix = run.prefix,
-                                                     .store = std::move(store)},
-                                           .device = parse_device(device)},
-                                          Deadline::after(kStartTimeout, "joining the run")));
-}
 
 // The launcher determines the number of ranks. A resumed run keeps its plan if it had the same number.
 void check_num_ranks(const LaunchedTraining& training) {
@@ -160,10 +120,6 @@ std::vector<bool> ranks_with_report(const RendezvousResult& run) {
   return result;
 }
 
-std::unique_ptr<Board> board_of(const RendezvousResult& run) {
-  return std::make_unique<StoreBoard>(run.store, run.prefix);
-}
-
 // Waits until the others have reported how they ended, unless the launcher is ending the run, when there is
 // no time for that.
 TrainResult collect_ends(const LaunchedTraining& training, const RendezvousResult& run, const Path& folder,
@@ -192,67 +148,6 @@ TrainResult collect_ends(const LaunchedTraining& training, const RendezvousResul
   remove_host_memory(folder, true);
   if (own.end == WorkerReport::End::interrupted) throw Interrupted{};
   return parse_result(own.result);
-}
-
-// --- runs that continue without lost ranks
-
-std::vector<WorkerEntry> entries_of(const RendezvousResult& run, const std::string& kind) {
-  std::vector<WorkerEntry> result;
-  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    const PresentRank& present = run.ranks[rank];
-    result.push_back({static_cast<int>(rank), present.pid, present.host, device_of(kind, present.local_rank),
-                      log_path(static_cast<int>(rank))});
-  }
-  return result;
-}
-
-// Adds the workers that joined after the start of the run.
-void add_joined_workers(const std::vector<WorkerEntry>& by_seat, std::vector<WorkerEntry>& workers) {
-  if (by_seat.size() > workers.size())
-    workers.insert(workers.end(), by_seat.begin() + std::ssize(workers), by_seat.end());
-}
-
-LaunchedRankFacts launched_rank_facts(const LaunchedTraining& training, const RendezvousResult& run,
-                                      const PreparedRun& prepared, const Path& folder,
-                                      const std::string& kind) {
-  std::vector<int> worker_ids(run.ranks.size());
-  std::iota(worker_ids.begin(), worker_ids.end(), 0);
-  return {.where = {run.place, run.prefix},
-          .store = run.store,
-          .address = run.ranks[static_cast<std::size_t>(training.launch.rank)].address,
-          .worker_id = training.launch.rank,
-          .worker_ids = worker_ids,
-          .folder = folder,
-          .signals = training.signals,
-          .host_facts =
-              [&training, &prepared, run, folder, kind,
-               device = named_device_facts(training.options)](const std::optional<MembershipChange>& last) {
-                RunHostOptions facts = host_facts_of(prepared, training.options, folder, device);
-                facts.workers = entries_of(run, kind);
-                if (last) add_joined_workers(workers_by_id(folder, last->membership), facts.workers);
-                return facts;
-              },
-          .is_one_host = training.launch.is_one_host};
-}
-
-// Runs the rank's work. The watch and the hosted store live at least as long.
-WorkerReport elastic_work(const LaunchedTraining& training, const PreparedRun& prepared, const Path& folder,
-                          LaunchedElasticRank& worker_id, const RendezvousResult& run,
-                          const std::string& device, std::FILE* log) {
-  const int rank = training.launch.rank, threads = threads_of(training.options, run, rank);
-  set_num_threads(threads);
-  return report_of_work([&] { return join_comm(run, rank, device, worker_id.store()); }, log, training.line,
-                        [&](Comm& comm, StatusLine& line) {
-                          const RankElastic* const elastic = worker_id.begin(comm, line);
-                          // reset before the Comm is destroyed
-                          const std::shared_ptr<void> ended(nullptr, [&](void*) { worker_id.end(); });
-                          if (rank == 0) worker_id.host();
-                          const RankPlacement place{device, threads, training.signals.is_interrupted,
-                                                    [&] { return worker_id.open_board(); }, elastic};
-                          return run_with_memory(prepared.settings, training.options, folder, rank, [&] {
-                            return train_part(prepared, training.options, place, comm, line);
-                          });
-                        });
 }
 
 // Copies the console output of rank 0 to its log.
@@ -292,17 +187,6 @@ WorkerReport rank_0_work(const LaunchedTraining& training, const Prepared& prepa
               [&] { return train_part(prepared.run, training.options, worker_id, comm, line); });
         });
       });
-}
-
-// Rejoins the run after the others have continued without this rank.
-int rejoin(const LaunchedTraining& training, const RendezvousResult& run, const Path& folder,
-           const std::string& device) {
-  training.line.print("the other ranks continued without this one; rejoining");
-  return train_as_joining_worker({.run = folder,
-                                  .device = device,
-                                  .threads = threads_of(training.options, run, training.launch.rank),
-                                  .was_member = true},
-                                 training.options, training.table, training.signals, training.line);
 }
 
 LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepared,

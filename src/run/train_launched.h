@@ -4,28 +4,16 @@
 // other processes; if a rank fails, a key in the store ends the others.
 #pragma once
 
-#include <functional>
 #include <optional>
 
-#include "cluster/launcher.h"
-#include "run/join.h"
-#include "run/worker_command.h"
+#include "run/launched_rank.h"
+#include "run/train_result.h"
 
 namespace optimus {
 
 struct LaunchedEnd {
   int code = 0;
   std::optional<TrainResult> result;  // on rank 0: of the run
-};
-
-struct LaunchedTraining {
-  LaunchInfo launch;  // more than one rank
-  TrainOptions& options;
-  OptionTable& table;
-  EventSink& events;
-  StatusLine& line;
-  std::function<bool()> is_interrupted;
-  WorkerSignals signals{};  // the two kinds of interrupt, for runs that continue when a rank leaves
 };
 
 // Rank 0 throws UserError with one line if the run fails on any rank, and Interrupted. The other ranks throw

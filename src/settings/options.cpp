@@ -11,7 +11,10 @@ bool has_layout(const Constraints& c) {
          c.offload || c.no_zero3;
 }
 
-void declare(OptionTable& table, TrainOptions& o) {
+namespace {
+
+// One function for each section of TrainOptions, in the order of the struct.
+void declare_model_and_data(OptionTable& table, TrainOptions& o) {
   declare(table, o.model);
   table.add("from-scratch", o.from_scratch,
             "start from random weights even if the model's folder has weights");
@@ -23,6 +26,9 @@ void declare(OptionTable& table, TrainOptions& o) {
   table.add("tokenizer", o.tokenizer, "bytes|FILE",
             "tokenizer of the text (default: the one in the model's folder, else bytes)");
   table.add("run", o.run, "DIR", "folder of the run (default: runs/<model>-<date>)");
+}
+
+void declare_schedule(OptionTable& table, TrainOptions& o) {
   table.add("steps", o.steps, "N", "number of training steps");
   table.add("batch", o.batch, "B", "global batch size in sequences, over all devices");
   table.add("microbatch", o.microbatch, "b", "micro-batch size in sequences");
@@ -50,6 +56,9 @@ void declare(OptionTable& table, TrainOptions& o) {
   table.add("epsilon", o.epsilon, "X", "AdamW epsilon");
   table.add("clip", o.clip, "X", "maximum gradient norm; 0 disables clipping");
   table.add("seed", o.seed, "N", "random seed for initialization, sample order and dropout");
+}
+
+void declare_numerics(OptionTable& table, TrainOptions& o) {
   table.add_word("precision", o.precision, precision_words(),
                  "precision of weights and activations (default: fp32 on CPU, bf16 on GPU)");
   table.add_word("recompute", o.recompute, recompute_words(),
@@ -59,6 +68,9 @@ void declare(OptionTable& table, TrainOptions& o) {
             "least memory)");
   table.add("dropout", o.dropout, "P", "dropout rate of all layers (default: the model's)");
   declare(table, o.samples);
+}
+
+void declare_devices(OptionTable& table, TrainOptions& o) {
   table.add("devices", o.devices, "N",
             "number of workers, one process and one device each (default: all GPUs, else as many as there "
             "are cores)");
@@ -82,6 +94,9 @@ void declare(OptionTable& table, TrainOptions& o) {
             "device type to compute on (default: cuda if a GPU is available)");
   table.add("threads", o.threads, "N",
             "number of CPU threads per worker (default: all cores, shared evenly)");
+}
+
+void declare_plan(OptionTable& table, TrainOptions& o) {
   table.add("plan", o.plan, "FILE", "use this plan");
   table.add("switch-at", o.switch_at, "STEP:PLAN,…", "switch to these plans, each after its step");
   table.add_choice<PrecopyMode>(
@@ -101,6 +116,9 @@ void declare(OptionTable& table, TrainOptions& o) {
   table.add("history", o.history, "FILE|here|none",
             "history of past runs, which corrects the planner's predictions and is extended by this run; "
             "here: this machine's file");
+}
+
+void declare_decisions(OptionTable& table, TrainOptions& o) {
   table.add("static", o.is_static, "disable automatic plan changes; a lost worker ends the run");
   table.add_word("policy", o.policy, policy_words(),
                  "policy that decides about plan changes (default: rule; never if workers share cores)");
@@ -115,6 +133,9 @@ void declare(OptionTable& table, TrainOptions& o) {
            "scripted conditions for --policy oracle: a timeline of machine conditions, in seconds from the "
            "first step")
       .old_names = {"foretold"};
+}
+
+void declare_checkpoints(OptionTable& table, TrainOptions& o) {
   table.add("resume", o.resume, "RUN", "resume this run in its folder, from its last checkpoint").is_saved =
       false;
   table.add("save-every", o.save_every, "N|10m",
@@ -130,12 +151,28 @@ void declare(OptionTable& table, TrainOptions& o) {
       .add("profile", o.profile, "FILE",
            "write a Perfetto trace of a few steps on every rank, and compare it with the predicted times")
       .is_saved = false;
+}
+
+void declare_evaluation(OptionTable& table, TrainOptions& o) {
   table.add("eval-every", o.eval_every, "N", "evaluate on validation data every N steps; 0: only at the end");
   table.add("validation", o.validation, "F", "fraction of the data held out for validation");
   table.add("sample", o.sample_tokens, "N", "number of tokens to generate as a sample at the end; 0: none");
   table.add_choice<ExportFormat>("export", o.export_format,
                                  {{"none", ExportFormat::none}, {"hf", ExportFormat::hf}},
                                  "write the trained model as a Hugging Face folder to RUN/export");
+}
+
+}  // namespace
+
+void declare(OptionTable& table, TrainOptions& options) {
+  declare_model_and_data(table, options);
+  declare_schedule(table, options);
+  declare_numerics(table, options);
+  declare_devices(table, options);
+  declare_plan(table, options);
+  declare_decisions(table, options);
+  declare_checkpoints(table, options);
+  declare_evaluation(table, options);
 }
 
 }  // namespace optimus

@@ -12,6 +12,8 @@
 #include "base/temporary_folder.h"
 #include "run/train_modules.h"
 
+#include "run/train.h"
+
 namespace optimus {
 namespace {
 

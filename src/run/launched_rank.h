@@ -1,0 +1,54 @@
+// One rank of a training that an external launcher started (train_launched.h): how it joins the run, where it
+// computes, and its work in a run that continues when ranks are lost. The same on rank 0 and on the others.
+#pragma once
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/event.h"
+#include "cluster/launcher.h"
+#include "launch/rendezvous.h"
+#include "observe/status_line.h"
+#include "run/elastic_rank.h"
+#include "run/worker.h"
+#include "rundir/board.h"
+#include "rundir/worker_signals.h"
+#include "settings/options.h"
+
+namespace optimus {
+
+struct LaunchedTraining {
+  LaunchInfo launch;  // more than one rank
+  TrainOptions& options;
+  OptionTable& table;
+  EventSink& events;
+  StatusLine& line;
+  std::function<bool()> is_interrupted;
+  WorkerSignals signals{};  // the two kinds of interrupt, for runs that continue when a rank leaves
+};
+
+RendezvousOptions rendezvous_of(const LaunchedTraining& training);
+
+// If the launcher does not assign a GPU to each rank, the ranks of a host take the GPUs in order.
+std::string device_of(const std::string& kind, int local_rank);
+int threads_of(const TrainOptions& options, const RendezvousResult& gathered, int rank);
+
+std::unique_ptr<Comm> join_comm(const RendezvousResult& run, int rank, const std::string& device,
+                                std::shared_ptr<KeyStore> store = nullptr);
+std::unique_ptr<Board> board_of(const RendezvousResult& run);
+
+// In a run that continues without lost ranks. All arguments must outlive the result.
+LaunchedRankFacts launched_rank_facts(const LaunchedTraining& training, const RendezvousResult& run,
+                                      const PreparedRun& prepared, const Path& folder,
+                                      const std::string& kind);
+// Runs the rank's work. The watch and the hosted store live at least as long.
+WorkerReport elastic_work(const LaunchedTraining& training, const PreparedRun& prepared, const Path& folder,
+                          LaunchedElasticRank& worker_id, const RendezvousResult& run,
+                          const std::string& device, std::FILE* log);
+// Rejoins the run after the others have continued without this rank. Returns the exit code.
+int rejoin(const LaunchedTraining& training, const RendezvousResult& run, const Path& folder,
+           const std::string& device);
+
+}  // namespace optimus
