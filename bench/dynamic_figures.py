@@ -1,41 +1,41 @@
-"""Figures of bench/dynamic: medians with intervals, shares that were won back, rank correlation. Pure."""
+"""Statistics of bench/dynamic: medians with intervals, recovered shares, rank correlation. Pure functions."""
 import math
 import random
 import statistics
 
 
 def interval(values, part=0.95, draws=2000):
-    """Of the median, by drawing again (bootstrap); of one value that value."""
-    dice = random.Random(1)
-    medians = sorted(statistics.median(dice.choices(values, k=len(values))) for _ in range(draws))
+    """Returns the confidence interval of the median by bootstrap; for a single value, that value twice."""
+    generator = random.Random(1)
+    medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(draws))
     out = (1 - part) / 2
     return medians[int(out * draws)], medians[min(draws - 1, int((1 - out) * draws))]
 
 
-def ratios(results, way, against, seconds_of=lambda one: one.seconds):
-    """Of each round: less time than the other, as a part of the other's."""
-    return [1 - one[way].seconds / seconds_of(one[against]) for one in results if way in one and against in one]
+def ratios(results, variant, against, seconds_of=lambda entry: entry.seconds):
+    """Returns for each round how much less time the variant takes, as a fraction of the other variant's time."""
+    return [1 - entry[variant].seconds / seconds_of(entry[against]) for entry in results if variant in entry and against in entry]
 
 
-def import_seconds(one):
-    """Of FSDP2's workers, each time that they were started again; before the first step nothing is measured."""
-    first = next((row["at"] for row in one.starts if row["kind"] == "first_step"), math.inf)
-    return sum(row["import_seconds"] for row in one.starts if row["kind"] == "start" and row["began"] > first)
+def import_seconds(entry):
+    """Returns the import time of FSDP2's workers over all restarts. Starts before the first step are not measured."""
+    first = next((row["at"] for row in entry.starts if row["kind"] == "first_step"), math.inf)
+    return sum(row["import_seconds"] for row in entry.starts if row["kind"] == "start" and row["began"] > first)
 
 
-def without_imports(one):
-    return one.seconds - import_seconds(one)
+def without_imports(entry):
+    return entry.seconds - import_seconds(entry)
 
 
-def won_back(results, way="rule"):
-    """Of what the condition costs the start plan, the part that deciding has won back, by rounds; without rounds that lack a way."""
-    whole = [one for one in results if {way, "kept", "undisturbed"} <= one.keys()]
-    return [(one["kept"].seconds - one[way].seconds) / (one["kept"].seconds - one["undisturbed"].seconds)
-            for one in whole if one["kept"].seconds > 1.02 * one["undisturbed"].seconds]
+def recovered(results, variant="rule"):
+    """Returns for each round the fraction of the conditions' cost that adaptation has recovered; omits rounds that lack a variant."""
+    complete = [entry for entry in results if {variant, "static", "undisturbed"} <= entry.keys()]
+    return [(entry["static"].seconds - entry[variant].seconds) / (entry["static"].seconds - entry["undisturbed"].seconds)
+            for entry in complete if entry["static"].seconds > 1.02 * entry["undisturbed"].seconds]
 
 
 def ranks(values):
-    """Places in order; equals share the mean of theirs."""
+    """Returns the ranks of the values; equal values share their mean rank."""
     order = sorted(range(len(values)), key=values.__getitem__)
     places = [0.0] * len(values)
     at = 0
@@ -50,7 +50,7 @@ def ranks(values):
 
 
 def rank_correlation(first, second):
-    """Spearman's; none for fewer than three pairs or where one side is all the same."""
+    """Returns Spearman's rank correlation; None for fewer than three pairs or if one side is constant."""
     if len(first) < 3:
         return None
     a, b = ranks(first), ranks(second)
@@ -61,11 +61,11 @@ def rank_correlation(first, second):
 
 
 def gains(results):
-    """(predicted, realised) of every switch whose gain is known."""
+    """Returns (predicted, measured) gains of all switches whose measured gain is known."""
     found = []
-    for one in results:
-        realised = {line["epoch"]: line["realised_gain"] for line in one.decisions if line["kind"] == "realised"}
-        for line in one.decisions:
+    for entry in results:
+        realised = {line["epoch"]: line["realised_gain"] for line in entry.decisions if line["kind"] == "realised"}
+        for line in entry.decisions:
             if line["kind"] == "switch" and line.get("predicted_gain") is not None and realised.get(line["epoch"]) is not None:
                 found.append((line["predicted_gain"], realised[line["epoch"]]))
     return found
@@ -76,7 +76,7 @@ def percent(value):
 
 
 def with_interval(values):
-    """"+31.2 % (+28.0 % to +33.9 %)"; nothing where there are none."""
+    """Formats median and interval: "+31.2 % (+28.0 % to +33.9 %)"; "–" without values."""
     if not values:
         return "–"
     low, high = interval(values)

@@ -1,4 +1,6 @@
-"""One run of a lab scenario for bench/dynamic: the scenario's own hosts and time line, other words, and how long it took. The lab itself: tests/lab."""
+"""One run of a lab scenario for bench/dynamic: the hosts and events of the scenario with other training arguments, and its duration. The
+lab
+itself is in tests/lab."""
 import contextlib
 import copy
 import dataclasses
@@ -20,94 +22,96 @@ import scenario  # noqa: E402
 import training  # noqa: E402
 
 SCENARIOS = ROOT / "tests" / "lab" / "scenarios"
-SAVED = ["--save-every", "20", "--keep-last", "0"]  # a plan that is kept needs a checkpoint to be started again from
+SAVED = ["--save-every", "20", "--keep-last", "0"]  # a static plan needs a checkpoint to restart from
 
 
 @dataclasses.dataclass
 class Result:
-    way: str
-    seconds: float  # from the first step's end to the last one's
+    variant: str
+    seconds: float  # from the end of the first step to the end of the last
     steps: int
     losses: list
     step_seconds: list
     decisions: list
-    plans: list  # texts of plan files, one an epoch
-    starts: list  # of FSDP2's workers
+    plans: list  # contents of the plan files, one per plan epoch
+    starts: list  # starts of FSDP2's workers
 
 
 def read(name):
     return scenario.read_scenario(SCENARIOS / f"{name}.toml")
 
 
-def files_of(one):
-    """What a scenario is made of: its own file, and the plans that it names."""
-    return [SCENARIOS / f"{one.name}.toml", *(training.PLANS.parent / word for run in one.runs for word in run.words if word.startswith("plans/"))]
+def files_of(spec):
+    """Returns the files that define a scenario: its own file, and the plans that it names."""
+    return [SCENARIOS / f"{spec.name}.toml", *(training.PLANS.parent / word for run in spec.runs for word in run.args if word.startswith("plans/"))]
 
 
-def mark(paths):
-    """Of what these files hold: another where one of them is another."""
+def digest(paths):
+    """Returns a digest of the contents of these files."""
     return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)).hexdigest()[:12]
 
 
-def words_of(one):
-    """Of its first run, without who decides."""
-    words = list(one.runs[0].words)
-    at = words.index("--policy")
-    return words[:at] + words[at + 2:]
+def args_of(spec):
+    """Returns the arguments of the first run, without the policy."""
+    args = list(spec.runs[0].args)
+    at = args.index("--policy")
+    return args[:at] + args[at + 2:]
 
 
-def steps_of(one):
-    return int(one.training[one.training.index("--steps") + 1])
+def steps_of(spec):
+    return int(spec.training[spec.training.index("--steps") + 1])
 
 
-def undisturbed(one):
-    """The same training where nothing happens."""
-    one = copy.deepcopy(one)
-    for run in one.runs:
+def undisturbed(spec):
+    """Returns the same training without any events."""
+    spec = copy.deepcopy(spec)
+    for run in spec.runs:
         run.events = []
-    return one
+    return spec
 
 
-def with_words(one, words, hosts=None):
-    """The scenario with other words for its run; nothing is expected but an end. hosts: only these take part."""
-    one = copy.deepcopy(one)
-    run = one.runs[0]
-    run.words, run.expected = list(words), scenario.Expected(within=600)
+def with_args(spec, args, hosts=None):
+    """Returns the scenario with other arguments for its run, which is only expected to end. hosts: restricts the run to these hosts."""
+    spec = copy.deepcopy(spec)
+    run = spec.runs[0]
+    run.args, run.expected = list(args), scenario.Expected(within=600)
     if hosts is not None:
         run.hosts = list(hosts)
-        run.events = [event for event in run.events if event.what not in ("kill", "join") or event.who.split("/")[0] in run.hosts]
-    return one
+        run.events = [event for event in run.events if event.what not in ("kill", "join") or event.target.split("/")[0] in run.hosts]
+    return spec
 
 
-def kept(one, words, hosts=None):
-    """A plan that is kept, and samples as they come. Where a host is lost the run ends, and is started again at once on the hosts that are left, from its last checkpoint."""
-    one = with_words(one, [*words, "--static", "--sample-assignment", "in-order"], hosts)
-    run = one.runs[0]
+def static_scenario(spec, args, hosts=None):
+    """Returns the scenario with a static plan and samples in order. If a host is lost, the run ends and is restarted at once on the
+    remaining
+    hosts, from its last checkpoint."""
+    spec = with_args(spec, [*args, "--static", "--sample-assignment", "in-order"], hosts)
+    run = spec.runs[0]
     lost = next((i for i, event in enumerate(run.events) if event.what == "kill"), None)
     if lost is None:
-        return one
-    one.training = one.training + SAVED
+        return spec
+    spec.training = spec.training + SAVED
     later = [event for event in run.events[lost + 1:] if event.what != "join"]
-    left = [name for name in run.hosts if name != run.events[lost].who]
+    left = [name for name in run.hosts if name != run.events[lost].target]
     run.events = run.events[:lost + 1]
     run.expected = scenario.Expected(exit=1, within=120)
-    devices = sum(one.hosts[name].devices for name in left)
-    again = scenario.Run("resume", ["--static", "--devices", str(devices)], left, later, scenario.Expected(within=600))
-    one.runs = [run, again]
-    return one
+    devices = sum(spec.hosts[name].devices for name in left)
+    resumed = scenario.Run("resume", ["--static", "--devices", str(devices)], left, later, scenario.Expected(within=600))
+    spec.runs = [run, resumed]
+    return spec
 
 
 class Watch(threading.Thread):
-    """When the first and the last step stood in the run's records. A run that takes longer than `most` seconds is ended."""
+    """Observes when the first and the last step appear in the run's metrics. Ends a run that takes longer than `most` seconds."""
 
     def __init__(self, network, folder, steps, most):
         super().__init__(daemon=True)
         self.network, self.path, self.steps, self.most = network, folder / "metrics.jsonl", steps, most
         self.first = self.last = None
-        self.is_over = self.has_ended_it = False
+        self.should_stop = self.has_killed_run = False
 
     def run(self):
-        while self.last is None and not self.is_over:
+        while self.last is None and not self.should_stop:
             try:
                 count = self.path.read_bytes().count(b"\n")
             except OSError:
@@ -118,11 +122,11 @@ class Watch(threading.Thread):
             if count >= self.steps:
                 self.last = now
             elif self.first is not None and now - self.first > self.most:
-                self._end_it()
+                self._kill_run()
             time.sleep(0.005)
 
-    def _end_it(self):
-        self.has_ended_it = True
+    def _kill_run(self):
+        self.has_killed_run = True
         for name in self.network.names:
             for process in self.network.processes(name):
                 with contextlib.suppress(ProcessLookupError):
@@ -133,29 +137,30 @@ def read_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def play(one, way, say, player=training.Player, most=math.inf):
-    """Throws training.Failed and cluster.Unavailable."""
-    hosts = {name: (host.devices, host.speed) for name, host in one.hosts.items()}
+def run_scenario(spec, variant, log, runner=training.ScenarioRunner, most=math.inf):
+    """Runs a scenario. Throws training.Failed and cluster.Unavailable."""
+    hosts = {name: (host.devices, host.speed) for name, host in spec.hosts.items()}
     with cluster.Cluster(hosts) as lab:
-        watch = Watch(lab.network, lab.shared / "run", steps_of(one), most)
+        watch = Watch(lab.network, lab.shared / "run", steps_of(spec), most)
         watch.start()
         try:
-            player(one, lab, say, {}).play()
-        except (training.Failed, OSError, subprocess.SubprocessError) as why:  # also what the lab ran in a host just then
-            if watch.has_ended_it:
-                raise training.Failed(f"{way}: takes longer than {most:.1f} s") from why
+            runner(spec, lab, log, {}).run_scenario()
+        except (training.Failed, OSError, subprocess.SubprocessError) as error:
+            # Includes errors of commands that the lab was running on a host.
+            if watch.has_killed_run:
+                raise training.Failed(f"{variant}: takes longer than {most:.1f} s") from error
             raise
         finally:
             time.sleep(0.05)
-            watch.is_over = True
+            watch.should_stop = True
             watch.join()
-        return result_of(way, lab.shared / "run", watch)
+        return result_of(variant, lab.shared / "run", watch)
 
 
-def result_of(way, folder, watch):
+def result_of(variant, folder, watch):
     rows = training.read_rows(folder)
     if watch.first is None or watch.last is None:
-        raise training.Failed(f"{way}: {len(rows)} of {watch.steps} steps")
+        raise training.Failed(f"{variant}: {len(rows)} of {watch.steps} steps")
     plans = [path.read_text() for path in sorted((folder / "plans").glob("*.json"), key=lambda path: int(path.stem))]
-    return Result(way, watch.last - watch.first, len(rows), [row["loss"] for row in rows], [row["seconds"] for row in rows],
+    return Result(variant, watch.last - watch.first, len(rows), [row["loss"] for row in rows], [row["seconds"] for row in rows],
                   read_lines(folder / "decisions.jsonl"), plans, read_lines(folder / "starts.jsonl"))

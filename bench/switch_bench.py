@@ -24,21 +24,21 @@ SEQUENCE, BATCH = 64, 16
 BETWEEN = 4  # steps from one change to the next, where there are several
 
 
-def words_of(size):
+def args_of(size):
     layers, hidden, heads = SIZES[size]
     return ["--model", "gpt2", "--layers", layers, "--hidden", hidden, "--heads", heads, "--seq", SEQUENCE]
 
 
-def call(optimus, *words, **how):
-    done = subprocess.run([optimus, *map(str, words)], capture_output=True, text=True, timeout=900, **how)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, words))}: {done.stderr.strip().splitlines()[-1:]}")
-    return done.stdout
+def call(optimus, *args, **options):
+    result = subprocess.run([optimus, *map(str, args)], capture_output=True, text=True, timeout=900, **options)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(map(str, args))}: {result.stderr.strip().splitlines()[-1:]}")
+    return result.stdout
 
 
 def plan_of(optimus, folder, size, devices, layout):
     out = folder / f"{size}-{devices}-{layout.replace(' ', '').replace('-', '')}"
-    call(optimus, "plan", *words_of(size), "--vocab", 257, "--cluster", f"cpux{devices}", "--batch", BATCH, "--precision", "fp32", *layout.split(), "--export",
+    call(optimus, "plan", *args_of(size), "--vocab", 257, "--cluster", f"cpux{devices}", "--batch", BATCH, "--precision", "fp32", *layout.split(), "--export",
          "optimus", "--out", out)
     return out / "plan.json"
 
@@ -52,7 +52,7 @@ def last_decision(run):
 
 
 def training(size, text, run, *more):
-    return ["train", *words_of(size), "--data", text, "--run", run, "--batch", BATCH, "--precision", "fp32", "--sample", 0, "--threads", 1, "--save-every", 0,
+    return ["train", *args_of(size), "--data", text, "--run", run, "--batch", BATCH, "--precision", "fp32", "--sample", 0, "--threads", 1, "--save-every", 0,
             "--validation", 0, *more]
 
 
@@ -68,13 +68,13 @@ def restart_seconds(optimus, size, text, folder, devices, first, second, steps):
             time.sleep(0.001)
         return time.monotonic()
 
-    began = wait_for(steps)
+    start_time = wait_for(steps)
     process.wait()
     process = subprocess.Popen([optimus, "train", "--resume", str(run), "--plan", str(second), "--steps", str(steps + 2)], stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)
     ended = wait_for(steps + 1)
     process.wait()
-    return ended - began - rows_of(run)[steps]["seconds"]
+    return ended - start_time - rows_of(run)[steps]["seconds"]
 
 
 def beside_restart(optimus, options, folder, text):
@@ -118,8 +118,8 @@ def move_over_links(optimus, size, speed, precopy, options, folder, text):
         for rank, name in enumerate(("host1", "host2")):
             variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": lab.network.address("host1"), "MASTER_PORT": 29400,
                          "OPTIMUS_TOKEN": token, "OMP_NUM_THREADS": 1}
-            words = training(size, text, run, "--plan", first, "--steps", changes[-1][0] + 1, "--switch-at", script, "--precopy", precopy)
-            ranks.append(lab.start(name, 0, [optimus, *map(str, words)], {k: str(v) for k, v in variables.items()}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            args = training(size, text, run, "--plan", first, "--steps", changes[-1][0] + 1, "--switch-at", script, "--precopy", precopy)
+            ranks.append(lab.start(name, 0, [optimus, *map(str, args)], {k: str(v) for k, v in variables.items()}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL))
         for process in ranks:
             if process.wait(600) != 0:

@@ -1,5 +1,5 @@
 # The public libraries: liboptimus_plan (planner and simulator) and liboptimus (training, by worker processes of optimus-engine).
-# Neither needs libtorch. They export what include/optimus/ declares and nothing else, so that their dependencies stay inside.
+# Neither needs libtorch. They export only what include/optimus/ declares, so that their dependencies stay internal.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 

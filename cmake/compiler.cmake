@@ -1,4 +1,4 @@
-# Language level, warnings, sanitizers, ccache and a fast linker where present.
+# Language level, warnings, sanitizers, and ccache and a fast linker if available.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -21,11 +21,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # Precompiled headers must stay cacheable. The three warnings are false positives of g++ 12 on inlined strings and
   # expected-like types; clang checks the same code in the asan build.
   target_compile_options(optimus_flags INTERFACE -fpch-preprocess -Wno-maybe-uninitialized -Wno-restrict -Wno-stringop-overflow)
-  if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)  # takes references into a document, through a view of it, for dangling ones
+  # false positives: references into a document that are obtained through a view of it
+  if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     target_compile_options(optimus_flags INTERFACE -Wno-dangling-reference)
   endif()
 endif()
-# Not mold: Debian's (1.10) writes programs that the loader refuses on x86_64, and links some for ever on aarch64.
+# Not mold: Debian's version 1.10 writes programs that the loader rejects on x86_64, and sometimes never finishes on aarch64.
 find_program(LLD_PROGRAM ld.lld)
 if(LLD_PROGRAM)
   target_link_options(optimus_flags INTERFACE -fuse-ld=lld)
@@ -35,9 +36,10 @@ if(OPTIMUS_SANITIZE)
   target_link_options(optimus_flags INTERFACE -fsanitize=${OPTIMUS_SANITIZE})
 endif()
 
-# join_folders(TARGET [BATCH N] SOURCE…): most of the time of a small file goes into headers and into templates that its neighbours
-# use too; the files of one folder are compiled as one, or N at a time, so that all cores have something to do. So names in a
-# folder's unnamed namespaces must differ.
+# join_folders(TARGET [BATCH N] SOURCE…): unity builds. Most of the compile time of a small file is spent on headers and templates that its
+# neighbours use too, so the files of one folder are compiled as one, or N at a time to use all cores. Names in unnamed namespaces of a
+# folder
+# must therefore differ.
 function(join_folders target)
   cmake_parse_arguments(PARSE_ARGV 1 join "" BATCH "")
   if(NOT OPTIMUS_JOINT)

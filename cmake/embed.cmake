@@ -1,5 +1,5 @@
-# embed(FILE NAME): the bytes of FILE as build/generated/NAME, to be included inside braces. Made when the build is configured, which
-# happens anew when FILE changes.
+# embed(FILE NAME): writes the bytes of FILE to build/generated/NAME, to be included inside braces. Generated when the build is configured,
+# which is repeated when FILE changes.
 function(embed file name)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   file(READ ${file} bytes HEX)

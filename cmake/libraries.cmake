@@ -1,5 +1,5 @@
-# Third-party libraries of the pure half, all from the distribution's packages. fmt is linked, not header-only: header-only
-# fmt costs 6 s in every source file. (Sources that see libtorch get the newer fmt that ships with it, header-only.)
+# Third-party libraries of the code without libtorch, all from the distribution's packages. fmt is linked, not header-only: header-only
+# fmt costs 6 s per source file. (Sources that include libtorch use the newer fmt that ships with it, header-only.)
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(nlohmann_json REQUIRED)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Continued training of a Hugging Face folder on one's own documents, from text to a folder that from_pretrained opens.
+# Continues training a Hugging Face folder on your documents: from text to a folder that from_pretrained opens.
 #
 #   examples/finetune.sh MODEL_FOLDER DOCUMENTS OUT_FOLDER [more options of `optimus train`]
 #
@@ -11,15 +11,15 @@ optimus=${OPTIMUS:-$root/optimus}
 model=$1 documents=$2 out=$3
 shift 3
 
-# The model's own tokenizer; a folder without one speaks in bytes.
+# Uses the model's own tokenizer; without one, bytes are the tokens.
 tokenizer=bytes
 [ -f "$model/tokenizer.json" ] && tokenizer=$model/tokenizer.json
 
-# Documents become token files once, without empty ones and copies.
+# Converts the documents to token files once, without empty documents and duplicates.
 mkdir -p "$out"
 "$optimus" data prepare "$documents" --out "$out/tokens" --tokenizer "$tokenizer" --min-tokens 4 --dedup
 
-# Starts from the folder's weights; what is not said is chosen, among it a learning rate that changes what was learned a little.
+# Starts from the folder's weights. Other settings are chosen automatically, including a small learning rate for continued training.
 "$optimus" train --model "$model" --data "$out/tokens" --run "$out/run" --steps 200 --batch 8 --export hf "$@"
 
 echo "before: $("$optimus" eval --model "$model" --data "$out/tokens")"

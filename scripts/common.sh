@@ -1,6 +1,5 @@
-# What ./optimus and ./test share: packages, the cache folder, private Python environments, builds.
-# Sourced by bash; $root is the checkout. Everything is said on standard error, so that results stay alone on standard
-# output.
+# Shared by ./optimus and ./test: packages, the cache folder, private Python environments, builds.
+# Sourced by bash; $root is the checkout. All messages go to standard error, so that standard output has only results.
 
 cache="${OPTIMUS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/optimus-megatron}"
 
@@ -8,7 +7,7 @@ build_packages=(g++ cmake ninja-build pkg-config ccache lld nlohmann-json3-dev l
   libfmt-dev libexpected-dev libpcre2-dev libutf8proc-dev libxxhash-dev)
 test_packages=(libgtest-dev libbenchmark-dev librapidcheck-dev clang-16 libclang-rt-16-dev clang-format-16 python3
   python3-venv)
-# Other people's launchers and stores, which tests start; what is not there is said and left out.
+# Launchers and stores of other projects, which tests start; tests of a missing one are skipped with a message.
 launcher_packages=(openmpi-bin etcd-server)
 
 say() { printf '%s\n' "optimus: $*" >&2; }
@@ -22,9 +21,9 @@ missing_packages() {
   done
 }
 
-# Installs what is missing of the given packages; without root says which line does it.
+# Installs the missing ones of the given packages; without root, prints the command that installs them.
 ensure_packages() {
-  command -v dpkg-query >/dev/null || return 0  # not Debian: cmake says what it does not find
+  command -v dpkg-query >/dev/null || return 0  # not Debian: cmake reports missing libraries
   local missing
   missing=$(missing_packages "$@")
   [ -z "$missing" ] && return 0
@@ -37,22 +36,22 @@ ensure_packages() {
   export DEBIAN_FRONTEND=noninteractive
   local log
   log=$(mktemp)
-  # shellcheck disable=SC2086  # a list of words
+  # shellcheck disable=SC2086  # a list of package names
   { apt-get update -q && apt-get install -q -y --no-install-recommends $missing; } >"$log" 2>&1 </dev/null &
   if ! follow $! "$log" "installing"; then
     tail -n 5 "$log" >&2
-    stop "apt-get could not install them (the whole output is in $log)"
+    stop "apt-get failed (its output is in $log)"
   fi
   rm -f "$log"
 }
 
-# use_ccache: one compiler cache for all clones. Paths are taken relative to the clone, so that clones share entries.
+# use_ccache: uses one compiler cache for all clones. Paths are relative to the clone, so that clones share entries.
 use_ccache() {
   export CCACHE_DIR="${CCACHE_DIR:-$cache/ccache}" CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1
   export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
 }
 
-# follow PID LOG WHAT: waits for a background command and says now and then how far it is, by its log's last line.
+# follow PID LOG WHAT: waits for a background command and prints the last line of its log every 20 s.
 follow() {
   local shown=$SECONDS
   while kill -0 "$1" 2>/dev/null; do
@@ -65,7 +64,7 @@ follow() {
   wait "$1"
 }
 
-# torch_of PYTHON: prints the folder of its PyTorch when that is 2.11 or newer. Nothing is imported: that takes seconds.
+# torch_of PYTHON: prints the folder of its PyTorch if that is 2.11 or newer. PyTorch is not imported, because that takes seconds.
 torch_of() {
   "$1" - <<'END' 2>/dev/null
 import importlib.metadata, importlib.util, re, sys
@@ -78,11 +77,11 @@ END
 # use_torch [PYTHON]: sets $torch to a PyTorch to build against: that of PYTHON, of python3, or of a private environment.
 use_torch() {
   torch=$(torch_of "${1:-python3}") && return
-  torch=$(torch_of "$(python_environment torch torch==2.13.0 numpy==2.4.6)") || stop "no PyTorch >= 2.11 could be found or installed"
+  torch=$(torch_of "$(python_environment torch torch==2.13.0 numpy==2.4.6)") || stop "PyTorch >= 2.11 was not found and could not be installed"
 }
 
-# build PRESET [TARGET…]: configures when needed and builds, one line of progress on a terminal. With $torch set, the half that
-# trains is there too.
+# build PRESET [TARGET…]: configures if necessary, and builds with one line of progress on a terminal. With $torch set, the parts that need
+# libtorch are built too.
 build() {
   local preset=$1 began=$SECONDS log target targets=()
   shift
@@ -109,16 +108,16 @@ build() {
   say "built $preset in $((SECONDS - began)) s"
 }
 
-# environment_folder NAME REQUIREMENT…: where a private Python environment with these packages is, or will be; the file
-# `complete` in it says that it is there.
+# environment_folder NAME REQUIREMENT…: prints the folder of a private Python environment with these packages. The file `complete` in it
+# marks an environment that has been created completely.
 environment_folder() {
   local name=$1
   shift
   printf '%s\n' "$cache/venv/$name-$({ python3 --version; printf '%s\n' "$@"; } | sha256sum | cut -c1-12)"
 }
 
-# python_environment NAME REQUIREMENT…: prints the python of a private environment with these packages, made once per
-# set of requirements. Whoever comes while another makes it waits.
+# python_environment NAME REQUIREMENT…: prints the python of a private environment with these packages, which is created once per set of
+# requirements. If another process is creating it, waits for that process.
 python_environment() {
   local folder log
   folder=$(environment_folder "$@")
@@ -128,12 +127,12 @@ python_environment() {
     exec 8>"$folder.lock"
     flock 8
     if [ ! -f "$folder/complete" ]; then
-      say "making a Python environment with $*"
+      say "creating a Python environment with $*"
       log="$folder.log"
       rm -rf "$folder"
       { python3 -m venv "$folder" && "$folder/bin/python" -m pip install --disable-pip-version-check "$@" &&
         touch "$folder/complete"; } >"$log" 2>&1 8>&- </dev/null &
-      follow $! "$log" "making it" || { tail -n 5 "$log" >&2; stop "pip failed (see $log)"; }
+      follow $! "$log" "creating the environment" || { tail -n 5 "$log" >&2; stop "pip failed (see $log)"; }
     fi
     exec 8>&-
   fi

@@ -18,8 +18,8 @@ struct LaunchInfo {
       launcher;  // "optimus launch", "torchrun", "Open MPI", "MPICH", "Slurm", "Kubernetes", "single process"
   int rank = 0, world_size = 1;
   int local_rank = 0;
-  // All ranks are on this machine: their rendezvous is a file of this user (launch/rendezvous_file.h), and no port
-  // is open to the network.
+  // All ranks are on this machine: their rendezvous is a file of this user (launch/rendezvous_file.h), and no
+  // port is open to the network.
   bool is_one_host = true;
   // Several hosts: the address of the store of rank 0; empty and 0 if unknown.
   std::string master_host{};

@@ -47,8 +47,8 @@ struct BlockShape {
 
 // [block], for every block of the model; empty for blocks that are not on the device.
 std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, int device);
-// [block]: shapes of the shards whose updates this device repeats (Plan::copy_distance), as on the devices that own
-// them; empty if there are none.
+// [block]: shapes of the shards whose updates this device repeats (Plan::copy_distance), as on the devices
+// that own them; empty if there are none.
 std::vector<BlockShape> copied_shapes(const Plan& plan, const ModelSpec& model, int device);
 
 // A contiguous range of the device's own state, with its offsets in sharded and in whole buffers.

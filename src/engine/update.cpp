@@ -1,6 +1,6 @@
 // Implements the end of a step (engine.h): the gate, the update of each block after it, for the own shard and
-// for the shard of which this device has a redundant copy (Plan::copy_distance), how a failed step is finished, and
-// the statistics of gradient noise.
+// for the shard of which this device has a redundant copy (Plan::copy_distance), how a failed step is
+// finished, and the statistics of gradient noise.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/dot.h>

@@ -25,8 +25,8 @@ int state_bytes(Precision precision, Precision accumulators, StateKind kind);
 // one of its two blocks is. Pipelines that split the model in the same way are replicas of one grid. The plan
 // must be valid for the model. O(devices + tensors * different pipelines).
 Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind);
-// The same, including the redundant shard copies (Plan::copy_distance): every device that can supply a piece of the
-// state. Covers master weights and moments, or the weights if they serve as master weights.
+// The same, including the redundant shard copies (Plan::copy_distance): every device that can supply a piece
+// of the state. Covers master weights and moments, or the weights if they serve as master weights.
 Layout layout_with_copies(const Plan& plan, const ModelSpec& model, StateKind kind);
 
 // Whether another device repeats the updates of each shard under this strategy.
@@ -37,8 +37,8 @@ std::vector<int> smallest_owner_set(const Plan& plan);
 // The same for failure domains: domain_of[device] is the domain of a device, such as its host. Returns the
 // smallest set of domains whose joint loss loses state.
 std::vector<int> smallest_domain_set(const Plan& plan, const std::vector<int>& domain_of);
-// Returns the plan with the shard-copy distance (Plan::copy_distance) that puts the fewest copies into the failure
-// domain of their original. Keeps the plan's own distance if no other is better.
+// Returns the plan with the shard-copy distance (Plan::copy_distance) that puts the fewest copies into the
+// failure domain of their original. Keeps the plan's own distance if no other is better.
 Plan with_copies_in_other_domains(Plan plan, const std::vector<int>& domain_of);
 
 // The range of each of `tp` parts in a dimension that is cut in `unit`, in elements. Heads, ffn columns and

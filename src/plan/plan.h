@@ -90,8 +90,8 @@ struct Plan {
   Schedule schedule = Schedule::one_f_one_b;
   Precision precision = Precision::bf16;
   Precision accumulators = Precision::fp32;  // of gradients: fp32, or the plan's own precision
-  // Sharded state has a redundant copy: the owner of shard (s + copy_distance) mod shards receives the reduced
-  // gradient of shard s of its group and repeats the update. 0: no copy.
+  // Sharded state has a redundant copy: the owner of shard (s + copy_distance) mod shards receives the
+  // reduced gradient of shard s of its group and repeats the update. 0: no copy.
   int copy_distance = 0;
   Fp8Plan fp8;
   std::vector<Pipeline> pipelines;

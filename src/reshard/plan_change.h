@@ -11,8 +11,8 @@
 //   zero 1, 2  masters + moments by shard           masters everywhere, moments by shard
 //   zero 3     masters + moments by shard           masters, moments by shard
 //
-// With redundant shard copies (Plan::copy_distance), sharded state is on two devices: both can send it, and both need
-// it.
+// With redundant shard copies (Plan::copy_distance), sharded state is on two devices: both can send it, and
+// both need it.
 #pragma once
 
 #include <vector>

@@ -1,7 +1,7 @@
 // Watches the run's store while a rank trains, on its own thread. It aborts this rank's waits when another
 // rank of its generation stands still because ranks were lost, and it reports requests for a membership
-// change (membership_change.h). It also publishes this process's heartbeat, including whether the working thread hangs.
-// If the others have continued without this rank and it still hangs, the process ends.
+// change (membership_change.h). It also publishes this process's heartbeat, including whether the working
+// thread hangs. If the others have continued without this rank and it still hangs, the process ends.
 #pragma once
 
 #include <atomic>

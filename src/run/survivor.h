@@ -1,6 +1,6 @@
-// A rank's side of an emergency checkpoint (emergency_checkpoint.h): when other ranks are lost it publishes its survivor
-// state, waits for an order, and stores its part. It never makes a failure worse: its own errors go to the
-// rank's log, and the run fails with the original error.
+// A rank's side of an emergency checkpoint (emergency_checkpoint.h): when other ranks are lost it publishes
+// its survivor state, waits for an order, and stores its part. It never makes a failure worse: its own errors
+// go to the rank's log, and the run fails with the original error.
 #pragma once
 
 #include <functional>

@@ -103,8 +103,8 @@ class Training {
   // are not measured.
   TrainResult run(RunFolder* folder, PlanSwitchController* switches, RankMonitor* monitor = nullptr);
 
-  // Called when run() has failed (emergency_checkpoint.h): the state that this rank still has. Completes a step whose gate
-  // it has passed.
+  // Called when run() has failed (emergency_checkpoint.h): the state that this rank still has. Completes a
+  // step whose gate it has passed.
   SurvivorState survivor_state();
   // Completes the step at whose gate this rank is waiting, with the gate sums of a rank that has passed it.
   void follow(const std::vector<double>& gate);

@@ -1,5 +1,5 @@
-// The cost of device failures for a plan, used to weigh a second copy of sharded state (Plan::copy_distance) against
-// its price.
+// The cost of device failures for a plan, used to weigh a second copy of sharded state (Plan::copy_distance)
+// against its price.
 //
 // A device fails every mtbf / devices seconds. If every part of the state is also on another device, the
 // remaining devices continue after a short recovery. Otherwise the run restarts from its last checkpoint,

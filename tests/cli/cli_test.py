@@ -316,7 +316,8 @@ class CommandLine(CommandLineTest):
                 self.expect_error("explain", self.write("broken.json", json.dumps(broken)))
 
     def checkpoint(self, step=3, version=1):
-        """Writes a checkpoint as docs/use/checkpoints.md specifies, independently of the program. The checksums are from the XXH3 library."""
+        """Writes a checkpoint as docs/use/checkpoints.md specifies, independently of the program. The checksums are from the XXH3
+        library."""
         header = json.dumps({"master/w[0:2, 0:2]": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
         header += b" " * (-len(header) % 8)
         state = {"format": "optimus-training-state", "version": 1, "step": 3, "updates": 3, "samples": 24, "seed": 1, "plan_epoch": 0}

@@ -208,7 +208,8 @@ class Launchers(LaunchedTest):
         self.assertEqual(self.workers("run"), [])
 
     def test_start_timeout_names_the_missing_rank(self):
-        """Stops a rank before it has sent its join request. The others cannot know whether the launcher has started it, but the wait is limited."""
+        """Stops a rank before it has sent its join request. The others cannot know whether the launcher has started it, but the wait is
+        limited."""
         for stopped, contains in ((1, "1 of 2 ranks have joined; missing: 1, after 3.0 s"), (0, "rank 1")):
             ranks, _ = self.start_ranks("late", 10, "--dp", 2, "--start-timeout", "3s")
             ranks[stopped].send_signal(signal.SIGSTOP)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs random sequences of events on eight workers: workers are killed, stopped, continued, given a preemption notice, drained and joined
-at random instants. The run must continue, record every step once, learn what one device learns, and leave no process running. Needs $OPTIMUS
+at random instants. The run must continue, record every step once, learn what one device learns, and leave no process running. Needs
+$OPTIMUS
 (the binary) and only Python's standard library. Runs 30 short sequences, or 300 with OPTIMUS_LONG, several per training run; OPTIMUS_SEED
 selects other sequences, OPTIMUS_KEEP names a folder for the runs that fail."""
 import os

@@ -101,7 +101,8 @@ class SurvivalTest(CommandLineTest):
         rows, one = self.rows(name), self.rows("one")
         self.assertEqual([row["step"] for row in rows], list(range(1, self.steps + 1)))
         for row, reference in zip(rows, one):
-            # fp64; another summation order changes rounding by about 1e-16 per sum, which 400 steps of such models were observed to amplify to 1e-12.
+            # fp64; another summation order changes rounding by about 1e-16 per sum, which 400 steps of such models were observed to
+            # amplify to 1e-12.
             self.assertLess(abs(row["loss"] - reference["loss"]), 1e-9 * reference["loss"], f"step {row['step']}")
         for number, joined in enumerate(self.joined):
             try:
@@ -230,7 +231,8 @@ class Survives(SurvivalTest):
         for number, sent_signal in enumerate((signal.SIGKILL, signal.SIGTERM)):
             with self.subTest(sent_signal=sent_signal):
                 name = f"between{number}"
-                # A deep model, so that the run does not end before the other ranks notice the loss of rank 0's store, which takes two seconds.
+                # A deep model, so that the run does not end before the other ranks notice the loss of rank 0's store, which takes two
+                # seconds.
                 ranks = self.start_ranks(name, 3, "--dp", 3, "--zero", 0, "--layers", 16)
                 self.wait_for(name, 5, ranks[0])
                 ranks[0].send_signal(sent_signal)

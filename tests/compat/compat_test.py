@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Files that earlier versions wrote open and resume with this program: every folder v*/ here, made by make_fixtures.sh with the program of
-that version. Needs $OPTIMUS (the binary) and nothing but Python's standard library."""
+"""Checks that files of earlier versions can be opened and resumed by this program: every folder v*/ here was written by make_fixtures.sh
+with the
+program of that version. Needs $OPTIMUS (the binary) and only Python's standard library."""
 import hashlib
 import json
 import os
@@ -14,8 +15,8 @@ OPTIMUS = os.environ["OPTIMUS"]
 HERE = pathlib.Path(__file__).resolve().parent
 VERSIONS = sorted(path for path in HERE.glob("v*") if path.is_dir())
 
-# Runs are in fp64. The same program on another processor sums in another order: rounding (1e-16 a sum) grows over six steps of
-# Adam to well below this.
+# Runs are in fp64. The same program on another CPU sums in another order: rounding differences (1e-16 per sum) grow over six steps
+# of Adam, but stay well below this bound.
 RELATIVE = 1e-9
 
 
@@ -25,12 +26,12 @@ class Compatibility(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = pathlib.Path(temporary.name)
 
-    def call(self, *words):
-        done = subprocess.run(
-            [OPTIMUS, *map(str, words)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, cwd=self.folder
+    def call(self, *args):
+        result = subprocess.run(
+            [OPTIMUS, *map(str, args)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, cwd=self.folder
         )
-        self.assertEqual(done.returncode, 0, f"{words}: {done.stderr}")
-        return done.stdout
+        self.assertEqual(result.returncode, 0, f"{args}: {result.stderr}")
+        return result.stdout
 
     def each_version(self):
         self.assertTrue(VERSIONS)
@@ -42,9 +43,9 @@ class Compatibility(unittest.TestCase):
         return target
 
     def assert_close(self, found, expected, what):
-        self.assertLessEqual(abs(found - expected), RELATIVE * abs(expected), f"{what}: {found} where {expected} was recorded")
+        self.assertLessEqual(abs(found - expected), RELATIVE * abs(expected), f"{what}: {found}, but {expected} was recorded")
 
-    def test_plans_open_and_mean_the_same(self):
+    def test_plans_are_read_and_simulated_equally(self):
         for version in self.each_version():
             plans = sorted((version / "plans").iterdir())
             self.assertGreaterEqual(len(plans), 6)
@@ -71,7 +72,7 @@ class Compatibility(unittest.TestCase):
                     for key in ("loss", "grad_norm", "lr"):
                         self.assert_close(now[key], was[key], f"{run}, step {was['step']}, {key}")
 
-    def test_checkpoints_hold_the_same_bits(self):
+    def test_checkpoints_have_the_same_bits(self):
         for version in self.each_version():
             lines = (version / "files/exported.sha256").read_text().splitlines()
             sums = {pathlib.Path(name).parent.name: value for value, name in (line.split() for line in lines)}
@@ -95,14 +96,14 @@ class Compatibility(unittest.TestCase):
             replayed = json.loads(self.call("replay", version / "runs/adaptive", "--policy", "never,rule", "--json"))
             self.assertTrue(replayed)
 
-    def test_old_plans_are_switched_to(self):
+    def test_runs_switch_to_old_plans(self):
         for version in self.each_version():
             folder = self.copy(version, "four")
             self.call("train", "--resume", folder, "--steps", 10, "--data", version / "files/tokens", "--switch-at", f"8:{version / 'plans/plan-dp4.json'}")
             decisions = json.loads(self.call("decisions", folder, "--json"))
-            self.assertEqual([one["step"] for one in decisions if one["kind"] == "switch"], [3, 8])
+            self.assertEqual([decision["step"] for decision in decisions if decision["kind"] == "switch"], [3, 8])
 
-    def test_hardware_policies_and_timelines_open(self):
+    def test_hardware_policies_and_timelines_are_read(self):
         for version in self.each_version():
             files = version / "files"
             small = "--model gpt2 --layers 4 --hidden 16 --heads 2 --vocab 257 --batch 8 --seq 16 --precision fp64".split()
@@ -110,15 +111,15 @@ class Compatibility(unittest.TestCase):
             expected = json.loads((files / "planned.json").read_text())
             self.assertEqual(planned["plan"], expected["plan"])
             self.assert_close(planned["predicted"]["step_seconds"], expected["predicted"]["step_seconds"], "step_seconds")
-            words = "--policy rule,learned --model llama3-8b --cluster h100x32 --batch 128 --seq 4096 --json".split()
+            args = "--policy rule,learned --model llama3-8b --cluster h100x32 --batch 128 --seq 4096 --json".split()
             policies = json.loads(
-                self.call("simulate", "--failures", files / "timeline.json", "--learned", files / "policy.safetensors", *words)
+                self.call("simulate", "--failures", files / "timeline.json", "--learned", files / "policy.safetensors", *args)
             )
             for now, was in zip(policies, json.loads((files / "policies.json").read_text()), strict=True):
                 self.assertEqual((now["policy"], now["switches"]), (was["policy"], was["switches"]))
                 self.assert_close(now["useful_tokens_per_second"], was["useful_tokens_per_second"], now["policy"])
 
-    def test_token_files_open(self):
+    def test_token_files_are_read(self):
         for version in self.each_version():
             found = json.loads(self.call("data", "inspect", version / "files/tokens", "--json"))
             self.assertEqual((found["documents"], found["dtype"]), (1, "uint16"))

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Writes files of every format that users keep, with the program of that version: make_fixtures.sh OPTIMUS FOLDER.
-# The files in v0.1/ were written by version 0.1 and stay as they are; compat_test.py opens them with the present program.
+# Writes files of every format that users keep, with the program of a version: make_fixtures.sh OPTIMUS FOLDER.
+# The files in v0.1/ were written by version 0.1 and do not change; compat_test.py opens them with the current program.
 set -euo pipefail
 optimus=$(readlink -f "$1") out=$2
-work=/tmp/optimus-fixtures # the folder's name stands in settings.toml, whose checksum stands in checkpoints
+work=/tmp/optimus-fixtures # fixed: settings.toml contains this path, and checkpoints contain its checksum
 rm -rf "$work" && mkdir -p "$work" "$out"/{plans,runs,files} && cd "$work"
 seq 1 1500 | awk '{print "line " $1 " of " ($1 * 7) % 31 ", and so on"}' > text.txt
 "$optimus" data prepare text.txt --out tokens --tokenizer bytes >/dev/null
@@ -17,7 +17,7 @@ plan large --model llama3-70b --cluster h100x512 --batch 1024 --seq 8192
 plan fp8 --model llama3-8b --cluster h100x8 --batch 64 --seq 4096 --precision fp8
 train=(train --model gpt2 --layers 4 --hidden 16 --heads 2 --data tokens --tokenizer bytes --batch 8 --seq 16 --precision fp64
   --lr 1e-2 --dropout 0.1 --seed 7 --sample 0 --threads 1)
-# Runs of 12 steps, whose later half is the expectation; the checkpoint of step 6 stays.
+# Runs of 12 steps. The second half is what a resumed run must reproduce from the checkpoint of step 6.
 "$optimus" "${train[@]}" --static --devices 1 --steps 12 --save-every 6 --run one
 "$optimus" "${train[@]}" --static --devices 4 --tp 2 --pp 2 --steps 12 --save-every 6 --run four --switch-at 3:plan-zero3.json
 "$optimus" simulate --plan plan-large.json --cluster h100x512 --model llama3-70b --json > simulated.json
@@ -27,7 +27,7 @@ cat > timeline.json <<'J'
  "losses": [{"where": 2, "at": 400, "for": 90}]}
 J
 "$optimus" profile --hardware --device cpu --out hardware.json >/dev/null
-# A run that watches itself; its observations and decisions are what replay and decisions read.
+# A run with adaptation; its observations and decisions are read by replay and decisions.
 "$optimus" "${train[@]}" --devices 2 --dp 2 --zero 1 --policy rule --steps 60 --run adaptive
 "$optimus" learn --minutes 0.05 --seed 3 --out policy.safetensors >/dev/null
 "$optimus" simulate --failures timeline.json --policy rule,learned --learned policy.safetensors --model llama3-8b --cluster h100x32 --batch 128 --seq 4096 --json > policies.json

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The installed library, from outside the source tree: a program finds it with find_package, trains 20 steps on two workers, receives an event
-for each, switches the plan, stops, and nothing appears on its console. Needs $OPTIMUS_BUILD (a build folder) and CMake."""
+"""Tests the installed library from outside the source tree: a program finds it with find_package, trains 20 steps on two workers,
+receives an
+event for each step, switches the plan and stops, and prints nothing to its console. Needs $OPTIMUS_BUILD (a build folder) and CMake."""
 import json
 import os
 import pathlib
@@ -25,13 +26,13 @@ class Consumer(unittest.TestCase):
         cls.call(["cmake", "--build", cls.folder / "build"])
 
     @staticmethod
-    def call(words, code=0, **how):
-        done = subprocess.run(list(map(str, words)), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, **how)
-        if done.returncode != code:
-            raise AssertionError(f"{words}: exit code {done.returncode}: {done.stderr[-2000:]}{done.stdout[-2000:]}")
-        return done
+    def call(args, code=0, **options):
+        result = subprocess.run(list(map(str, args)), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, **options)
+        if result.returncode != code:
+            raise AssertionError(f"{args}: exit code {result.returncode}: {result.stderr[-2000:]}{result.stdout[-2000:]}")
+        return result
 
-    def test_headers_compile_alone(self):
+    def test_headers_are_self_contained(self):
         headers = sorted((self.prefix / "include/optimus").glob("*.h"))
         self.assertLessEqual({"options.h", "train.h", "plan.h", "simulate.h", "run.h"}, {header.name for header in headers})
         for header in headers:
@@ -40,11 +41,11 @@ class Consumer(unittest.TestCase):
             source.write_text(f"#include <optimus/{header.name}>\nint main() {{}}\n")
             self.call(["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I", self.prefix / "include", source])
 
-    def test_it_trains_switches_and_stops_in_silence(self):
+    def test_trains_switches_and_stops_without_console_output(self):
         text, report = self.folder / "text.txt", self.folder / "report.txt"
         text.write_text("".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)))
-        done = self.call([self.folder / "build/consumer", text, self.folder / "run", report], cwd=self.folder)
-        self.assertEqual((done.stdout, done.stderr), ("", ""))
+        result = self.call([self.folder / "build/consumer", text, self.folder / "run", report], cwd=self.folder)
+        self.assertEqual((result.stdout, result.stderr), ("", ""))
         lines = report.read_text().splitlines()
         steps = [int(line.split()[1]) for line in lines if line.startswith("step ")]
         self.assertEqual(steps, list(range(1, 21)))
@@ -63,13 +64,13 @@ class Consumer(unittest.TestCase):
         checkpoints = [path.name for path in (self.folder / "run/checkpoints").iterdir()]
         self.assertIn(f"step-{rows[-1]['step']}", checkpoints)
 
-    def test_the_planner_needs_no_libtorch(self):
-        done = self.call([self.folder / "build/planner"])
-        predicted, simulated = map(float, re.search(r": ([\d.]+) s predicted, ([\d.]+) s simulated", done.stdout).groups())
+    def test_planner_does_not_need_libtorch(self):
+        result = self.call([self.folder / "build/planner"])
+        predicted, simulated = map(float, re.search(r": ([\d.]+) s predicted, ([\d.]+) s simulated", result.stdout).groups())
         self.assertAlmostEqual(predicted, simulated, delta=1e-3)
         self.assertNotIn("torch", self.call(["ldd", self.folder / "build/planner"]).stdout)
 
-    def test_pkg_config_knows_it(self):
+    def test_pkg_config_finds_the_library(self):
         folder = next(self.prefix.rglob("optimus.pc")).parent
         flags = self.call(["pkg-config", "--cflags", "--libs", "optimus"], env={**os.environ, "PKG_CONFIG_PATH": str(folder)}).stdout.split()
         self.call(["g++", ROOT / "examples/consumer/planner.cpp", "-o", self.folder / "by_pkg_config", *flags])

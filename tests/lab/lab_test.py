@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The lab itself: links as fast as they were told, cuts, paces, disks, and nothing left behind, also by a lab that was killed. Needs nothing but
-Python's standard library; where this machine cannot have a lab, one line says why and everything else is skipped."""
+"""Tests the lab itself: link speeds, cuts, device speeds, disks, and that nothing is left behind, also by a lab that was killed. Needs only
+Python's standard library. If this machine cannot run a lab, one line gives the reason and the other tests are skipped."""
 import pathlib
 import signal
 import subprocess
@@ -16,16 +16,16 @@ import paces  # noqa: E402
 import scenario  # noqa: E402
 import switches  # noqa: E402
 
-TALK = [sys.executable, str(HERE / "talk.py")]
+TRAFFIC = [sys.executable, str(HERE / "traffic.py")]
 try:
     cluster.check_available()
-    WHY_NOT = ""
-except cluster.Unavailable as why:
-    WHY_NOT = str(why)
+    UNAVAILABLE = ""
+except cluster.Unavailable as error:
+    UNAVAILABLE = str(error)
 
 
 class Scenarios(unittest.TestCase):
-    def test_shipped_ones_are_valid(self):
+    def test_shipped_scenarios_are_valid(self):
         files = list((HERE / "scenarios").glob("*.toml"))
         self.assertGreaterEqual(len(files), 7)
         for file in files:
@@ -34,10 +34,10 @@ class Scenarios(unittest.TestCase):
             self.assertEqual(faults.random_scenario(seed), faults.random_scenario(seed))
             self.assertEqual(len(switches.random_scenario(seed).runs[0].switches), switches.NUM_SWITCHES)
 
-    def test_mistakes_are_told(self):
+    def test_reports_invalid_scenarios(self):
         good = {"hosts": {"a": {"devices": 2}, "b": {}}, "run": [{"train": ""}]}
         scenario.read_table(good, "good")
-        for wrong, says in (({"host": {}}, "unknown key 'host'"), ({"hosts": {}}, "1 to 200 hosts"), ({"links": {"c": "1 Gbit"}}, "unknown key 'c'"),
+        for wrong, contains in (({"host": {}}, "unknown key 'host'"), ({"hosts": {}}, "1 to 200 hosts"), ({"links": {"c": "1 Gbit"}}, "unknown key 'c'"),
                             ({"links": {"all": "1 Gb"}}, "'1 Gb' is not a number with one of the units bit, Kbit"), ({"run": []}, "needs a [[run]]"),
                             ({"run": [{"train": "", "event": [{"at_step": 1, "kill": "a/2"}]}]}, "run 1, event 1: kill = 'a/2' is neither"),
                             ({"run": [{"train": "", "event": [{"kill": "a"}]}]}, "needs one of at_start, at_step"),
@@ -48,67 +48,68 @@ class Scenarios(unittest.TestCase):
                             ({"run": [{"train": "", "expect": {"losses": "good"}}]}, "not 'good'")):
             with self.assertRaises(scenario.ScenarioError) as caught:
                 scenario.read_table({**good, **wrong}, "wrong")
-            self.assertIn(says, str(caught.exception))
+            self.assertIn(contains, str(caught.exception))
 
 
-@unittest.skipIf(WHY_NOT, f"no lab on this machine: {WHY_NOT}")
+@unittest.skipIf(UNAVAILABLE, f"this machine cannot run a lab: {UNAVAILABLE}")
 class Lab(unittest.TestCase):
-    def talk(self, lab, host, *words, code=0):
-        child = lab.start(host, 0, [*TALK, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    def run_traffic(self, lab, host, *args, code=0):
+        child = lab.start(host, 0, [*TRAFFIC, *args], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         out = child.communicate(timeout=20)[0]
         self.assertEqual(child.returncode, code)
         return float(out) if out else None
 
-    def test_links(self):
-        """Ethernet's and TCP's headers are 4 % of a packet of 1500 bytes; the best of three counts, as a busy machine wakes a sender late."""
+    def test_links_have_their_speed(self):
+        """Ethernet and TCP headers are 4 % of a packet of 1500 bytes. The best of three counts, since a busy machine wakes a sender
+        late."""
         with cluster.Cluster({"host1": (1, 1), "host2": (1, 1)}) as lab:
-            listener = lab.start("host2", 0, [*TALK, "listen"], stdout=subprocess.PIPE, text=True)
+            listener = lab.start("host2", 0, [*TRAFFIC, "listen"], stdout=subprocess.PIPE, text=True)
             self.addCleanup(listener.stdout.close)
             self.wait_for(lambda: lab.network.listening("host2") == [7000])
             there = lab.network.address("host2")
             for slow_end, rate in (("host1", 1e8), ("host2", 2e8), ("host1", 1e9)):
                 for name in lab.hosts:
                     lab.network.shape(name, rate if name == slow_end else 2e9)
-                parts = [self.sent(lab, listener, there) / rate for _ in range(3)]
-                # 72 KiB of the bucket are free: at the lowest rate 1 % of what half a second sends.
+                parts = [self.send_rate(lab, listener, there) / rate for _ in range(3)]
+                # 72 KiB of the bucket are sent without limit: at the lowest rate 1 % of what half a second sends.
                 self.assertLess(max(parts), 1)
                 self.assertGreater(max(parts), 0.85)
-            self.assertLess(self.talk(lab, "host1", "ask", there), 0.01)
+            self.assertLess(self.run_traffic(lab, "host1", "ping", there), 0.01)
             lab.network.cut("host1", "host2")
-            self.talk(lab, "host1", "ask", there, code=1)
-            lab.network.join_again("host1", "host2")
-            self.talk(lab, "host1", "ask", there)
-            self.assertEqual(len(lab.leftovers(patience=0)), 2)  # the listener and its port
+            self.run_traffic(lab, "host1", "ping", there, code=1)
+            lab.network.reconnect("host1", "host2")
+            self.run_traffic(lab, "host1", "ping", there)
+            self.assertEqual(len(lab.leftovers(timeout=0)), 2)  # the listener and its port
 
-    def test_links_that_change_while_they_are_full(self):
-        """What waits when a link becomes slower goes on: none of it is too large for the new speed."""
+    def test_full_links_change_their_speed(self):
+        """Queued packets are still sent when a link becomes slower: none is too large for the new speed."""
         with cluster.Cluster({"host1": (1, 1), "host2": (1, 1)}) as lab:
-            listener = lab.start("host2", 0, [*TALK, "listen"], stdout=subprocess.PIPE, text=True)
+            listener = lab.start("host2", 0, [*TRAFFIC, "listen"], stdout=subprocess.PIPE, text=True)
             self.addCleanup(listener.stdout.close)
             self.wait_for(lambda: lab.network.listening("host2") == [7000])
             lab.network.shape("host1", 1e9)
-            sender = lab.start("host1", 0, [*TALK, "send", lab.network.address("host2"), "1"])
+            sender = lab.start("host1", 0, [*TRAFFIC, "send", lab.network.address("host2"), "1"])
             time.sleep(0.5)
             lab.network.shape("host1", 1e8)
-            self.assertEqual(sender.wait(timeout=20), 0)  # else it has waited for 5 s
+            self.assertEqual(sender.wait(timeout=20), 0)  # otherwise it has blocked for 5 s
             self.assertGreater(float(listener.stdout.readline()), 8e7)  # headers are 4 %
 
-    def sent(self, lab, listener, there):
-        self.talk(lab, "host1", "send", there, "0.5")
+    def send_rate(self, lab, listener, there):
+        self.run_traffic(lab, "host1", "send", there, "0.5")
         return float(listener.stdout.readline())
 
-    def wait_for(self, is_so):
+    def wait_for(self, condition):
         end = time.monotonic() + 5
-        while not is_so():
+        while not condition():
             self.assertLess(time.monotonic(), end)
             time.sleep(0.01)
 
-    def test_hosts_have_names_memory_and_a_disk(self):
+    def test_hosts_have_names_memory_and_disks(self):
         with cluster.Cluster({"host1": (1, 1), "host2": (1, 1)}) as lab:
             for name in lab.hosts:
                 child = lab.start(name, 0, ["sh", "-c", f"hostname; ls /dev/shm; touch /dev/shm/of-{name}"], stdout=subprocess.PIPE, text=True)
                 self.assertEqual(child.communicate()[0], name + "\n")
-            self.assertEqual(lab.leftovers(patience=0), ["shared memory of-host1 on host1", "shared memory of-host2 on host2"])
+            self.assertEqual(lab.leftovers(timeout=0), ["shared memory of-host1 on host1", "shared memory of-host2 on host2"])
             lab.small_disk(1 << 20)
             lab.fill_disk()
             with self.assertRaisesRegex(OSError, "No space left"), open(lab.shared / "file", "wb", buffering=0) as file:
@@ -118,21 +119,21 @@ class Lab(unittest.TestCase):
         self.assertFalse(lab.folder.exists())
         self.assertEqual(lab.mounts(), [])
 
-    def test_paces(self):
+    def test_device_speeds(self):
         if not paces.are_available():
-            self.skipTest("no cpu controller")
+            self.skipTest("this machine has no cpu controller")
         with cluster.Cluster({"host1": (1, 0.2)}) as lab:
-            parts = [self.talk(lab, "host1", "spin", "0.6") for _ in range(3)]
-            # A period of 10 ms more or less, of 600; what else runs may take from it.
+            parts = [self.run_traffic(lab, "host1", "spin", "0.6") for _ in range(3)]
+            # The tolerance is one period of 10 ms of 600 ms, and what other processes may take.
             self.assertLess(max(parts), 0.22)
             self.assertGreater(max(parts), 0.17)
-        self.assertFalse(paces.is_there(lab.folder.name))
+        self.assertFalse(paces.exists(lab.folder.name))
 
-    def end_a_lab(self, number):
-        """A lab that something ends in the middle. Its folder, and the process that ran on a host."""
+    def end_lab(self, number):
+        """Starts a lab and sends it a signal. Returns its folder after the process on its host has ended."""
         if not paces.are_available():
-            self.skipTest("no cpu controller")
-        # In the background of a shell SIGINT is ignored, by children too.
+            self.skipTest("this machine has no cpu controller")
+        # A background shell ignores SIGINT, and so do its children.
         code = ("import cluster, signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nwith cluster.Cluster({'host1': (1, 0.5)}) as lab:\n"
                 "  child = lab.start('host1', 0, ['sleep', '600'])\n  print(lab.folder, child.pid, flush=True)\n  time.sleep(600)\n")
         with subprocess.Popen([sys.executable, "-c", code], cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as lab:
@@ -147,21 +148,21 @@ class Lab(unittest.TestCase):
         except (FileNotFoundError, ProcessLookupError):
             return False
 
-    def test_interrupted(self):
-        folder = self.end_a_lab(signal.SIGINT)
+    def test_interrupted_lab_cleans_up(self):
+        folder = self.end_lab(signal.SIGINT)
         self.assertFalse(folder.exists())
-        self.assertFalse(paces.is_there(folder.name))
+        self.assertFalse(paces.exists(folder.name))
 
-    def test_killed(self):
-        folder = self.end_a_lab(signal.SIGKILL)
-        with cluster.Cluster({"host1": (1, 1)}) as other:  # the next one, or run.py --clear
+    def test_next_lab_cleans_up_after_a_killed_one(self):
+        folder = self.end_lab(signal.SIGKILL)
+        with cluster.Cluster({"host1": (1, 1)}) as other:  # the next lab cleans up, as run.py --clear does
             self.assertFalse(folder.exists())
-            self.assertFalse(paces.is_there(folder.name))
+            self.assertFalse(paces.exists(folder.name))
             self.assertEqual(cluster.clear_leftovers(), [])
             self.assertTrue(other.folder.exists())
 
 
 if __name__ == "__main__":
-    if WHY_NOT:
-        print(f"lab: skipped, this machine cannot have one: {WHY_NOT}", file=sys.stderr)
+    if UNAVAILABLE:
+        print(f"lab: skipped, this machine cannot run one: {UNAVAILABLE}", file=sys.stderr)
     unittest.main()

@@ -1,4 +1,4 @@
-"""System calls that Python's library lacks before 3.12: namespaces, mounts, and a child that ends with its parent. Linux only."""
+"""System calls that Python's library lacks before 3.12: namespaces, mounts, and a child process that ends with its parent. Linux only."""
 import ctypes
 import os
 import signal
@@ -23,7 +23,7 @@ def unshare(what):
 
 
 def enter(namespace):
-    """namespace: an open file of it."""
+    """namespace: an open file of the namespace."""
     _checked(_libc.setns(namespace, 0), "setns")
 
 
@@ -36,15 +36,16 @@ def unmount(target):
 
 
 def end_with_parent(parent):
-    """In a child: SIGKILL when the thread that made it ends, however that happens."""
+    """Called in a child process: sends it SIGKILL when the parent's thread that created it ends, for any reason."""
     _checked(_libc.prctl(SIGNAL_AT_PARENTS_END, signal.SIGKILL, 0, 0, 0), "prctl")
-    if os.getppid() != parent:  # it was quicker
+    if os.getppid() != parent:  # the parent has already ended
         os._exit(1)
 
 
 def new_network():
-    """An open file of a new network namespace, which lives as long as this file or a process in it. The caller stays where it is."""
-    ours, theirs = socket.socketpair()
+    """Returns an open file of a new network namespace, which exists as long as this file or a process in it. The caller's namespace is
+    unchanged."""
+    rows, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
         code = 1
@@ -57,11 +58,11 @@ def new_network():
             os._exit(code)
     theirs.close()
     try:
-        _, handles, _, _ = socket.recv_fds(ours, 1, 1)
+        _, handles, _, _ = socket.recv_fds(rows, 1, 1)
     finally:
-        ours.close()
+        rows.close()
         os.waitpid(child, 0)
     if not handles:
-        raise PermissionError("no network namespace can be made")
+        raise PermissionError("a network namespace cannot be created")
     os.set_inheritable(handles[0], False)
     return handles[0]

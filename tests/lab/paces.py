@@ -1,31 +1,31 @@
-"""How quick a device of the lab is: a control group of the kernel's cpu controller, of version 1 or 2 of these, whichever the machine has.
+"""The speeds of the lab's devices: control groups of the kernel's cpu controller, version 1 or 2, whichever the machine has.
 
-    /sys/fs/cgroup[/cpu]/optimus-lab-N/host1-0      the thread that computes on a device: its quota is the device's pace
-                                      /host1        all else of that host
+    |    /sys/fs/cgroup[/cpu]/optimus-lab-N/host1-0      the computing thread of a device: its quota is the device's speed
+                                      |                                      /host1        all other threads of that host
 
-Used by cluster.py, which says who belongs where."""
+Used by cluster.py, which assigns threads to groups."""
 import functools
 import os
 import pathlib
 import signal
 import time
 
-LEAST_QUOTA_US = 1_000  # that the kernel allows: the shortest turns, so that a slow device is slow within a step, too
+MIN_QUOTA_US = 1_000  # the smallest quota that the kernel allows: with short periods, a slow device is slow within a step, too
 
 
 class _Version1:
     root = pathlib.Path("/sys/fs/cgroup/cpu")
     threads = "tasks"
 
-    def is_there(self):
+    def exists(self):
         return (self.root / "cpu.cfs_quota_us").exists() or (self.root / "cgroup.procs").exists()
 
     def make(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "cpu.shares").write_text("262144")  # the most; a process outside has 1024
+        (folder / "cpu.shares").write_text("262144")  # the maximum; a process outside has 1024
 
     def set_quota(self, folder, quota, period):
-        (folder / "cpu.cfs_quota_us").write_text("-1")  # until both are set: the kernel refuses some pairs
+        (folder / "cpu.cfs_quota_us").write_text("-1")  # no limit until both are set: the kernel rejects some pairs
         (folder / "cpu.cfs_period_us").write_text(str(period))
         (folder / "cpu.cfs_quota_us").write_text(str(quota))
 
@@ -34,12 +34,12 @@ class _Version2:
     root = pathlib.Path("/sys/fs/cgroup")
     threads = "cgroup.threads"
 
-    def is_there(self):
+    def exists(self):
         controllers = self.root / "cgroup.controllers"
         return controllers.exists() and "cpu" in controllers.read_text().split()
 
     def make(self, folder):
-        """Threads of one process are in several of the lab's groups, so these are threaded, below one that is not."""
+        """The threads of one process are in several of the lab's groups, so these groups are threaded, below a group that is not."""
         is_new = not folder.exists()
         (folder.parent / "cgroup.subtree_control").write_text("+cpu")
         folder.mkdir(exist_ok=True)
@@ -49,18 +49,18 @@ class _Version2:
             except OSError:
                 folder.rmdir()
                 raise
-        (folder / "cpu.weight").write_text("10000")  # the most; a process outside has 100
+        (folder / "cpu.weight").write_text("10000")  # the maximum; a process outside has 100
 
     def set_quota(self, folder, quota, period):
         (folder / "cpu.max").write_text(f"{quota} {period}")
 
 
-_KIND = next((kind for kind in (_Version1(), _Version2()) if kind.is_there()), None)
+_KIND = next((kind for kind in (_Version1(), _Version2()) if kind.exists()), None)
 
 
 @functools.cache
 def are_available():
-    """Tried, not only looked for: in a container the controller may be there and not be ours."""
+    """Creates a group to find out: in a container, the controller may exist but not be writable."""
     if _KIND is None:
         return False
     trial = f"optimus-lab-trial-{os.getpid()}"
@@ -75,19 +75,20 @@ def are_available():
 
 
 def make(lab, name=None):
-    """The group of a lab, or one in it. Before all else that runs on this machine: a device has its pace whatever the others do, and no more."""
+    """Creates the group of a lab, or a group in it. It has the highest weight on this machine, so a device has its speed whatever else
+    runs, and no more."""
     folder = _KIND.root / lab / (name or "")
     _KIND.make(folder)
     return folder
 
 
 def set_pace(group, speed):
-    """speed: a part of one core, from now on."""
-    _KIND.set_quota(group, LEAST_QUOTA_US, max(LEAST_QUOTA_US, int(LEAST_QUOTA_US / speed)))
+    """speed: fraction of one core, from now on."""
+    _KIND.set_quota(group, MIN_QUOTA_US, max(MIN_QUOTA_US, int(MIN_QUOTA_US / speed)))
 
 
 def enter(group):
-    """This process, with all its threads."""
+    """Moves this process with all its threads into the group."""
     (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
@@ -96,17 +97,17 @@ def threads(group):
 
 
 def move_thread(thread, group):
-    """Throws OSError when it has just ended."""
+    """Throws OSError if the thread has just ended."""
     (group / _KIND.threads).write_text(thread)
 
 
-def is_there(lab):
+def exists(lab):
     return _KIND is not None and (_KIND.root / lab).is_dir()
 
 
 def remove(lab):
-    """A lab's groups, and what still runs in them."""
-    if not is_there(lab):
+    """Removes a lab's groups and kills the processes that still run in them."""
+    if not exists(lab):
         return
     for group in [*(path for path in (_KIND.root / lab).iterdir() if path.is_dir()), _KIND.root / lab]:
         _remove_group(group)
@@ -122,13 +123,13 @@ def _remove_group(group):
             return
         except FileNotFoundError:
             return
-        except OSError:  # a process in it is not yet gone
+        except OSError:  # a process in it has not ended yet
             if time.monotonic() > end:
                 return
             time.sleep(0.01)
 
 
 def _processes(group):
-    """A threaded group of version 2 does not tell its processes; ending one of its threads ends the process, too."""
+    """A threaded group of version 2 does not list its processes; killing one of their threads ends the process, too."""
     is_threaded = (group / "cgroup.type").exists() and (group / "cgroup.type").read_text().strip() == "threaded"
     return [int(one) for one in (group / ("cgroup.threads" if is_threaded else "cgroup.procs")).read_text().split()]

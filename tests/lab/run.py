@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Trainings on emulated clusters: run.py SCENARIO… plays scenario files (default: all of tests/lab/scenarios).
+"""Runs training scenarios on emulated clusters: run.py SCENARIO… runs scenario files (default: all of tests/lab/scenarios).
 
-  --list      what there is
-  --keep DIR  logs and run folders are copied there
-  --random N  instead: N random faults (kill, stop, cut, full disk at random instants); --seed S repeats them
-  --survive N instead: N random sequences of faults that the run goes on through; --seed S repeats them
-  --switches N  instead: N random sequences of changes of plan; --seed S repeats them
-  --clear     removes what killed labs have left, and does nothing else
+  |  --list      lists the scenarios
+  |  --keep DIR  copies logs and run folders to DIR
+  |  --random N  instead: N random faults (kill, stop, cut, full disk at random instants); --seed S repeats them
+  |  --survive N instead: N random sequences of faults that the run must survive; --seed S repeats them
+  |  --switches N  instead: N random sequences of plan changes; --seed S repeats them
+  |  --clear     removes what killed labs have left, and exits
 
-Needs Linux, root, iproute2, Python 3.10 and $OPTIMUS (default: build/test/optimus). Exit 0: all as expected, or this machine cannot have a lab
-(one line says why); 1: not as expected; 2: wrong usage. docs/results/lab.md explains scenarios."""
+Needs Linux, root, iproute2, Python 3.10 and $OPTIMUS (default: build/test/optimus). Exit code 0: all scenarios passed, or this machine
+cannot run a lab (one line with the reason); 1: a scenario failed; 2: usage error. docs/results/lab.md explains scenarios."""
 import argparse
 import pathlib
 import random
@@ -26,22 +26,22 @@ import training
 FOLDER = pathlib.Path(__file__).resolve().parent / "scenarios"
 
 
-def say(text):
+def log(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def play(one, keep, alone):
-    say(f"== {one.name}: {one.about}")
-    began = time.monotonic()
+def run_scenario(one, keep, baselines):
+    log(f"== {one.name}: {one.about}")
+    start_time = time.monotonic()
     try:
-        training.play(one, lambda text: say("  " + text), keep / one.name if keep else None, alone)
-    except cluster.Unavailable as why:
-        say(f"skip {one.name}: {why}")
+        training.run_scenario(one, lambda text: log("  " + text), keep / one.name if keep else None, baselines)
+    except cluster.Unavailable as error:
+        log(f"skip {one.name}: {error}")
         return True
     except training.Failed as failed:
-        say(f"FAIL {one.name} ({time.monotonic() - began:.0f} s): {failed}")
+        log(f"FAIL {one.name} ({time.monotonic() - start_time:.0f} s): {failed}")
         return False
-    say(f"pass {one.name} ({time.monotonic() - began:.0f} s)")
+    log(f"pass {one.name} ({time.monotonic() - start_time:.0f} s)")
     return True
 
 
@@ -58,45 +58,45 @@ def parse():
     return parser.parse_args()
 
 
-def chosen(words):
-    """Files, or names of shipped scenarios."""
-    if not words:
+def chosen(args):
+    """Returns the files of the arguments: paths, or names of shipped scenarios."""
+    if not args:
         return sorted(FOLDER.glob("*.toml"))
-    return [path if path.exists() else FOLDER / f"{path}.toml" for path in map(pathlib.Path, words)]
+    return [path if path.exists() else FOLDER / f"{path}.toml" for path in map(pathlib.Path, args)]
 
 
 def main():
-    asked = parse()
-    if asked.h or asked.help:
+    options = parse()
+    if options.h or options.help:
         print(__doc__)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if asked.clear:
-        say(f"removed what labs {cluster.clear_leftovers()} have left")
+    if options.clear:
+        log(f"removed the files and control groups of labs {cluster.clear_leftovers()}")
         return 0
     try:
-        counts = {faults.random_scenario: asked.random, faults.random_survival: asked.survive, switches.random_scenario: asked.switches}
+        counts = {faults.random_scenario: options.random, faults.random_survival: options.survive, switches.random_scenario: options.switches}
         if any(count is not None for count in counts.values()):
-            seed = random.SystemRandom().randrange(1 << 31) if asked.seed is None else asked.seed
+            seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
             scenarios = [make(seed + i) for make, count in counts.items() for i in range(count or 0)]
         else:
-            scenarios = [scenario.read_scenario(path) for path in chosen(asked.scenarios)]
-        if asked.list:
+            scenarios = [scenario.read_scenario(path) for path in chosen(options.scenarios)]
+        if options.list:
             for one in scenarios:
                 print(f"{one.name:<20} {one.about}")
             return 0
         if not pathlib.Path(training.binary()).exists():
-            raise scenario.ScenarioError(f"{training.binary()} is not built; $OPTIMUS can name another")
+            raise scenario.ScenarioError(f"{training.binary()} does not exist; build it, or set OPTIMUS to another program")
         cluster.check_available()
     except scenario.ScenarioError as error:
-        say(f"lab: {error}")
+        log(f"lab: {error}")
         return 2
-    except cluster.Unavailable as why:
-        say(f"skip: this machine cannot have a lab: {why}")
+    except cluster.Unavailable as error:
+        log(f"skip: this machine cannot run a lab: {error}")
         return 0
-    alone = {}
-    failed = [one.name for one in scenarios if not play(one, asked.keep, alone)]
-    say(f"{len(scenarios) - len(failed)} of {len(scenarios)} as expected" + (f"; not so: {', '.join(failed)}" if failed else ""))
+    baselines = {}
+    failed = [one.name for one in scenarios if not run_scenario(one, options.keep, baselines)]
+    log(f"{len(scenarios) - len(failed)} of {len(scenarios)} passed" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 
 

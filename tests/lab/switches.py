@@ -1,5 +1,6 @@
-"""Random changes of plan as scenarios: four devices on two to four hosts, six plans one after the other, some of which leave devices idle. The same seed
-gives the same scenario."""
+"""Random sequences of plan changes as scenarios: four devices on two to four hosts, six plans one after another, some of which leave
+devices
+unused. The same seed gives the same scenario."""
 import random
 
 import scenario
@@ -7,7 +8,7 @@ import scenario
 TRAINING = ("--model gpt2 --layers 4 --hidden 32 --heads 4 --seq 24 --batch 12 --lr 1e-2 --dropout 0.1 --sample 0 --threads 1 --precision fp64 "
             "--steps 28 --timeout 60s")
 HOSTS = ((2, 2), (1, 3), (3, 1), (2, 1, 1), (1, 1, 1, 1))
-# Devices, and how they share the work.
+# Number of devices and layout flags.
 PLANS = ("--devices 4 --tp 2 --pp 2", "--devices 4 --dp 4 --zero 3", "--devices 4 --pp 4", "--devices 4 --pp 2 --dp 2 --zero 1", "--devices 4 --tp 4",
          "--devices 4 --cp 2 --dp 2 --zero 2", "--devices 4 --pp 2 --tp 2 --schedule gpipe --recompute full", "--devices 4 --pp 2 --dp 2 --schedule interleaved --chunks 2",
          "--devices 3 --pp 3", "--devices 3 --dp 3", "--devices 2 --tp 2", "--devices 2 --cp 2", "--devices 2 --dp 2 --zero 3", "--devices 1 --microbatch 3",
@@ -16,17 +17,17 @@ NUM_SWITCHES, STEPS_BETWEEN = 6, 4
 
 
 def random_scenario(seed):
-    dice = random.Random(f"switches {seed}")
-    hosts = {f"host{i + 1}": {"devices": count} for i, count in enumerate(dice.choice(HOSTS))}
-    plans = [dice.choice(PLANS[:8])]  # the first uses all devices
+    generator = random.Random(f"switches {seed}")
+    hosts = {f"host{i + 1}": {"devices": count} for i, count in enumerate(generator.choice(HOSTS))}
+    plans = [generator.choice(PLANS[:8])]  # the first uses all devices
     while len(plans) <= NUM_SWITCHES:
-        plans.append(dice.choice([plan for plan in PLANS if plan != plans[-1]]))
+        plans.append(generator.choice([plan for plan in PLANS if plan != plans[-1]]))
     first = plans[0].replace("--devices 4 ", "")
     table = {
-        "about": f"{NUM_SWITCHES} changes of plan on {len(hosts)} hosts, from {first}; seed {seed}",
+        "about": f"{NUM_SWITCHES} plan changes on {len(hosts)} hosts, from {first}; seed {seed}",
         "training": TRAINING,
         "hosts": hosts,
-        "links": {"all": dice.choice(("1 Gbit", "200 Mbit"))},
+        "links": {"all": generator.choice(("1 Gbit", "200 Mbit"))},
         "run": [{"train": first, "switch": [f"{(i + 1) * STEPS_BETWEEN}: {plan}" for i, plan in enumerate(plans[1:])],
                  "expect": {"losses": "as one device", "within": "300 s"}}],
     }

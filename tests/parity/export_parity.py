@@ -1,10 +1,10 @@
 """Plans exported for DeepSpeed, torchtitan and Megatron-LM, read by those trainers' own configuration code.
 
-usage: export_parity.py BUILD/tests/export_tool    (only the build's place is taken from it; the program is BUILD/optimus)
+usage: export_parity.py BUILD/tests/export_tool    (specifies the build folder; the program is BUILD/optimus)
 
-$OPTIMUS_TRAINERS is the folder that fetch_trainers.sh fills; a package that is not there is named and skipped. $MEGATRON_LM may name a
-checkout of Megatron-LM: then its argument parser and its validation read every launch line. Launch scripts run under bash with a torchrun
-that prints its words.
+$OPTIMUS_TRAINERS is the folder that fetch_trainers.sh fills; a missing package is reported and skipped. $MEGATRON_LM may name a checkout of
+Megatron-LM: then its argument parser and its validation read every launch script. Launch scripts run under bash with a torchrun that
+prints its arguments.
 """
 import json
 import os
@@ -18,13 +18,13 @@ HERE = pathlib.Path(__file__).resolve()
 TRAINERS = pathlib.Path(os.environ.get("OPTIMUS_TRAINERS", "/nowhere"))
 
 
-# Layers, heads of keys, ffn, positions.
+# Layers, key-value heads, ffn, positions.
 MODELS = {"llama3-8b": (32, 8, 14336, 8192), "gpt3-1.3b": (24, 16, 8192, 2048), "qwen3-8b": (36, 8, 12288, 4096), "qwen2.5-7b": (28, 4, 18944, 4096),
           "mixtral-8x7b": (32, 8, 14336, 32768)}
 
 
 def random_plan(source):
-    """A uniform plan as a plan file, and the numbers it was made of."""
+    """Returns a uniform plan as a plan file, and the numbers that define it."""
     model = source.choice([*MODELS, "llama3-8b"])
     layers, kv_heads, ffn, positions = MODELS[model]
     pp, chunks = source.choice([1, 1, 2, 4, 6]), 1
@@ -61,8 +61,8 @@ def random_plan(source):
     return plan, facts
 
 
-def launch_words(folder, environment=None):
-    """The words that launch.sh gives to torchrun."""
+def launch_args(folder, environment=None):
+    """Returns the arguments that launch.sh passes to torchrun."""
     with tempfile.TemporaryDirectory() as tools:
         fake = pathlib.Path(tools) / "torchrun"
         fake.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\n" "$word"; done\n')
@@ -74,7 +74,7 @@ def launch_words(folder, environment=None):
 
 
 def flags_of(words):
-    """--flag value… as a dictionary of lists."""
+    """Returns "--flag value…" as a dictionary of lists."""
     flags, last = {}, None
     for word in words:
         if word.startswith("--"):
@@ -84,11 +84,11 @@ def flags_of(words):
     return flags
 
 
-# ---- what each trainer's own code makes of it; each runs in a process of its own, with that trainer on its path
+# ---- checks by each trainer's own code; each runs in its own process, with that trainer on its path
 
 
 def without_init(package, place):
-    """Modules of a package whose own __init__ imports kernels that need a GPU's compiler."""
+    """Imports modules of a package whose own __init__ imports kernels that need a GPU's compiler."""
     import types
     module = sys.modules[package] = types.ModuleType(package)
     module.__path__ = [str(place / package)]
@@ -165,7 +165,7 @@ def check_torchtitan_02(cases):
         from torchtitan.distributed.parallel_dims import ParallelDims
         dims = functools.partial(ParallelDims, etp=1)
     except ImportError as error:
-        print(f"    its ParallelDims does not import here ({error}); degrees are not checked by it")
+        print(f"    its ParallelDims cannot be imported here ({error}); degrees are not checked")
         dims = lambda **ignored: None
     for folder, facts in cases:
         path = folder / "torchtitan.toml"
@@ -173,14 +173,14 @@ def check_torchtitan_02(cases):
         same_degrees(got.parallelism, facts, dims)
         check_titan_training(got.training, got.parallelism, facts)
         assert got.model.flavor == "8B" and got.model.name == facts["model"].split("-")[0] and got.activation_checkpoint.mode == facts["recompute"]
-        # Keys that it does not know would be ignored, so they are looked up.
+        # Unknown keys would be ignored, so they are looked up.
         for section, keys in tomllib.loads(path.read_text()).items():
             known = {field.name for field in dataclasses.fields(getattr(JobConfig(), section))}
             assert set(keys) <= known, (section, set(keys) - known)
 
 
 def check_torchtitan_03(cases):
-    """The whole package imports data sets and more; its configuration classes need PyTorch alone. They refuse unknown names (slots)."""
+    """The whole package imports data sets and more; its configuration classes need only PyTorch. They reject unknown names (slots)."""
     import types
     without_init("torchtitan", TRAINERS / "torchtitan-0.3")
 
@@ -188,7 +188,7 @@ def check_torchtitan_03(cases):
     try:
         from torchtitan.distributed.parallel_dims import ParallelDims as dims
     except ImportError as error:
-        print(f"    its ParallelDims does not import here ({error}); degrees are not checked by it")
+        print(f"    its ParallelDims cannot be imported here ({error}); degrees are not checked")
         dims = lambda **ignored: None
 
     def base():
@@ -216,11 +216,11 @@ def check_torchtitan_03(cases):
         same_degrees(got.parallelism, facts, dims)
         check_titan_training(got.training, got.parallelism, facts)
         assert got.model_spec == "8B" and got.activation_checkpoint == recompute[facts["recompute"]]
-        # As the class itself would check them.
+        # The checks of the class itself.
         type(got.training)(**{name: getattr(got.training, name) for name in got.training.__slots__})
 
 
-# Flags that Megatron-LM's command line declares by hand, or from configurations that megatron-core does not ship.
+# Flags that Megatron-LM's command line declares by hand, or from configurations that are not part of megatron-core.
 BY_HAND = """seq-length max-position-embeddings vocab-size position-embedding-type rotary-base rotary-percent swiglu
 group-query-attention untie-embeddings-and-output-weights use-rope-scaling rope-scaling-factor pipeline-model-parallel-layout
 num-virtual-stages-per-pipeline-rank use-distributed-optimizer use-megatron-fsdp data-parallel-sharding-strategy
@@ -240,19 +240,19 @@ def check_megatron(cases):
     fields = {field.name for field in dataclasses.fields(TransformerConfig)}
     by_hand = set()
     for folder, facts in cases:
-        words = launch_words(folder)
+        words = launch_args(folder)
         flags = flags_of(words[words.index("pretrain_gpt.py") + 1:])
         for flag in flags:
             name = flag[2:]
             if RENAMED.get(name, name.replace("-", "_")) in fields:
                 continue
-            assert name in BY_HAND, f"{flag} is neither a field of TransformerConfig nor known by hand"
+            assert name in BY_HAND, f"{flag} is neither a field of TransformerConfig nor listed in BY_HAND"
             by_hand.add(flag)
         if "--pipeline-model-parallel-layout" in flags:
             layout = PipelineParallelLayerLayout.from_str(flags["--pipeline-model-parallel-layout"][0], facts["pp"])
             layout.validate_layer_layout(facts["layers"], None)
         one = lambda flag, kind=int, otherwise=None: kind(flags[flag][0]) if flag in flags else otherwise
-        # Its own checks: recompute, heads, sequence parallel, stages.
+        # Megatron-LM's own validation: recompute, heads, sequence parallelism, stages.
         TransformerConfig(
             num_layers=one("--num-layers"), hidden_size=one("--hidden-size"), ffn_hidden_size=one("--ffn-hidden-size"),
             num_attention_heads=one("--num-attention-heads"), num_query_groups=one("--num-query-groups"), kv_channels=one("--kv-channels"),
@@ -267,16 +267,16 @@ def check_megatron(cases):
             virtual_pipeline_model_parallel_size=one("--num-virtual-stages-per-pipeline-rank"),
             pipeline_model_parallel_layout=one("--pipeline-model-parallel-layout", str))
         assert flags["--micro-batch-size"] == [str(facts["microbatch"])] and flags["--global-batch-size"] == [str(facts["batch"])]
-    print(f"    {len(by_hand)} flags are declared by Megatron-LM's command line, which megatron-core does not ship: set MEGATRON_LM to check them")
+    print(f"    {len(by_hand)} flags are declared by Megatron-LM's command line, which is not part of megatron-core: set MEGATRON_LM to check them")
 
 
 def check_megatron_lm(cases):
     import torch
     from unittest.mock import MagicMock
     for name in ("triton", "triton.language", "triton.runtime", "triton.language.extra"):
-        sys.modules.setdefault(name, MagicMock(__version__="3.0.0"))  # kernels are declared with it, none runs
+        sys.modules.setdefault(name, MagicMock(__version__="3.0.0"))  # kernels are declared with it, but none runs
     import typing
-    typing.override = getattr(typing, "override", lambda function: function)  # Python 3.12's
+    typing.override = getattr(typing, "override", lambda function: function)  # from Python 3.12
     torch.compile = lambda function=None, **words: function if function else lambda inner: inner
     torch.cuda.get_device_properties = lambda *ignored: type("Device", (), {"major": 9, "minor": 0})
     torch.cuda.get_device_capability = lambda *ignored: (9, 0)
@@ -286,7 +286,7 @@ def check_megatron_lm(cases):
         os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
         if "export CUDA_DEVICE_MAX_CONNECTIONS=1" in (folder / "launch.sh").read_text():
             os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-        words = launch_words(folder)
+        words = launch_args(folder)
         sys.argv = words[words.index("pretrain_gpt.py"):]
         args = validate_args(parse_args())
         assert args.data_parallel_size == facts["dp"] and args.context_parallel_size == facts["cp"]
@@ -295,7 +295,7 @@ def check_megatron_lm(cases):
         assert not args.group_query_attention or args.num_query_groups == facts["kv_heads"]
 
 
-CHECKS = [  # what, its exports, its folder
+CHECKS = [  # label, exported trainer, package folder
     ("deepspeed", "deepspeed", "deepspeed", check_deepspeed),
     ("torchtitan 0.2", "torchtitan", "torchtitan-0.2", check_torchtitan_02),
     ("torchtitan 0.3", "torchtitan", "torchtitan-0.3", check_torchtitan_03),
@@ -342,11 +342,11 @@ def main():
         for what, trainer, folder, _ in CHECKS:
             place = pathlib.Path(os.environ.get("MEGATRON_LM", "/nowhere")) if folder is None else TRAINERS / folder
             if not place.is_dir():
-                print(f"  {what}: skipped, " + ("MEGATRON_LM names no checkout" if folder is None else f"the package is not in {TRAINERS}"))
+                print(f"  {what}: skipped, " + ("MEGATRON_LM is not set to a checkout" if folder is None else f"the package is not in {TRAINERS}"))
                 continue
             answer = subprocess.run([sys.executable, "-W", "ignore", HERE, "--check", what, work], capture_output=True, text=True,
                                     env={**os.environ, "PYTHONPATH": str(place)})
-            print(f"  {what}: " + ("refuses" if answer.returncode else f"{counts[trainer]} exports accepted"))
+            print(f"  {what}: " + ("failed" if answer.returncode else f"{counts[trainer]} exports accepted"))
             print("".join(line + "\n" for line in answer.stdout.splitlines() if line.startswith("    ")), end="")
             if answer.returncode:
                 print(answer.stdout[-1500:] + answer.stderr[-2500:])

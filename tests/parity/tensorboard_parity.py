@@ -1,9 +1,9 @@
-"""Our event files, read by TensorBoard itself: every tag, step, time and value comes back exactly.
+"""Our event files, read by TensorBoard itself: every tag, step, time and value must be read back exactly.
 
 usage: tensorboard_parity.py PATH_OF_TENSORBOARD_TOOL
 
 A run of random metrics is written, killed, and resumed from an earlier step into a second file; TensorBoard must then
-show each step once. A file that breaks off anywhere must still give all whole records before that place.
+show each step once. A truncated file must still yield all complete records.
 """
 
 import json
@@ -20,7 +20,7 @@ import tempfile
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-logging.disable(logging.WARNING)  # TensorBoard's word on dropped steps and records that break off
+logging.disable(logging.WARNING)  # hides TensorBoard's warnings about dropped steps and truncated records
 tool = sys.argv[1]
 seed = int(os.environ.get("OPTIMUS_SEED") or random.randrange(10**9))
 rng = random.Random(seed)
@@ -39,7 +39,7 @@ ALWAYS = ("loss", "grad_norm", "lr", "tokens_per_second")
 
 
 def as_float(value):
-    """What a float keeps of it; null stands for a number that is not finite."""
+    """Rounds to float; null represents a number that is not finite."""
     return math.nan if value is None else struct.unpack("f", struct.pack("f", value))[0]
 
 
@@ -63,7 +63,7 @@ def write(folder, last_step, wall_time, lines):
 
 
 def expected(wall_time, lines):
-    """By tag: (step, wall time, value) of the lines, the first of them written at wall_time + 1 s."""
+    """Returns (step, wall time, value) of the lines by tag; the first line is written at wall_time + 1 s."""
     result = {tag: [] for tag in TAGS.values()}
     for number, line in enumerate(lines, 1):
         for key, tag in TAGS.items():
@@ -96,7 +96,7 @@ def check_run():
             assert len(shown) == len(points) and all(map(same, shown, points)), f"{tag}: {shown} instead of {points}"
 
 
-def check_broken_off():
+def check_truncated():
     lines = [random_metrics(step) for step in range(1, 4)]
     with tempfile.TemporaryDirectory() as folder:
         write(folder, 0, 1.7e9, lines)
@@ -116,5 +116,5 @@ def check_broken_off():
 num_runs = 100 if os.environ.get("OPTIMUS_LONG") == "1" else 15
 for _ in range(num_runs):
     check_run()
-check_broken_off()
+check_truncated()
 print(f"tensorboard: {num_runs} resumed runs read back exactly, seed {seed}")

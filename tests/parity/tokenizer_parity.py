@@ -1,10 +1,10 @@
-"""Our tokenizers against the tokenizers library, token by token, and back again by decoding.
+"""Our tokenizers against the tokenizers library, token by token, and decoded again.
 
 usage: tokenizer_parity.py TOKENIZER_TOOL [PACKAGES]
 
 TOKENIZER_TOOL is the program of tests/tools/tokenizer_tool.cpp; PACKAGES the folder that fetch_vocabularies.sh filled.
-Without it (or when it is empty) only vocabularies trained here are compared, which is said. Exits with 1 at the first
-disagreement. OPTIMUS_LONG=1 compares ten times as much; OPTIMUS_SEED chooses other random texts.
+Without it (or if it is empty) only vocabularies that are trained here are compared, with a message. Exits with 1 at the first
+disagreement. OPTIMUS_LONG=1 compares ten times as much; OPTIMUS_SEED selects other random texts.
 """
 import os
 import random
@@ -25,7 +25,7 @@ import vocabularies
 
 
 class Ours:
-    """One tokenizer.json, driven through the tool."""
+    """One tokenizer.json, used through the tool."""
 
     def __init__(self, tool: str, folder: Path, tokenizer: Tokenizer):
         self.tool, self.folder = tool, folder
@@ -105,7 +105,7 @@ def compare(name: str, theirs: Tokenizer, ours: Ours, documents: dict[str, list[
         compare_texts(name, f"decode(skip_special={skip})", everything,
                       theirs.decode_batch(everything, skip_special_tokens=skip), ours.decode(everything, skip))
     print(f"  {name:28} {size:7} tokens in the vocabulary, {num_texts:5} texts, {num_bytes / 1e6:6.2f} MB, "
-          f"{num_tokens:8} tokens: agree, and decode alike", flush=True)
+          f"{num_tokens:8} tokens: ids and decoded texts agree", flush=True)
 
 
 def compare_classes(tool: str, folder: Path, code_points: list[int]) -> None:
@@ -117,8 +117,8 @@ def compare_classes(tool: str, folder: Path, code_points: list[int]) -> None:
     different = [c for c in code_points if expected[c] != found[c]]
     if different:
         c = different[0]
-        fail(f"{len(different)} code points are classed otherwise, first U+{c:04X}: library {expected[c]}, ours {found[c]}; "
-             "if the library is newer than the table, renew it with unicode_classes.py")
+        fail(f"{len(different)} code points have different classes, first U+{c:04X}: library {expected[c]}, ours {found[c]}; "
+             "if the library is newer than the table, regenerate it with unicode_classes.py")
     print(f"  character classes            {len(code_points)} code points: agree", flush=True)
 
 
@@ -131,20 +131,20 @@ def main() -> int:
     scale = 10.0 if os.environ.get("OPTIMUS_LONG") == "1" else 1.0
     print(f"tokenizer_parity: seed {seed} (OPTIMUS_SEED), scale {scale}", flush=True)
     documents = corpus.documents(seed, scale)
-    teaching = [text.decode(errors="replace") for kind in ("prose", "code", "scripts", "ideographs")
+    training_texts = [text.decode(errors="replace") for kind in ("prose", "code", "scripts", "ideographs")
                 for text in corpus.documents(seed + 1, 0.25)[kind]]
-    # PCRE2 classes the youngest characters otherwise (see split_regex.h).
-    settled = {kind: texts for kind, texts in documents.items() if kind not in ("any characters", "every character")}
+    # PCRE2 classifies the newest characters differently (see split_regex.h).
+    stable = {kind: texts for kind, texts in documents.items() if kind not in ("any characters", "every character")}
     trained = {
-        "Qwen 2 (trained)": (lambda: vocabularies.qwen2(teaching), documents),
-        "RoBERTa (trained)": (lambda: vocabularies.roberta(teaching), documents),
-        "BERT uncased (trained)": (lambda: vocabularies.bert(teaching, lowercase=True), documents),
-        "BERT cased (trained)": (lambda: vocabularies.bert(teaching, lowercase=False), documents),
-        "Llama 2, normalizer (trained)": (lambda: vocabularies.sentencepiece_like(teaching, "normalizer"), documents),
-        "Mistral, Metaspace (trained)": (lambda: vocabularies.sentencepiece_like(teaching, "first"), documents),
-        "Metaspace, split (trained)": (lambda: vocabularies.sentencepiece_like(teaching, "always"), documents),
-        "regular expressions (trained)": (lambda: vocabularies.regular_expressions(teaching), settled),
-        "small steps (trained)": (lambda: vocabularies.small_steps(teaching), documents),
+        "Qwen 2 (trained)": (lambda: vocabularies.qwen2(training_texts), documents),
+        "RoBERTa (trained)": (lambda: vocabularies.roberta(training_texts), documents),
+        "BERT uncased (trained)": (lambda: vocabularies.bert(training_texts, lowercase=True), documents),
+        "BERT cased (trained)": (lambda: vocabularies.bert(training_texts, lowercase=False), documents),
+        "Llama 2, normalizer (trained)": (lambda: vocabularies.sentencepiece_like(training_texts, "normalizer"), documents),
+        "Mistral, Metaspace (trained)": (lambda: vocabularies.sentencepiece_like(training_texts, "first"), documents),
+        "Metaspace, split (trained)": (lambda: vocabularies.sentencepiece_like(training_texts, "always"), documents),
+        "regular expressions (trained)": (lambda: vocabularies.regular_expressions(training_texts), stable),
+        "small steps (trained)": (lambda: vocabularies.small_steps(training_texts), documents),
     }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

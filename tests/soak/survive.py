@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""An hour, or as long as is asked for, of a training on eight workers of which one is killed every 15 s and another joins 5 s later. Says what was lost, how long
-recovery took, and whether what was learned is what one device learns. Needs $OPTIMUS (the binary). Exit 1: something is not as it must be; its folder is kept.
+"""Soak test: a training run on eight workers of which one is killed every 15 s and another joins 5 s later, for an hour or the given time.
+Reports lost steps and recovery times, and compares the losses with those of one device. Needs $OPTIMUS (the binary). Exit code 1: a check
+failed; the folder of the run is kept.
 
     OPTIMUS=build/test/optimus python3 tests/soak/survive.py --minutes 60"""
 import argparse
@@ -18,20 +19,21 @@ import time
 
 OPTIMUS = os.environ["OPTIMUS"]
 SHAPE = "--model gpt2 --layers 4 --hidden 64 --heads 4 --seq 64 --batch 32 --lr 1e-3 --sample 0 --threads 1 --precision fp64 --save-every 0".split()
-FAR = 10**7  # steps: more than there is time for
-LONGEST_PAUSE = 60  # seconds without a step: then it hangs
-# fp64: sums in another order differ by rounding, some 1e-16 each; 400 steps of this model at this rate were seen to raise that to 1e-12.
+UNREACHABLE_STEP = 10**7  # steps; more than the run has time for
+LONGEST_PAUSE = 60  # seconds without a step after which the run counts as hanging
+# fp64; another summation order changes rounding by about 1e-16 per sum, which 400 steps of this model at this learning rate amplify to
+# 1e-12.
 CLOSE = 1e-9
 
-started = []  # whatever happens, nothing is left running
+started = []  # all are killed at exit
 
 
-class NotAsItMustBe(Exception):
+class CheckFailed(Exception):
     pass
 
 
 class Records:
-    """Lines of a file of a run, read on from where they were read to before."""
+    """Lines of a file of a run, read incrementally."""
 
     def __init__(self, path):
         self.path, self.place, self.rows = path, 0, []
@@ -39,7 +41,7 @@ class Records:
     def read(self):
         try:
             with open(self.path, "rb") as file:
-                if file.seek(0, 2) < self.place:  # kept anew, after a loss
+                if file.seek(0, 2) < self.place:  # the file was rewritten after lost steps
                     self.place, self.rows = 0, []
                 file.seek(self.place)
                 text = file.read()
@@ -51,8 +53,8 @@ class Records:
         return self.rows
 
 
-def start(words, log):
-    process = subprocess.Popen([OPTIMUS, *map(str, words)], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+def start(args, log):
+    process = subprocess.Popen([OPTIMUS, *map(str, args)], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     started.append(process)
     return process
 
@@ -76,54 +78,54 @@ def living_workers(run):
         return []
 
 
-def wait_for_steps(metrics, count, process, patience=LONGEST_PAUSE):
-    deadline = time.time() + patience
+def wait_for_steps(metrics, count, process, timeout=LONGEST_PAUSE):
+    deadline = time.time() + timeout
     while len(metrics.read()) < count:
         if process.poll() is not None:
-            raise NotAsItMustBe(f"the run ended with {process.returncode}")
+            raise CheckFailed(f"the run exited with code {process.returncode}")
         if time.time() > deadline:
-            raise NotAsItMustBe(f"no step {count} within {patience} s")
+            raise CheckFailed(f"step {count} was not reached within {timeout} s")
         time.sleep(0.02)
 
 
-def speed(words, folder, devices, seconds):
-    """Steps a second, undisturbed."""
+def speed(args, folder, devices, seconds):
+    """Measures the steps per second of an undisturbed run."""
     metrics = Records(folder / "metrics.jsonl")
-    process = start(["train", *words, "--run", folder, "--devices", devices, "--steps", FAR], subprocess.DEVNULL)
+    process = start(["train", *args, "--run", folder, "--devices", devices, "--steps", UNREACHABLE_STEP], subprocess.DEVNULL)
     wait_for_steps(metrics, 5, process)
-    began, before = time.time(), len(metrics.read())
+    start_time, before = time.time(), len(metrics.read())
     time.sleep(seconds)
-    result = (len(metrics.read()) - before) / (time.time() - began)
+    result = (len(metrics.read()) - before) / (time.time() - start_time)
     end(process)
     return result
 
 
 class Soak:
-    def __init__(self, folder, words, asked):
-        self.folder, self.run, self.asked, self.chance = folder, folder / "run", asked, random.Random(asked.seed)
+    def __init__(self, folder, args, options):
+        self.folder, self.run, self.options, self.random = folder, folder / "run", options, random.Random(options.seed)
         self.metrics, self.decisions = Records(self.run / "metrics.jsonl"), Records(self.run / "decisions.jsonl")
-        self.seen, self.joined, self.recovered = set(), [], []
+        self.pids, self.joined, self.recovered = set(), [], []
         self.log = open(folder / "log", "w")
-        self.process = start(["train", *words, "--run", self.run, "--devices", 8, "--steps", FAR], self.log)
+        self.process = start(["train", *args, "--run", self.run, "--devices", 8, "--steps", UNREACHABLE_STEP], self.log)
 
     def recoveries(self):
         return sum(row["kind"] == "recover" for row in self.decisions.read())
 
-    def kill_one(self):
-        """Takes the time from the blow to the first step that is done without the worker."""
+    def kill_worker(self):
+        """Kills a random worker and measures the time from the kill to the first step without the worker."""
         alive = living_workers(self.run)
         if len(alive) < 2:
             return
-        before, began, step = self.recoveries(), time.time(), len(self.metrics.read())
-        os.kill(self.chance.choice(alive), signal.SIGKILL)
+        before, start_time, step = self.recoveries(), time.time(), len(self.metrics.read())
+        os.kill(self.random.choice(alive), signal.SIGKILL)
         while self.recoveries() == before:
-            if time.time() > began + LONGEST_PAUSE or self.process.poll() is not None:
-                raise NotAsItMustBe(f"a loss was not followed by a recovery within {LONGEST_PAUSE} s")
+            if time.time() > start_time + LONGEST_PAUSE or self.process.poll() is not None:
+                raise CheckFailed(f"the run did not recover from a lost worker within {LONGEST_PAUSE} s")
             time.sleep(0.01)
         if not self.decisions.rows or self.decisions.rows[-1]["step"] < step - 1:
-            raise NotAsItMustBe(f"state was lost: the run went back from step {step}")
+            raise CheckFailed(f"state was lost: the run rolled back from step {step}")
         wait_for_steps(self.metrics, self.decisions.rows[-1]["step"] + 1, self.process)
-        self.recovered.append(time.time() - began)
+        self.recovered.append(time.time() - start_time)
 
     def join(self):
         log = open(self.folder / f"join-{len(self.joined)}.log", "w")
@@ -131,94 +133,94 @@ class Soak:
         log.close()
 
     def cycle(self):
-        began, before = time.time(), len(self.metrics.read())
-        time.sleep(self.asked.every - self.asked.back)
-        self.seen |= set(living_workers(self.run))
-        self.kill_one()
-        time.sleep(max(0, began + self.asked.every - time.time()))
+        start_time, before = time.time(), len(self.metrics.read())
+        time.sleep(self.options.every - self.options.back)
+        self.pids |= set(living_workers(self.run))
+        self.kill_worker()
+        time.sleep(max(0, start_time + self.options.every - time.time()))
         self.join()
         if len(self.metrics.read()) <= before:
-            raise NotAsItMustBe("no step in a whole period")
+            raise CheckFailed("no step was completed between two kills")
 
     def disturb(self):
         wait_for_steps(self.metrics, 5, self.process)
-        began, before = time.time(), len(self.metrics.read())
-        while time.time() - began < 60 * self.asked.minutes:
+        start_time, before = time.time(), len(self.metrics.read())
+        while time.time() - start_time < 60 * self.options.minutes:
             if self.process.poll() is not None:
-                raise NotAsItMustBe(f"the run ended with {self.process.returncode}")
+                raise CheckFailed(f"the run exited with code {self.process.returncode}")
             self.cycle()
-        self.seconds, self.steps = time.time() - began, len(self.metrics.read()) - before
+        self.seconds, self.steps = time.time() - start_time, len(self.metrics.read()) - before
 
     def finish(self):
         code = end(self.process)
         if code != 130:
-            raise NotAsItMustBe(f"the run ended with {code}")
+            raise CheckFailed(f"the run exited with code {code}")
         for one in self.joined:
             one.wait(60)
-        left = [pid for pid in self.seen if is_alive(pid)]
+        left = [pid for pid in self.pids if is_alive(pid)]
         if left:
-            raise NotAsItMustBe(f"processes {left} are left")
-        self.metrics = Records(self.metrics.path)  # as it is in the end
+            raise CheckFailed(f"processes {left} are still running")
+        self.metrics = Records(self.metrics.path)  # read again from the beginning
         if [row["step"] for row in self.metrics.read()] != list(range(1, len(self.metrics.rows) + 1)):
-            raise NotAsItMustBe("steps are missing or stand twice")
+            raise CheckFailed("steps are missing or recorded twice")
 
-    def apart(self, words):
-        """How far losses are from one device's, and of how many steps."""
+    def compare_with_one_device(self, args):
+        """Returns the largest relative difference of losses from one device, and the number of compared steps."""
         one = Records(self.folder / "one" / "metrics.jsonl")
-        count = min(self.asked.compare, len(self.metrics.rows))
-        process = start(["train", *words, "--run", self.folder / "one", "--devices", 1, "--steps", FAR], subprocess.DEVNULL)
-        wait_for_steps(one, count, process, patience=30 * 60)
+        count = min(self.options.compare, len(self.metrics.rows))
+        process = start(["train", *args, "--run", self.folder / "one", "--devices", 1, "--steps", UNREACHABLE_STEP], subprocess.DEVNULL)
+        wait_for_steps(one, count, process, timeout=30 * 60)
         end(process)
         worst = max(abs(mine["loss"] / other["loss"] - 1) for mine, other in zip(self.metrics.rows[:count], one.rows))
         if not worst < CLOSE:
-            raise NotAsItMustBe(f"losses are {worst:.1e} apart from one device's")
+            raise CheckFailed(f"losses differ from those of one device by up to {worst:.1e}")
         return worst, count
 
 
 def text_of(seconds):
     ordered = sorted(seconds)
-    return f"median {statistics.median(ordered):.2f} s, 95 of 100 within {ordered[int(0.95 * (len(ordered) - 1))]:.2f} s, longest {ordered[-1]:.2f} s"
+    return f"median {statistics.median(ordered):.2f} s, 95th percentile {ordered[int(0.95 * (len(ordered) - 1))]:.2f} s, maximum {ordered[-1]:.2f} s"
 
 
 def report(soak, before, after, worst, count):
     rows = soak.decisions.read()
     kinds = [row["kind"] for row in rows]
     quiet = (before + after) / 2
-    said = [line for log in soak.folder.glob("*log") for line in log.read_text().splitlines() if "; continuing with " in line]
-    lost = [line for line in said if "no steps lost" not in line]
-    print(f"{soak.seconds / 60:.1f} minutes, {len(soak.recovered)} killed, {len(soak.joined)} came, decisions: " + ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))))
-    print(f"{soak.steps} steps, {soak.steps / soak.seconds:.2f} a second, {soak.steps / soak.seconds / quiet:.1%} of the {quiet:.2f} undisturbed ({before:.2f} before, {after:.2f} after)")
-    print(f"from a kill to the next step: {text_of(soak.recovered)}; {len(lost)} times state was lost")
+    change_lines = [line for log in soak.folder.glob("*log") for line in log.read_text().splitlines() if "; continuing with " in line]
+    lost = [line for line in change_lines if "no steps lost" not in line]
+    print(f"{soak.seconds / 60:.1f} minutes, {len(soak.recovered)} killed, {len(soak.joined)} joined, decisions: " + ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))))
+    print(f"{soak.steps} steps, {soak.steps / soak.seconds:.2f} per second, {soak.steps / soak.seconds / quiet:.1%} of the undisturbed {quiet:.2f} ({before:.2f} before, {after:.2f} after)")
+    print(f"from a kill to the next step: {text_of(soak.recovered)}; {len(lost)} recoveries lost steps")
     for kind in sorted(set(kinds)):
         print(f"  pause of {kind}: {text_of([row['pause_seconds'] for row in rows if row['kind'] == kind])}")
-    print(f"loss of {count} steps against one device: {worst:.1e} apart at most; last of {len(soak.metrics.rows)} is {soak.metrics.rows[-1]['loss']:.4f}")
+    print(f"losses of {count} steps differ from one device by at most {worst:.1e}; the loss of the last of {len(soak.metrics.rows)} steps is {soak.metrics.rows[-1]['loss']:.4f}")
     for line in lost:
         print("  " + line)
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--minutes", type=float, default=60)
-    options.add_argument("--every", type=float, default=15, help="seconds from a loss to the next")
-    options.add_argument("--back", type=float, default=5, help="seconds until another worker comes")
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--compare", type=int, default=400, help="steps that one device repeats")
-    asked = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--every", type=float, default=15, help="seconds between kills")
+    parser.add_argument("--back", type=float, default=5, help="seconds from a kill until another worker joins")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--compare", type=int, default=400, help="number of steps to compare with one device")
+    options = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="optimus-soak-"))
     text = folder / "text.txt"
     text.write_text("".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(3000)))
-    words = [*SHAPE, "--data", str(text)]
+    args = [*SHAPE, "--data", str(text)]
     try:
-        short = min(60, asked.minutes * 6)
-        before = speed(words, folder / "before", 8, short)
-        soak = Soak(folder, words, asked)
+        short = min(60, options.minutes * 6)
+        before = speed(args, folder / "before", 8, short)
+        soak = Soak(folder, args, options)
         soak.disturb()
         soak.finish()
-        after = speed(words, folder / "after", 8, short)
-        report(soak, before, after, *soak.apart(words))
-    except NotAsItMustBe as why:
+        after = speed(args, folder / "after", 8, short)
+        report(soak, before, after, *soak.compare_with_one_device(args))
+    except CheckFailed as error:
         log = folder / "log"
-        sys.exit(f"{why}\n{log.read_text()[-2000:] if log.exists() else ''}\nits folder: {folder}")
+        sys.exit(f"{error}\n{log.read_text()[-2000:] if log.exists() else ''}\nfolder of the run: {folder}")
     shutil.rmtree(folder)
 
 

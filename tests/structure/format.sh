@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every source file is as clang-format would write it.
+# Checks that every source file is formatted by clang-format.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 git ls-files -co --exclude-standard -- '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -r clang-format-16 --dry-run -Werror

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A folder of src/ includes only itself and the folders before it: dependencies point one way (docs/contribute/folders.md)."""
+"""Checks that a folder of src/ includes only itself and the folders before it, so that dependencies point one way
+(docs/contribute/folders.md)."""
 import pathlib
 import re
 import sys
@@ -19,7 +20,7 @@ for path in sorted((ROOT / "src").rglob("*")):
     files += 1
     folder = path.relative_to(ROOT / "src").parts[0]
     if folder not in ORDER:
-        problems.append(f"{path}: folder {folder} is not in the order")
+        problems.append(f"{path}: folder {folder} is not in ORDER")
         continue
     for number, line in enumerate(path.read_text().splitlines(), 1):
         quoted = re.match(r'#include "([^"]+)"', line)
@@ -28,10 +29,10 @@ for path in sorted((ROOT / "src").rglob("*")):
             if used == "optimus" and folder == "api":
                 continue  # the public headers
             if used not in ORDER:
-                problems.append(f'{path}:{number}: include "{quoted.group(1)}" by its folder, as in "base/error.h"')
+                problems.append(f'{path}:{number}: include "{quoted.group(1)}" needs the name of its folder, as in "base/error.h"')
             elif ORDER.index(used) > ORDER.index(folder):
-                problems.append(f"{path}:{number}: {folder} comes before {used} and must not include it")
+                problems.append(f"{path}:{number}: {folder} comes before {used} in the order and must not include it")
         if folder in PURE and re.match(r"#include <(ATen|c10|torch)/", line):
-            problems.append(f"{path}:{number}: {folder} has no libtorch")
+            problems.append(f"{path}:{number}: {folder} must not include libtorch")
 print("\n".join(problems), file=sys.stderr)
 sys.exit(1 if problems or not files else 0)

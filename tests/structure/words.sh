@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tree speaks of the product alone: no left-over marks in the code, no absolute home or temporary paths.
+# Checks that the tree has no leftover markers in the code and no absolute home paths.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 found=$(git grep -nIE '\b(TODO|FIXME|XXX|HACK)\b|(^|[^A-Za-z0-9_./])/(home|root)/[a-z]' -- . ':!tests/structure/words.sh')
