@@ -130,7 +130,7 @@ void Detector::follow_one(Track& track, double ratio, bool is_link) const {
   if (std::ssize(track.ratios) > options_.long_window) track.ratios.pop_front(), track.steps.pop_front();
   const double least = is_link ? options_.link_short_factor : options_.short_factor,
                least_long = is_link ? options_.link_long_factor : options_.long_factor;
-  // A condition is over when the last steps are nearly at the usual level.
+  // A condition has ended when the last steps are nearly at the usual level.
   const double end = 1 + (least - 1) / 3;
   const bool is_high = ratio >= end;
   track.quiet = is_high ? 0 : track.quiet + 1;

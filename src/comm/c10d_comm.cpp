@@ -330,9 +330,9 @@ void ProcessComm::close(Members& members, const std::string& reason) {
 }
 
 CommOutcome<void> ProcessComm::prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) {
-  const Group everybody = with_members({Role::world, {}}, size_);
+  const Group world_group = with_members({Role::world, {}}, size_);
   for (const Use use : {Use::messages_up, Use::messages_down})
-    if (const auto done = connect({epoch, use, everybody}, deadline); !done) return done;
+    if (const auto done = connect({epoch, use, world_group}, deadline); !done) return done;
   for (const Group& group : own_groups(groups, rank(), size_))
     if (const auto done = connect({epoch, Use::collectives, group}, deadline); !done) return done;
   return {};
@@ -401,7 +401,7 @@ std::unique_ptr<Pending> ProcessComm::message(int epoch, int peer, int tag, Comm
   ensure(peer >= 0 && peer < size_ && peer != rank() && tag >= 0 && tag < kMaxTag,
          "rank {} of {}: a message with rank {} and tag {}", rank(), size_, peer, tag);
   const bool is_up = (operation.kind == CommKind::send) == (peer > rank());
-  const std::shared_ptr<ProcessGroup>& everybody =
+  const std::shared_ptr<ProcessGroup>& world_group =
       find({epoch, is_up ? Use::messages_up : Use::messages_down, with_members({Role::world, {}}, size_)})
           .messages;
   at::Tensor device_result;
@@ -410,7 +410,7 @@ std::unique_ptr<Pending> ProcessComm::message(int epoch, int peer, int tag, Comm
   const std::uint64_t hash = static_cast<std::uint64_t>(operation.bytes()) * 0x9e3779b97f4a7c15U;
   const int whole_tag = tag << 16 | static_cast<int>(hash >> 48);
   return std::make_unique<ProcessPending>(
-      everybody, everybody->start_message(std::move(operation), peer, whole_tag), device_result);
+      world_group, world_group->start_message(std::move(operation), peer, whole_tag), device_result);
 }
 
 }  // namespace

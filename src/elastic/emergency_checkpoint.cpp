@@ -123,22 +123,25 @@ EmergencyCheckpointPart parse_emergency_checkpoint_part(const std::string& text)
   const Json json = parse_json(text, "a rank's part of an emergency checkpoint");
   const JsonView view(json, "a rank's part of an emergency checkpoint");
   return {view.at("why").text(),
-          parse_training_state(view.at("state").text(),
-                               "a rank's part of an emergency checkpoint"),
+          parse_training_state(view.at("state").text(), "a rank's part of an emergency checkpoint"),
           view.at("metrics").text()};
 }
 
-std::string RecoveryKeys::first_report() const { return fmt::format("salvage/{}/somebody", generation); }
+std::string RecoveryKeys::first_report() const { return fmt::format("recovery/{}/first_report", generation); }
 std::string RecoveryKeys::survivor_state(int rank) const {
-  return fmt::format("salvage/{}/standing/{}", generation, rank);
+  return fmt::format("recovery/{}/survivor/{}", generation, rank);
 }
-std::string RecoveryKeys::part(int rank) const { return fmt::format("salvage/{}/part/{}", generation, rank); }
-std::string RecoveryKeys::export_request() const { return fmt::format("salvage/{}/bring", generation); }
+std::string RecoveryKeys::part(int rank) const {
+  return fmt::format("recovery/{}/part/{}", generation, rank);
+}
+std::string RecoveryKeys::export_request() const { return fmt::format("recovery/{}/export", generation); }
 std::string RecoveryKeys::exported(int rank) const {
-  return fmt::format("salvage/{}/brought/{}", generation, rank);
+  return fmt::format("recovery/{}/exported/{}", generation, rank);
 }
-std::string RecoveryKeys::order() const { return fmt::format("salvage/{}/order", generation); }
-std::string RecoveryKeys::change_membership() const { return fmt::format("salvage/{}/regroup", generation); }
+std::string RecoveryKeys::order() const { return fmt::format("recovery/{}/order", generation); }
+std::string RecoveryKeys::change_membership() const {
+  return fmt::format("recovery/{}/membership", generation);
+}
 
 std::string lost_text(const Layout& layout, const std::vector<TensorBox>& lost) {
   constexpr std::size_t kNamed = 2;

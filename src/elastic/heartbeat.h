@@ -9,7 +9,7 @@
 namespace optimus {
 
 // The key of a rank's heartbeat (rank_watch.h). A stopped process does not update it.
-inline std::string heartbeat_key(int worker_id) { return fmt::format("pulse/{}", worker_id); }
+inline std::string heartbeat_key(int worker_id) { return fmt::format("heartbeat/{}", worker_id); }
 // Set by the first rank that begins a step: all ranks are connected then.
 inline constexpr const char* kStartedKey = "begun";
 // lost_key() is set by the last will of a process when it ends, or by the run's host for a hanging process.

@@ -75,7 +75,7 @@ WorkerJoinRequest parse_worker_join_request(const std::string& text) {
           view.at("device").text()};
 }
 
-std::string JoinKeys::request() const { return fmt::format("joining/{}/comer", number); }
+std::string JoinKeys::request() const { return fmt::format("joining/{}/request", number); }
 std::string JoinKeys::join_reply() const { return fmt::format("joining/{}/welcome", number); }
 bool has_claim(const Path& run, int generation) {
   std::error_code error;

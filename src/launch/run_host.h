@@ -1,7 +1,7 @@
 // Hosts the store of a run that survives the loss of ranks: a thread watches the ranks' heartbeats, detects
-// join requests, and decides how the others continue after a loss (EmergencyCheckpointHost, Regrouping). It
-// runs in the process of rank 0, and after its loss in that of the first survivor (elastic_rank.h). Ranks
-// that are children of one process are watched by that process instead (workers.h).
+// join requests, and decides how the others continue after a loss (EmergencyCheckpointHost,
+// MembershipCoordinator). It runs in the process of rank 0, and after its loss in that of the first survivor
+// (elastic_rank.h). Ranks that are children of one process are watched by that process instead (workers.h).
 #pragma once
 
 #include <atomic>

@@ -36,7 +36,8 @@ ElasticRank::ElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id
                    [this, leaves = signals.is_leave_requested] {
                      return watch_.wants_membership_change() || leaves();
                    },
-               .regrouped = [this](const MembershipChange& next) { watch_.regrouped(next.membership); },
+               .membership_changed =
+                   [this](const MembershipChange& next) { watch_.membership_changed(next.membership); },
                .switch_to_console = [&line] { line.switch_to_console(); },
                .step_heartbeat = watch_.step_heartbeat(),
                .order = std::move(order)} {}
@@ -72,7 +73,7 @@ const RankElastic* LaunchedElasticRank::begin(Comm& comm, StatusLine& line) {
                     read_standby_addresses();
                     return watch_->wants_membership_change() || facts_.signals.is_leave_requested();
                   },
-              .regrouped = [this](const MembershipChange& order) { regrouped(order); },
+              .membership_changed = [this](const MembershipChange& order) { membership_changed(order); },
               .switch_to_console = [&line] { line.switch_to_console(); },
               .step_heartbeat = watch_->step_heartbeat(),
               .order = facts_.order};
@@ -94,8 +95,8 @@ bool LaunchedElasticRank::read_standby_addresses() {
   return knows_all;
 }
 
-void LaunchedElasticRank::regrouped(const MembershipChange& order) {
-  watch_->regrouped(order.membership);
+void LaunchedElasticRank::membership_changed(const MembershipChange& order) {
+  watch_->membership_changed(order.membership);
   last_ = order;
   seats_.assign(order.membership.worker_ids.begin(), order.membership.worker_ids.begin() + order.num_staying);
   // The store may have moved.

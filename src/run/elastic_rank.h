@@ -73,7 +73,7 @@ class LaunchedElasticRank {
   void wait_for_others_to_end(const std::function<bool()>& is_interrupted);
 
  private:
-  void regrouped(const MembershipChange& order);
+  void membership_changed(const MembershipChange& order);
   bool read_standby_addresses();
   bool find_store();
   void take_over(const std::map<int, std::string>& unreached);

@@ -21,7 +21,7 @@ std::string report_key(const RendezvousResult& run, int rank) {
 // The report of a rank that could not write one: the rank itself is missing.
 WorkerReport report_of_lost(int rank) { return {WorkerReport::End::lost, "", {rank}, {}}; }
 std::string heartbeat_key(const RendezvousResult& run, int rank) {
-  return fmt::format("{}pulse/{}", run.prefix, rank);
+  return fmt::format("{}heartbeat/{}", run.prefix, rank);
 }
 
 }  // namespace

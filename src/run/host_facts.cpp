@@ -25,8 +25,8 @@ EmergencyCheckpointOptions salvage_facts(const TrainSettings& settings, const Tr
           .small_files = small_files(settings)};
 }
 
-MembershipCoordinator::Facts regrouping_facts(const TrainSettings& settings, const TrainOptions& options,
-                                              const Path& folder, const DeviceFacts& device) {
+MembershipCoordinator::Facts coordinator_facts(const TrainSettings& settings, const TrainOptions& options,
+                                               const Path& folder, const DeviceFacts& device) {
   TrainOptions proposal = options;
   proposal.batch = settings.plan.batch, proposal.sequence_length = settings.plan.sequence_length;
   // the given plans are of the phase in which the run started
@@ -47,7 +47,7 @@ MembershipCoordinator::Facts regrouping_facts(const TrainSettings& settings, con
 
 RunHostOptions host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder,
                              const DeviceFacts& device) {
-  RunHostOptions facts{.coordinator = regrouping_facts(run.settings, options, folder, device),
+  RunHostOptions facts{.coordinator = coordinator_facts(run.settings, options, folder, device),
                        .emergency_checkpoint = salvage_facts(run.settings, options, folder),
                        .workers = {},
                        .plan = run.settings.plan,

@@ -128,7 +128,7 @@ void RankRun::apply_order(const MembershipChange& order, Training& training) {
   const Plan before = part_.plan;
   num_steps_lost_ += order.num_steps_lost;  // also by earlier orders that further losses interrupted
   note_membership_change(order);
-  rank_.elastic->regrouped(order);
+  rank_.elastic->membership_changed(order);
   is_request_owner_lost_ |= rank_of(order.membership, worker_id_of(0)) < 0;
   rank_.comm.change_membership(order.membership);
   generation_ = order.membership.generation, seats_ = order.membership.worker_ids;

@@ -1,5 +1,5 @@
 // Watching: measures one rank's steps, and forwards its observations and those of the ranks below it in the
-// observation tree. On rank 0 they reach Deciding.
+// observation tree. On rank 0 they reach the AdaptationController.
 //
 // All ranks collect after the same steps, as the step agreement specifies (StepVote::collects): after every
 // step if a step takes a tenth of a second or more, else the mean of several steps. On CUDA, computation is

@@ -273,7 +273,7 @@ RankRun::End RankRun::train_on(Training& training) {
   if (controller != nullptr)
     outside->proposal = [&] { return controller->take_proposal(); },
     outside->refused = [&] { controller->proposal_refused(); },
-    outside->suspicion = [&] { return controller->provisional_status(); };
+    outside->provisional_status = [&] { return controller->provisional_status(); };
   PlanSwitchController switches(
       {settings_.model, rank_.comm, engine_options(), move}, part_,
       with_decided_starts(run_.script, settings_, training.done().phase_begins), outside,

@@ -33,7 +33,7 @@ RankWatch::~RankWatch() {
   thread_.join();
 }
 
-void RankWatch::regrouped(const Membership& membership) {
+void RankWatch::membership_changed(const Membership& membership) {
   const std::lock_guard lock(mutex_);
   generation_ = membership.generation, wants_membership_change_ = false;
 }

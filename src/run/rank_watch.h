@@ -25,7 +25,7 @@ class RankWatch {
   RankWatch(const RankWatch&) = delete;
 
   // Called before the Comm changes its membership.
-  void regrouped(const Membership& membership);
+  void membership_changed(const Membership& membership);
   // Whether all ranks are to meet for a membership change. Callable from any thread.
   bool wants_membership_change() const { return wants_membership_change_; }
   // Whether the run is to end. Callable from any thread.

@@ -47,9 +47,9 @@ struct RankElastic {
   std::function<bool()> leaves;  // whether this rank was asked to leave
   // whether a membership change is requested: a worker joins, or this rank leaves
   std::function<bool()> wants_membership_change;
-  std::function<void(const MembershipChange&)> regrouped;  // called before the membership changes
-  std::function<void()> switch_to_console;                 // called when this rank becomes the reporting rank
-  StepHeartbeat* step_heartbeat = nullptr;                 // where its engine reports its progress
+  std::function<void(const MembershipChange&)> membership_changed;  // called before the membership changes
+  std::function<void()> switch_to_console;  // called when this rank becomes the reporting rank
+  StepHeartbeat* step_heartbeat = nullptr;  // where its engine reports its progress
   std::optional<MembershipChange> order{};  // the first order of a worker that joins a running training
 };
 

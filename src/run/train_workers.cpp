@@ -85,7 +85,7 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
   std::optional<MembershipCoordinator> coordinator;
   std::optional<StoreFile> joining;
   if (!options.is_static) {
-    coordinator.emplace(*board, regrouping_facts(run.settings, options, folder, device), workers.entries(),
+    coordinator.emplace(*board, coordinator_facts(run.settings, options, folder, device), workers.entries(),
                         run.settings.plan, newest_epoch(folder).value_or(0));
     facts.coordinator = &*coordinator;
     joining.emplace(folder, RunStoreAddress{store.place()});

@@ -1,4 +1,4 @@
-// Specimen: the cost of a layer, the embedding and the head on one kind of device under one strategy: seconds
+// The cost of a layer, the embedding and the head on one kind of device under one strategy: seconds
 // per slot, and bytes.
 //
 // A small sample model of the same width is compiled and priced like any plan, so no separate cost formulas

@@ -76,7 +76,7 @@ bool PlanSwitchController::is_awaiting_confirmation() {
   constexpr std::int64_t kVoteSteps = 2;  // steps until all ranks have acted on a vote
   if (next_scripted_ < script_.size() && script_[next_scripted_].step - kStepsAhead - kVoteSteps <= step_)
     return false;
-  const ProvisionalStatus now = sources_->suspicion();
+  const ProvisionalStatus now = sources_->provisional_status();
   if (now == ProvisionalStatus::confirmed) proposal_->is_provisional = false;
   return now == ProvisionalStatus::open && !sources_->requests.has_waiting_requests();
 }

@@ -53,7 +53,7 @@ class PlanSwitchController {
     bool can_drain = false;                                                               // ranks may leave
     std::function<std::optional<PlanProposal>()> proposal = [] { return std::nullopt; };  // after a step
     // For a provisional proposal, after each step while it is prepared.
-    std::function<ProvisionalStatus()> suspicion = [] { return ProvisionalStatus::confirmed; };
+    std::function<ProvisionalStatus()> provisional_status = [] { return ProvisionalStatus::confirmed; };
     std::function<void()> refused = [] {};  // a proposal that was not tried: the run already uses that plan
   };
   // check: throws UserError if this rank cannot make the switch; on a thread of its own.

@@ -163,9 +163,9 @@ TEST(Respond, CombinesLossesAndConditions) {
   EXPECT_LE(rule.useful_steps, best.useful_steps);
   EXPECT_GT(rule.useful_steps, 0.9 * best.useful_steps);
   EXPECT_THROW((void)trial_of(TimeLine{100, {}, {{2, 10, 10}}}, demand, run.plan, {}), UserError);
-  const TrialCase nobody = trial_of(TimeLine{100, {}, {{0, 10, 10}, {1, 10, 10}}}, demand, run.plan, {});
-  ASSERT_EQ(nobody.segments.size(), 3u);
-  EXPECT_EQ(nobody.segments[1].step_seconds, std::vector<double>(nobody.modes.size(), 0));
+  const TrialCase empty_trial = trial_of(TimeLine{100, {}, {{0, 10, 10}, {1, 10, 10}}}, demand, run.plan, {});
+  ASSERT_EQ(empty_trial.segments.size(), 3u);
+  EXPECT_EQ(empty_trial.segments[1].step_seconds, std::vector<double>(empty_trial.modes.size(), 0));
 }
 
 // A timeline may begin without a node, and end without any. A plan that does not use a node loses nothing
@@ -186,9 +186,9 @@ TEST(Respond, HandlesLossesOfAbsentAndUnusedNodes) {
   EXPECT_EQ(run_trial({.kind = PolicyKind::never}, spare).steps_lost, 0);
   EXPECT_EQ(run_trial({.kind = PolicyKind::never}, spare).seconds_lost, 0);
 
-  const TrialCase nobody = trial_of(TimeLine{1000, {}, {{0, 0, 1e6}}}, small.demand(), small.plan, {});
-  EXPECT_EQ(run_trial({.kind = PolicyKind::rule}, nobody).useful_steps, 0);
-  EXPECT_EQ(hindsight(nobody).useful_steps, 0);
+  const TrialCase empty_trial = trial_of(TimeLine{1000, {}, {{0, 0, 1e6}}}, small.demand(), small.plan, {});
+  EXPECT_EQ(run_trial({.kind = PolicyKind::rule}, empty_trial).useful_steps, 0);
+  EXPECT_EQ(hindsight(empty_trial).useful_steps, 0);
 
   HardwareProfile halves = run.cluster.profile();
   halves.missing_devices = {4, 5, 6, 7, 12, 13, 14, 15};

@@ -160,7 +160,7 @@ TEST(Options, DurationsRoundTrip) {
        {std::pair{0.25, "0.25s"}, {90.0, "90s"}, {600.0, "10m"}, {7200.0, "2h"}}) {
     EXPECT_EQ(short_duration_text(Seconds(seconds)), words);
     Seconds back{0};
-    option_value::parse(back, words, "--patience");
+    option_value::parse(back, words, "--timeout");
     EXPECT_EQ(back.value, seconds);
   }
 }

@@ -93,7 +93,8 @@ TEST(TrainingState, RejectsInvalidMaxima) {
   };
   EXPECT_EQ(error_of(row("layers.1.mlp.up.weight", "[1, 0.5]")), "");
   EXPECT_EQ(error_of(row("layers.2.mlp.up.weight", "[1, 0.5]")),
-            "state.json: fp8: 'layers.2.mlp.up.weight' is not an operand of an fp8 GEMM in a model with 2 layers");
+            "state.json: fp8: 'layers.2.mlp.up.weight' is not an operand of an fp8 GEMM in "
+            "a model with 2 layers");
   EXPECT_NE(error_of(row("layers.1.mlp.up.bias", "[1, 0.5]")), "");
   EXPECT_NE(error_of(row("layers.99999999999.mlp.up.weight", "[1, 0.5]")), "");
   EXPECT_NE(error_of(row("layers.1.mlp.up.weight", "[1]")), "");

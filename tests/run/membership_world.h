@@ -145,7 +145,8 @@ class MembershipChangeTest : public testing::Test {
           .worker_id = worker_id,
           .leaves = leaves,
           .wants_membership_change = [&] { return watch.wants_membership_change() || leaves(); },
-          .regrouped = [&](const MembershipChange& next) { watch.regrouped(next.membership); },
+          .membership_changed =
+              [&](const MembershipChange& next) { watch.membership_changed(next.membership); },
           .switch_to_console = [] {},
           .order = std::move(order)};
       StepAgreement agreement(comm, world.options.timeout);

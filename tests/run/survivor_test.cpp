@@ -118,8 +118,8 @@ class SurvivorTest : public testing::Test {
     NullSink quiet;
     FaultyComm comm(world.comm(rank), fault);
     try {
-      const Group everybody{Role::world, {}};
-      done_or_throw(comm.connect(0, {&everybody, 1}, Deadline::after(Seconds(20), "connecting")));
+      const Group world_group{Role::world, {}};
+      done_or_throw(comm.connect(0, {&world_group, 1}, Deadline::after(Seconds(20), "connecting")));
       StepAgreement agreement(comm, options.timeout);
       const auto step_ended = [&] {
         if (rank == 0) ran.num_operations = comm.num_operations, ran.gates = comm.gates;
@@ -232,8 +232,8 @@ TEST_F(SurvivorTest, FailedRanksCatchUpFromGate) {
   }
   // No other rank has passed the gate, so nothing of the step has happened.
   const Fault fails{Fault::Kind::fails, whole.gates[2]}, dies{Fault::Kind::dies_after, whole.gates[2]};
-  const Ran ran = train(folder_ / "nobody", layout, "0", {fails, fails, dies, fails});
-  EXPECT_EQ(expect_equal_to_undisturbed(folder_ / "nobody", undisturbed), 2) << ran.line;
+  const Ran ran = train(folder_ / "none", layout, "0", {fails, fails, dies, fails});
+  EXPECT_EQ(expect_equal_to_undisturbed(folder_ / "none", undisturbed), 2) << ran.line;
 }
 
 // The redundant copy of a shard is updated from the gate as its device would have done.

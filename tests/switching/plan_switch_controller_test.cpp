@@ -36,7 +36,7 @@ struct RequestedRun {
   std::optional<Path> requests{};
   std::function<void(int rank, int attempt)> check;  // may throw
   std::function<std::optional<PlanProposal>()> proposal = [] { return std::nullopt; };
-  std::function<ProvisionalStatus()> suspicion = [] { return ProvisionalStatus::confirmed; };
+  std::function<ProvisionalStatus()> provisional_status = [] { return ProvisionalStatus::confirmed; };
   std::function<void(int rank, int epoch)> dropped = [](int, int) {};  // any thread
 };
 
@@ -56,7 +56,7 @@ std::vector<ObservedOutcome> run_rank(const ModelSpec& model, Comm& comm, const 
   if (run.requests && comm.rank() == 0) {
     requests.emplace(*run.requests);
     outside.emplace(PlanSwitchController::RequestSources{*requests, [&](const Plan&) { return part.plan; }});
-    outside->proposal = run.proposal, outside->suspicion = run.suspicion;
+    outside->proposal = run.proposal, outside->provisional_status = run.provisional_status;
   }
   std::atomic<int> num_attempts = 0;
   std::atomic<std::int64_t> step = 0, begun = 0;
@@ -142,12 +142,14 @@ TEST(PlanSwitchController, ProvisionalProposalIsPreparedAndWaits) {
     ++num_proposals, num_asked = 0;
     return PlanProposal{.plan = copies(model, 3), .why = "slow", .is_provisional = true};
   };
-  const auto suspicion = [&] {
+  const auto provisional_status = [&] {
     if (++num_asked <= kOpen) return ProvisionalStatus::open;
     return num_proposals == 1 ? ProvisionalStatus::rejected : ProvisionalStatus::confirmed;
   };
-  const auto ends = run_all(
-      {.requests = folder.path(), .check = [](int, int) {}, .proposal = proposal, .suspicion = suspicion});
+  const auto ends = run_all({.requests = folder.path(),
+                             .check = [](int, int) {},
+                             .proposal = proposal,
+                             .provisional_status = provisional_status});
   for (const std::vector<ObservedOutcome>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
     EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");
@@ -178,7 +180,7 @@ TEST(PlanSwitchController, RequestDoesNotWaitForProvisionalFinding) {
   const auto ends = run_all({.requests = folder.path(),
                              .check = [](int, int) {},
                              .proposal = proposal,
-                             .suspicion = [] { return ProvisionalStatus::open; }});
+                             .provisional_status = [] { return ProvisionalStatus::open; }});
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(), kSoon);
   for (const std::vector<ObservedOutcome>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
@@ -216,7 +218,7 @@ TEST(PlanSwitchController, ConnectionsOfARefusedPlanAreClosed) {
   const auto ends = run_all({.requests = folder.path(),
                              .check = check,
                              .proposal = proposal,
-                             .suspicion = [] { return ProvisionalStatus::rejected; },
+                             .provisional_status = [] { return ProvisionalStatus::rejected; },
                              .dropped = drop});
   for (const std::vector<ObservedOutcome>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
@@ -239,7 +241,7 @@ TEST(PlanSwitchController, ScriptDoesNotWaitForProvisionalFinding) {
                              .requests = folder.path(),
                              .check = [](int, int) {},
                              .proposal = proposal,
-                             .suspicion = [] { return ProvisionalStatus::open; }});
+                             .provisional_status = [] { return ProvisionalStatus::open; }});
   for (const std::vector<ObservedOutcome>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
     EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");

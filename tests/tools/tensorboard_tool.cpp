@@ -1,6 +1,6 @@
 // What tests/parity/tensorboard_parity.py lets TensorBoard read:
 //   tensorboard_tool FOLDER LAST_STEP WALL_TIME < metrics.jsonl
-// writes an event file for a run that goes on after LAST_STEP, each step one second after the one before.
+// writes an event file for a run that is resumed after LAST_STEP, each step one second after the one before.
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
