@@ -160,8 +160,7 @@ PairTimes read_note(int first, int second, const std::string& text) {
     pair.times.push_back({parts[0].number(), parts[1].number()});
     if (!(pair.times.back().bytes >= 1 && pair.times.back().seconds > 0)) one.refuse("bytes and seconds");
   }
-  if (pair.times.size() < 2)
-    pair.why = json.contains("why") ? view.at("why").text() : "too slow to measure";
+  if (pair.times.size() < 2) pair.why = json.contains("why") ? view.at("why").text() : "too slow to measure";
   return pair;
 }
 

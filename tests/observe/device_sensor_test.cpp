@@ -31,8 +31,7 @@ TEST(DeviceSensor, IgnoresImpossibleReadings) {
 TEST(DeviceSensor, NullWithoutLibraryOrDevice) {
   EXPECT_EQ(DeviceSensor::open("0000:3b:00.0", "no-such-library.so"), nullptr);
   EXPECT_EQ(DeviceSensor::open("0000:af:00.0", FAKE_NVML), nullptr);
-  EXPECT_EQ(DeviceSensor::open("0000:3b:00.0", "libdl.so.2"), nullptr)
-      << "a library without these functions";
+  EXPECT_EQ(DeviceSensor::open("0000:3b:00.0", "libdl.so.2"), nullptr) << "a library without these functions";
 }
 
 }  // namespace
