@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Long sequences on two processor workers: context parallelism (ring attention) beside PyTorch.
+"""Long sequences on two CPU workers: context parallelism (ring attention) compared with PyTorch.
 
 usage: context_bench.py PATH_OF_OPTIMUS [--length 16384]… [--workers 2] [--rounds 2] [--steps 2] [--json FILE]
 
-Run with a Python that has torch. Ours is `optimus train --devices N --cp N`. PyTorch's own context parallel is tried first and what it
-says is printed: for processors it has no rule for attention (2.13). So theirs is the whole sequence in one process with as many threads
-as ours has workers: the same model and work on the same cores, without a ring. The model is one narrow GPT-2 layer, so that attention
-is most of the time. How speeds, spread, memory and "others" are taken: parallel_bench.py.
+Run with a Python that has torch. Ours is `optimus train --devices N --cp N`. PyTorch's own context parallelism is tried first and its
+error is printed: on CPUs it does not support attention (2.13). The peer is therefore the whole sequence in one process with as many
+threads as ours has workers: the same model and work on the same cores, without a ring. The model is one narrow GPT-2 layer, so that
+attention dominates.
+parallel_bench.py explains how speeds, spread, memory and "others" are measured.
 """
 import argparse
 import json
@@ -26,7 +27,7 @@ def their_worker(words):
 
     c, way, _, steps, rank, store = json.loads(words)
     if way == "probe":
-        return print(json.dumps(dict(seconds=[], peak_bytes=0, loss=0, refusal=refusal_of_context_parallel(rank, store))), flush=True)
+        return print(json.dumps(dict(seconds=[], peak_bytes=0, loss=0, error=error_of_context_parallel(rank, store))), flush=True)
     torch.set_num_threads(c["threads"])
     torch.manual_seed(0)
     model = common.build(c, 1)
@@ -45,8 +46,8 @@ def their_worker(words):
     print(json.dumps(dict(seconds=seconds[common.WARM:], peak_bytes=common.peak_bytes("self"), loss=loss.item())), flush=True)
 
 
-def refusal_of_context_parallel(rank, store):
-    """What PyTorch's context parallel says to attention on processors; empty when it runs."""
+def error_of_context_parallel(rank, store):
+    """Returns the error of PyTorch's context parallelism for attention on CPUs; empty if it works."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -58,7 +59,7 @@ def refusal_of_context_parallel(rank, store):
         with context_parallel(init_device_mesh("cpu", (2,)), buffers=[q, k, v], buffer_seq_dims=[2, 2, 2]):
             torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return ""
-    except Exception as error:  # whatever it is, it is what a user would see
+    except Exception as error:  # any error is what a user would see
         return str(error).split("\n")[0]
 
 
@@ -75,13 +76,13 @@ def main():
     if options.worker:
         return their_worker(options.worker)
     if not options.tool:
-        parser.error("which optimus? give its path")
+        parser.error("the path of the program optimus is missing")
     program, rows = pathlib.Path(__file__), []
-    common.WAYS["cp"] = (["--cp", "{n}"], "one process")
-    common.WAYS["probe"] = ([], "context_parallel")
+    common.STRATEGIES["cp"] = (["--cp", "{n}"], "one process")
+    common.STRATEGIES["probe"] = ([], "context_parallel")
     with tempfile.TemporaryDirectory() as folder:
-        refusal = common.theirs(case_of(256), "probe", 2, 0, folder, program)["refusal"]
-        print("torch's context_parallel on processors: " + (refusal or "runs; this bench does not use it yet"))
+        error = common.theirs(case_of(256), "probe", 2, 0, folder, program)["error"]
+        print("context_parallel of torch on CPUs: " + (error or "works; this benchmark does not use it yet"))
         print(f"{'tokens':>7} {common.FIGURES}")
         for length in options.length or [16384, 32768, 65536]:
             name = f"{length} tokens"

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Training speed and memory of our engine beside PyTorch, eager and compiled, on the processor: tokens/s, ratio with spread.
+"""Training speed and memory of our engine compared with PyTorch, eager and compiled, on the CPU: tokens/s, with ratio and spread.
 
 usage: engine_bench.py PATH_OF_BENCH_ENGINE [--case NAME]… [--precision fp32|bf16]… [--rounds 3] [--mode eager|compile]… [--json FILE]
 
-Run with a Python that has torch (the oracle environment of ./test). Ours and theirs take turns, one process each, `rounds`
-times; the ratio is of medians, its spread from the best and worst pairing of rounds. Both do the same work: forward,
-backward, clipping by global norm, AdamW (PyTorch's fused one), the same micro-batches, 2 threads. With bf16 PyTorch has bf16
-parameters and activations with fp32 masters and moments (shared rules of the GPU peer). Peak memory is the process's.
-"""
+Run with a Python that has torch (the Python environment of ./test). Both sides alternate, in one process each, `rounds` times; the ratio
+is of medians, its spread from the best and worst pairing of rounds. Both do the same work: forward, backward, clipping by global norm,
+AdamW (PyTorch's fused one), the same micro-batches, 2 threads. With bf16, PyTorch has bf16 parameters and activations with fp32 masters
+and moments (as the GPU peer). Peak memory is that of the process. """
 import argparse
 import json
 import os
@@ -18,7 +17,7 @@ import sys
 import time
 
 CASES = {
-    # For bf16 on processors without bf16 instructions, where PyTorch's products run at a tenth of a GFLOP/s.
+    # For bf16 on CPUs without bf16 instructions, on which PyTorch's GEMMs run at a tenth of a GFLOP/s.
     "gpt2-tiny": dict(arch="gpt2", layers=2, hidden=128, heads=2, kv_heads=2, ffn=512, vocab=512, seq=64, batch=4, microbatch=4),
     "gpt2-10m": dict(arch="gpt2", layers=6, hidden=320, heads=5, kv_heads=5, ffn=1280, vocab=8192, seq=256, batch=8, microbatch=8),
     "gpt2-124m": dict(arch="gpt2", layers=12, hidden=768, heads=12, kv_heads=12, ffn=3072, vocab=50257, seq=256, batch=4, microbatch=2),
@@ -48,10 +47,10 @@ def build(c):
             B = x.size(0)
             q, k, v = self.qkv(self.n1(x)).view(B, T, H + 2 * KV, hd).split([H, KV, KV], 2)
             if not is_gpt:
-                def turn(t):
+                def rotate(t):
                     a, b = t.chunk(2, -1)
                     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-                q, k = turn(q), turn(k)
+                q, k = rotate(q), rotate(k)
             y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=H != KV)
             x = x + self.out(y.transpose(1, 2).reshape(B, T, H * hd))
             if is_gpt:
@@ -132,7 +131,7 @@ def worker(words):
     print(json.dumps(theirs(c, precision, mode, threads, warm, steps)))
 
 
-def apart(*arguments):
+def run_separately(*arguments):
     done = subprocess.run([sys.executable, "-W", "ignore", __file__, "--worker", json.dumps(arguments)], capture_output=True, text=True, timeout=1200)
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 
@@ -160,12 +159,12 @@ def main():
             for _ in range(options.rounds):
                 mine.append(ours(options.tool, c, precision, options.threads, 2, options.steps))
                 for mode in modes:
-                    result = apart(c, precision, mode, options.threads, 2, options.steps)
+                    result = run_separately(c, precision, mode, options.threads, 2, options.steps)
                     if result:
                         peers[mode].append(result)
             for mode, results in peers.items():
                 if not results:
-                    print(f"{name:12} {precision:5} {mode:8} did not run")
+                    print(f"{name:12} {precision:5} {mode:8} failed")
                     continue
                 a, b = [r["tokens_per_second"] for r in mine], [r["tokens_per_second"] for r in results]
                 ratio, low, high = statistics.median(a) / statistics.median(b), min(a) / max(b), max(a) / min(b)

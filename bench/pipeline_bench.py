@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Pipelines on processor workers beside torch.distributed.pipelining: GPipe, 1F1B, interleaved, zero-bubble, over Gloo.
+"""Pipelines on CPU workers compared with torch.distributed.pipelining: GPipe, 1F1B, interleaved, zero-bubble, over Gloo.
 
 usage: pipeline_bench.py PATH_OF_OPTIMUS [--schedule NAME]… [--workers 2]… [--rounds 2] [--steps 4] [--json FILE]
 
-Run with a Python that has torch. Ours is `optimus train --devices N --pp N --schedule NAME`, theirs N processes with the same GPT-2,
-cut into the same number of stages (chunks: two a worker where the schedule has chunks), untied because theirs cannot tie ends of two
-stages: the same batch in as many micro-batches, fp32, no dropout, AdamW, clipping by the norm of all stages. How speeds, spread, memory
-and "others" are taken: parallel_bench.py. Zero-bubble: theirs is the interleaved one (the plain H1 is not in PyTorch), ours H1 with one
-chunk a stage.
-"""
+Run with a Python that has torch. Ours is `optimus train --devices N --pp N --schedule NAME`, the peer N processes with the same GPT-2,
+cut into the same number of stages (chunks: two per worker if the schedule has chunks), untied because PyTorch cannot tie parameters of
+two stages: the same batch in as many micro-batches, fp32, no dropout, AdamW, clipping by the norm of all stages. parallel_bench.py
+explains how speeds, spread, memory and "others" are measured. Zero-bubble: theirs is the interleaved one (the plain H1 is not in
+PyTorch), ours H1 with one chunk a stage. """
 import argparse
 import json
 import os
@@ -24,7 +23,7 @@ SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "S
 
 
 def stage_module(c, index, count):
-    """Stage `index` of `count`: an equal share of the layers, the embedding with the first, norm and head with the last."""
+    """Stage `index` of `count`: an equal share of the layers; the embedding in the first, norm and head in the last."""
     import torch.nn as nn
 
     whole = common.build(c, 1)
@@ -101,7 +100,7 @@ def main():
     if options.worker:
         return their_worker(options.worker)
     if not options.tool:
-        parser.error("which optimus? give its path")
+        parser.error("the path of the program optimus is missing")
     common.CASES["gpt2-14m"] = CASE
     rows = []
     print(f"{'workers':>7} {'schedule':12} {common.FIGURES}")
@@ -110,7 +109,7 @@ def main():
         for workers in options.workers or [2, 4]:
             for name in options.schedule or SCHEDULES:
                 words = ["--pp", "{n}", "--schedule", name, "--untied", "--microbatch", "1"] + (["--chunks", "2"] if name == "interleaved" else [])
-                common.WAYS[name] = (words, SCHEDULES[name])
+                common.STRATEGIES[name] = (words, SCHEDULES[name])
                 mine, peers = [], []
                 for _ in range(options.rounds):
                     mine.append(common.with_others(common.ours, options.tool, CASE, name, workers, options.steps, folder))

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""What saving costs a running training: the demo without saves and with them, taking turns.
+"""The cost of saving for a training run: the demo with and without saves, alternating.
 
-usage: save_slowdown.py PATH_OF_OPTIMUS [--steps 120] [--every 20] [--rounds 3] [words for train …]
+usage: save_slowdown.py PATH_OF_OPTIMUS [--steps 120] [--every 20] [--rounds 3] [arguments of train …]
 
-Says how much longer a step takes on average from one save to the next, with its spread, and what one save costs in steps; then how long the
-training stood still and how fast the writing was, from metrics.jsonl.
-"""
+Prints how much longer a step takes on average between two saves, with its spread, and what one save costs in steps; then how long
+training paused and how fast the checkpoint was written, from metrics.jsonl. """
 import argparse
 import json
 import os

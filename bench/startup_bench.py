@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How long a run takes to start, by the number of ranks on one machine: from the command to the end of the first step, of which how much before the
-ranks are there, before groups are connected, and in the step. A tiny model, so that nothing else counts.
+"""Start-up time of a run by the number of ranks on one machine: from the command to the end of the first step, divided into the time
+until all ranks have joined, the time until groups are connected, and the step. Uses a tiny model, so that nothing else matters.
     python3 bench/startup_bench.py [build/release/optimus] [--sizes 2,4,8,16,32,64] [--launched]
---launched: ranks as a launcher starts them (one process each), else workers of one command."""
+--launched: ranks as a launcher starts them (one process each); otherwise workers of one command."""
 import argparse
 import json
 import os
@@ -41,7 +41,7 @@ def seconds_until(condition, began, processes):
     return time.monotonic() - began
 
 
-print("| ranks | all are there | first step done | end | of it step 2 | seconds a rank |\n|---|---|---|---|---|---|")
+print("| ranks | all joined | first step done | end | step 2 | seconds per rank |\n|---|---|---|---|---|---|")
 for size in map(int, options.sizes.split(",")):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""What the simulator predicts for two processor workers at full speed, beside what they take: a dozen plans.
+"""Step times that the simulator predicts for two CPU workers at full speed, compared with measured ones: a dozen plans.
 
   bench/workers_prediction.py PATH_OF_OPTIMUS [--probe] [--plan NAME]… [--steps 6] [--json FILE]
 
---probe measures the machine first (optimus profile --hardware); else it must have been measured. Each training is `optimus train
---profile` with the plan that the words ask for; the prediction is the one that it prints. Nothing else may run meanwhile.
-"""
+--probe measures the machine first (optimus profile --hardware); otherwise it must have been measured. Each run is `optimus train
+--profile` with the plan of the arguments; the prediction is the one that it prints. Nothing else may run meanwhile. """
 import argparse
 import json
 import pathlib
@@ -69,7 +68,7 @@ def main():
             if options.json:
                 pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
     sizes = [abs(row["error"]) for row in rows.values()]
-    print(f"by {row['by']}: mean error {statistics.mean(sizes):.1%}, worst {max(sizes):.1%} of {len(sizes)}")
+    print(f"by {row['by']}: mean error {statistics.mean(sizes):.1%}, largest {max(sizes):.1%}, {len(sizes)} cases")
 
 
 if __name__ == "__main__":

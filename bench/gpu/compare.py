@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Our training beside torch.compile's on one GPU, in turns: the table of docs/results/performance.md.
+"""Our training compared with torch.compile on one GPU, alternating: the table of docs/results/performance.md.
 
   python3 bench/gpu/compare.py OPTIMUS TOKENS [--bench ENGINE_BENCH] [--json table.json] [--case gpt2-124m,...] [--rounds 1] [--roofline]
 
-OPTIMUS is the program itself: each case is `optimus train --plan` with the plan of plans.py, its samples read from TOKENS (the prefix of a
-token file in Megatron's layout; real text). What counts is the steps behind the first ones, in which products are chosen, as
-the run's metrics.jsonl has them; then the run is ended. With --bench the same plan goes through engine_bench too, which tells the
-most memory that was allocated behind the first steps, as the peer does, and once more the speed.
+OPTIMUS is the program itself: each case is `optimus train --plan` with the plan of plans.py, and samples from TOKENS (the prefix of a
+token file in Megatron's format; real text). Only the steps after the first ones, in which GEMMs are tuned, count, as recorded in
+metrics.jsonl; then the run is ended. With --bench the same plan also runs in engine_bench, which reports the peak of allocated memory
+after the first steps, as the peer does, and the speed once more.
 
-Both sides: bf16 weights and activations, fp32 masters and moments, AdamW, clipping, two micro-batches a step, no dropout; the peer
-(peer_torch.py) gets random tokens and accumulates gradients in bf16, ours in fp32. Ours goes before the peer and behind each of its rounds.
-With --roofline gemm_limits.py measures the card's ceilings in the same run.
+Both sides: bf16 weights and activations, fp32 masters and moments, AdamW, clipping, two micro-batches per step, no dropout; the peer
+(peer_torch.py) gets random tokens and accumulates gradients in bf16, ours in fp32. Ours runs before the peer and after each of its rounds.
+With --roofline, gemm_limits.py measures the ceilings of the GPU in the same run.
 """
 import argparse
 import json
@@ -30,7 +30,7 @@ WARM = 5
 
 
 def trained(optimus, tokens, case, plan, steps, folder):
-    """Tokens a second of the steps of `optimus train`."""
+    """Returns the tokens per second of the steps of `optimus train`."""
     c, run = bc.CASES[case], tempfile.mkdtemp(dir=folder)
     words = [optimus, "train", "--data", tokens, "--tokenizer", "bytes", "--plan", plan, "--dropout", "0", "--steps", "100000", "--sample", "0",
              "--run", os.path.join(run, "run"), "--device", "cuda", "--devices", "1", "--tied" if c["tied"] else "--untied"]
@@ -106,9 +106,9 @@ def main():
     parser.add_argument("tokens")
     parser.add_argument("--bench")
     parser.add_argument("--case", default=",".join(bc.REAL_CASES))
-    parser.add_argument("--rounds", type=int, default=1, help="0: ours alone")
+    parser.add_argument("--rounds", type=int, default=1, help="0: only ours")
     parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--once", action="store_true", help="ours before the peer only")
+    parser.add_argument("--once", action="store_true", help="run ours only before the peer")
     parser.add_argument("--products", default=os.path.join(tempfile.gettempdir(), "optimus-products.json"))
     parser.add_argument("--roofline", action="store_true")
     parser.add_argument("--json")

@@ -3,9 +3,9 @@
 
   fp8_losses.py ENGINE_BENCH TOKENS --out FOLDER [--case gpt2-124m] [--runs bf16:1,bf16:2,all:1,inner:1] [--steps 1000] [--lr RATE]
 
-TOKENS is the prefix of a token file in Megatron's layout. A run is a precision (bf16; fp8 in "all" layers, or in "inner" ones, all but
-the first and the last) and a seed, of the weights and of the order of samples. A row has the mean loss of the last 50 steps, and how far
-that is from bf16 with the same seed; bf16's seeds tell its spread. RATE is SIZES' unless told.
+TOKENS is the prefix of a token file in Megatron's format. A run is a precision (bf16; fp8 in "all" layers, or in "inner" ones, all but
+the first and the last) and a seed, of the weights and of the order of samples. A row has the mean loss of the last 50 steps, and its
+difference from bf16 with the same seed; the seeds of bf16 show its spread. RATE defaults to that in SIZES.
 """
 import argparse
 import json

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Steps of the benchmark cases in bf16 and in fp8, by engine_bench on random tokens: tokens a second, and the gain of fp8.
+"""Steps of the benchmark cases in bf16 and in fp8, by engine_bench on random tokens: tokens per second, and the gain of fp8.
 
-The two take turns, so that a card that warms up meets both alike. fp8 is in all layers ("all"), or in all but the first and the last
-("inner", what --precision fp8 does by itself).
+The two alternate, so that a GPU that warms up affects both equally. fp8 is in all layers ("all"), or in all but the first and the last
+("inner", the default of --precision fp8).
 
   fp8_steps.py ENGINE_BENCH [--case a,b] [--layers all,inner] [--rounds 2] [--steps 10] [--selective N] [--hardware FILE] [--json FILE]
 
-HARDWARE, what `engine_bench probe=FILE device=cuda precision=fp8` or `optimus profile --hardware` has measured of the card, adds the simulator's prediction.
-"""
+HARDWARE, the measurement of the GPU by `engine_bench probe=FILE device=cuda precision=fp8` or `optimus profile --hardware`, adds the
+simulator's prediction. """
 import argparse
 import json
 import os
