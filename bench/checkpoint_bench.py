@@ -40,16 +40,16 @@ print(time.perf_counter() - began)
 """
 
 
-def ours(options, action, how):
+def ours(options, action, mode):
     os.sync()
-    words = [options.program, action, options.folder, str(options.mebibytes)] + ([how] if how else [])
-    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    args = [options.program, action, options.folder, str(options.mebibytes)] + ([mode] if mode else [])
+    return float(subprocess.run(args, check=True, capture_output=True, text=True).stdout)
 
 
 def theirs(options, library, action, sync):
     os.sync()
-    words = [sys.executable, "-W", "ignore", "-c", PYTHON, library, action, os.path.join(options.folder, "theirs"), str(options.mebibytes), sync]
-    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    args = [sys.executable, "-W", "ignore", "-c", PYTHON, library, action, os.path.join(options.folder, "theirs"), str(options.mebibytes), sync]
+    return float(subprocess.run(args, check=True, capture_output=True, text=True).stdout)
 
 
 def one_round(options):
@@ -85,9 +85,9 @@ def main():
     all_seconds = {name: [r[name] for r in rounds] for name in rounds[0]}
     for name, values in all_seconds.items():
         print(f"{name:<30} {gigabytes / statistics.median(values):6.2f} GB/s   ({gigabytes / max(values):.2f} to {gigabytes / min(values):.2f})")
-    for action, mine in (("save sync", "save sync ours"), ("save nosync", "save nosync ours"), ("load", "load ours")):
+    for action, our_name in (("save sync", "save sync ours"), ("save nosync", "save nosync ours"), ("load", "load ours")):
         for library in ("safetensors", "torch"):
-            peer, own = all_seconds[f"{action} {library}"], all_seconds[mine]
+            peer, own = all_seconds[f"{action} {library}"], all_seconds[our_name]
             ratio = statistics.median(peer) / statistics.median(own)
             print(f"{action} compared with {library}: {ratio:.2f}x ({min(peer) / max(own):.2f} to {max(peer) / min(own):.2f})")
     if options.json:

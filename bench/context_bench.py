@@ -22,10 +22,10 @@ def case_of(length):
     return dict(layers=1, hidden=128, heads=2, vocab=512, seq=length, batch=1)
 
 
-def their_worker(words):
+def peer_worker(args):
     import torch
 
-    c, way, _, steps, rank, store = json.loads(words)
+    c, way, _, steps, rank, store = json.loads(args)
     if way == "probe":
         return print(json.dumps(dict(seconds=[], peak_bytes=0, loss=0, error=error_of_context_parallel(rank, store))), flush=True)
     torch.set_num_threads(c["threads"])
@@ -36,13 +36,13 @@ def their_worker(words):
     seconds = []
     for _ in range(common.WARM + steps):
         ids, targets = torch.randint(0, c["vocab"], (1, c["seq"])), torch.randint(0, c["vocab"], (1, c["seq"]))
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         loss = model(ids, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start_time)
     print(json.dumps(dict(seconds=seconds[common.WARM:], peak_bytes=common.peak_bytes("self"), loss=loss.item())), flush=True)
 
 
@@ -74,26 +74,26 @@ def main():
     parser.add_argument("--json")
     options = parser.parse_args()
     if options.worker:
-        return their_worker(options.worker)
+        return peer_worker(options.worker)
     if not options.tool:
         parser.error("the path of the program optimus is missing")
     program, rows = pathlib.Path(__file__), []
     common.STRATEGIES["cp"] = (["--cp", "{n}"], "one process")
     common.STRATEGIES["probe"] = ([], "context_parallel")
     with tempfile.TemporaryDirectory() as folder:
-        error = common.theirs(case_of(256), "probe", 2, 0, folder, program)["error"]
+        error = common.run_peer(case_of(256), "probe", 2, 0, folder, program)["error"]
         print("context_parallel of torch on CPUs: " + (error or "works; this benchmark does not use it yet"))
         print(f"{'tokens':>7} {common.FIGURES}")
         for length in options.length or [16384, 32768, 65536]:
             name = f"{length} tokens"
             c = common.CASES[name] = dict(case_of(length), threads=options.workers)
             common.write_tokens(c, f"{folder}/{c['vocab']}")
-            mine, peers = [], []
+            our_results, peer_results = [], []
             for _ in range(options.rounds):
-                mine.append(common.with_others(common.ours, options.tool, c, "cp", options.workers, options.steps, folder))
-                peers.append(common.with_others(common.theirs, c, "cp", 1, options.steps, folder, program))
-            rows.append(common.row_of(name, "cp", options.workers, mine, peers))
-            print(f"{length:7} {common.figures_of(rows[-1])}", flush=True)
+                our_results.append(common.measure_with_load(common.run_ours, options.tool, c, "cp", options.workers, options.steps, folder))
+                peer_results.append(common.measure_with_load(common.run_peer, c, "cp", 1, options.steps, folder, program))
+            rows.append(common.row_of(name, "cp", options.workers, our_results, peer_results))
+            print(f"{length:7} {common.format_figures(rows[-1])}", flush=True)
             if options.json:
                 pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
 

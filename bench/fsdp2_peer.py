@@ -67,7 +67,7 @@ class Model(nn.Module):
 
     def __init__(self, options):
         super().__init__()
-        self.words, self.places = nn.Embedding(VOCABULARY, options.hidden), nn.Embedding(options.seq, options.hidden)
+        self.token_embedding, self.positions = nn.Embedding(VOCABULARY, options.hidden), nn.Embedding(options.seq, options.hidden)
         self.blocks = nn.ModuleList(Block(options.hidden, options.heads) for _ in range(options.layers))
         self.norm = nn.LayerNorm(options.hidden)
         for parameter in self.parameters():
@@ -75,10 +75,10 @@ class Model(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, tokens):  # [batch, seq]
-        x = self.words(tokens) + self.places.weight[:tokens.shape[1]]
+        x = self.token_embedding(tokens) + self.positions.weight[:tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
-        return functional.linear(self.norm(x), self.words.weight)
+        return functional.linear(self.norm(x), self.token_embedding.weight)
 
 
 def make_model(options):
@@ -177,8 +177,8 @@ class Records:
             fresh = self.metrics.with_suffix(".tmp")
             fresh.write_text("".join(rows))
             fresh.rename(self.metrics)
-        self._record_start({"kind": "start", "workers": len(times), "step": step, "began": min(began for began, _ in times), "imported": max(imported for _, imported in times),
-                          "import_seconds": max(imported - began for began, imported in times)})
+        self._record_start({"kind": "start", "workers": len(times), "step": step, "began": min(start_time for start_time, _ in times), "imported": max(imported for _, imported in times),
+                          "import_seconds": max(imported - start_time for start_time, imported in times)})
 
     def _record_start(self, row):
         if self.is_writer:
@@ -211,15 +211,15 @@ def train(options):
     model = make_model(options)
     optimizer = make_optimizer(model, options)
     checkpoints = Checkpoints(options.folder, model, optimizer)
-    done = checkpoints.load()
-    records = Records(options.folder, done)
-    for step in range(done + 1, options.steps + 1):
-        began = time.monotonic()
+    completed = checkpoints.load()
+    records = Records(options.folder, completed)
+    for step in range(completed + 1, options.steps + 1):
+        start_time = time.monotonic()
         loss = run_step(model, optimizer, local_batch(text, step, options), options)
         # Saved before the step is recorded: a host that is lost just after this step is lost after its checkpoint, which favours the peer.
         if options.save_every > 0 and step % options.save_every == 0:
             checkpoints.save(step)
-        records.step(step, loss, time.monotonic() - began)
+        records.step(step, loss, time.monotonic() - start_time)
 
 
 def parse_options():

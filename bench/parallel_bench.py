@@ -58,7 +58,7 @@ def cpu_seconds():
     return (sum(fields) - idle) / os.sysconf("SC_CLK_TCK"), waited.ru_utime + waited.ru_stime
 
 
-def with_others(run, *arguments):
+def measure_with_load(run, *arguments):
     """Returns the result of a run, with the fraction of the used CPU time that other processes took meanwhile."""
     all_before, own_before = cpu_seconds()
     result = run(*arguments)
@@ -97,7 +97,7 @@ def build(c, workers):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.words, self.positions = nn.Embedding(c["vocab"], d), nn.Embedding(c["seq"], d)
+            self.token_embedding, self.positions = nn.Embedding(c["vocab"], d), nn.Embedding(c["seq"], d)
             self.blocks = nn.ModuleList(Block() for _ in range(c["layers"]))
             self.norm = nn.LayerNorm(d)
             for p in self.parameters():
@@ -105,10 +105,10 @@ def build(c, workers):
                     nn.init.normal_(p, std=0.02)
 
         def forward(self, ids, targets):
-            x = self.words(ids) + self.positions.weight
+            x = self.token_embedding(ids) + self.positions.weight
             for block in self.blocks:
                 x = block(x)
-            x, head = self.norm(x).flatten(0, 1), self.words.weight
+            x, head = self.norm(x).flatten(0, 1), self.token_embedding.weight
             if workers > 1:  # logits stay split by vocabulary, as in Optimus-Megatron
                 x = DTensor.from_local(x, head.device_mesh, [Replicate()])
             return F.cross_entropy(x @ head.t(), targets.flatten())
@@ -161,12 +161,12 @@ def optimizer_of(parameters):
     return torch.optim.AdamW([dict(params=ps, weight_decay=0.1 if is_matrix else 0.0) for (is_matrix, _), ps in groups.items()], lr=1e-4, betas=(0.9, 0.95), fused=True)
 
 
-def their_worker(words):
+def peer_worker(args):
     import torch
     import torch.distributed as dist
     from torch.distributed.tensor.parallel import loss_parallel
 
-    c, strategy, workers, steps, rank, store = json.loads(words)
+    c, strategy, workers, steps, rank, store = json.loads(args)
     torch.set_num_threads(threads_of(workers))
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=workers)
     torch.manual_seed(0)
@@ -178,14 +178,14 @@ def their_worker(words):
     seconds = []
     for _ in range(WARM + steps):
         ids, targets = torch.randint(0, c["vocab"], shape), torch.randint(0, c["vocab"], shape)
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         with loss_parallel() if strategy == "tp" else contextlib.nullcontext():
             loss = model(ids, targets)
             loss.backward()
         clip(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start_time)
     loss = loss.full_tensor() if hasattr(loss, "full_tensor") else loss
     result = dict(seconds=seconds[WARM:], peak_bytes=peak_bytes("self"), loss=loss.item())
     dist.barrier()
@@ -193,7 +193,7 @@ def their_worker(words):
     print(json.dumps(result))
 
 
-def theirs(c, strategy, workers, steps, folder, program=__file__):
+def run_peer(c, strategy, workers, steps, folder, program=__file__):
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads_of(workers)), GLOO_SOCKET_IFNAME="lo")
     store = tempfile.mktemp(dir=folder)
     ranks = [
@@ -223,17 +223,17 @@ def write_tokens(c, prefix):
         file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, 1, 2) + struct.pack("<iqqq", count, 0, 0, 1))
 
 
-def ours(tool, c, strategy, workers, steps, folder):
+def run_ours(tool, c, strategy, workers, steps, folder):
     run = pathlib.Path(tempfile.mkdtemp(dir=folder)) / "run"
-    words = ["train", "--model", "gpt2", "--data", f"{folder}/{c['vocab']}", "--run", str(run), "--steps", str(WARM + steps)]
+    args = ["train", "--model", "gpt2", "--data", f"{folder}/{c['vocab']}", "--run", str(run), "--steps", str(WARM + steps)]
     for key in ("layers", "hidden", "heads", "vocab", "batch", "seq"):
-        words += [f"--{key}", str(c[key])]
-    words += ["--max-positions", str(c["seq"]), *([] if "--microbatch" in STRATEGIES[strategy][0] else ["--microbatch", str(c["batch"])]), "--precision", "fp32", "--dropout", "0", "--lr", "1e-4"]
-    words += ["--device", "cpu", "--devices", str(workers), "--threads", str(threads_of(workers)), "--static"]
-    words += ["--save-every", "0", "--sample", "0", "--validation", "0", *(word.format(n=workers) for word in STRATEGIES[strategy][0])]
+        args += [f"--{key}", str(c[key])]
+    args += ["--max-positions", str(c["seq"]), *([] if "--microbatch" in STRATEGIES[strategy][0] else ["--microbatch", str(c["batch"])]), "--precision", "fp32", "--dropout", "0", "--lr", "1e-4"]
+    args += ["--device", "cpu", "--devices", str(workers), "--threads", str(threads_of(workers)), "--static"]
+    args += ["--save-every", "0", "--sample", "0", "--validation", "0", *(word.format(n=workers) for word in STRATEGIES[strategy][0])]
     peaks, steps_seen = {}, 0
-    with open(f"{folder}/said", "w+") as said:
-        process = subprocess.Popen([tool, *words], stdout=said, stderr=said)
+    with open(f"{folder}/said", "w+") as log_file:
+        process = subprocess.Popen([tool, *args], stdout=log_file, stderr=log_file)
         try:
             until = time.monotonic() + TIMEOUT
             while process.poll() is None and time.monotonic() < until:
@@ -245,9 +245,9 @@ def ours(tool, c, strategy, workers, steps, folder):
         finally:
             process.terminate()
             process.wait()
-        said.seek(0)
+        log_file.seek(0)
         if process.returncode != 0:
-            sys.exit(f"optimus {' '.join(words)}: {said.read().strip()[-2000:]}")
+            sys.exit(f"optimus {' '.join(args)}: {log_file.read().strip()[-2000:]}")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return dict(seconds=[line["seconds"] for line in lines[WARM:]], peak_bytes=max(peaks.values(), default=0), loss=lines[-1]["loss"], plan=json.loads((run / "plan.json").read_text()))
 
@@ -265,21 +265,21 @@ def speeds(c, results):
     return tenths[0], statistics.median(values), tenths[-1]
 
 
-def row_of(name, strategy, workers, mine, peers):
+def row_of(name, strategy, workers, our_results, peer_results):
     c = CASES[name]
-    for result in mine + peers:  # nothing can be learned from random tokens: a loss far from ln(vocabulary) means different work
+    for result in our_results + peer_results:  # nothing can be learned from random tokens: a loss far from ln(vocabulary) means different work
         if not 0.95 < result["loss"] / math.log(c["vocab"]) < 1.05:
             sys.exit(f"{name} {strategy}: loss {result['loss']}, expected about {math.log(c['vocab']):.2f}")
-    a, b = speeds(c, mine), speeds(c, peers)
-    memory = [max(r["peak_bytes"] for r in rs) / 2**20 for rs in (mine, peers)]
-    others = max(r["others"] for r in mine + peers)
-    return dict(case=name, workers=workers, strategy=strategy, peer=STRATEGIES[strategy][1], ours=a, theirs=b, ratio=a[1] / b[1], low=a[0] / b[2], high=a[2] / b[0], memory_ours=memory[0], memory_theirs=memory[1], others=others, runs_ours=mine, runs_theirs=peers)
+    a, b = speeds(c, our_results), speeds(c, peer_results)
+    memory = [max(r["peak_bytes"] for r in rs) / 2**20 for rs in (our_results, peer_results)]
+    others = max(r["others"] for r in our_results + peer_results)
+    return dict(case=name, workers=workers, strategy=strategy, peer=STRATEGIES[strategy][1], ours=a, theirs=b, ratio=a[1] / b[1], low=a[0] / b[2], high=a[2] / b[0], memory_ours=memory[0], memory_theirs=memory[1], others=others, runs_ours=our_results, runs_theirs=peer_results)
 
 
 FIGURES = f"{'ours':>7} (10–90 %)       {'theirs':>7} (10–90 %)        ratio (spread)      MiB a worker  others"
 
 
-def figures_of(row):
+def format_figures(row):
     (al, a, ah), (bl, b, bh) = row["ours"], row["theirs"]
     return f"{a:7.0f} ({al:6.0f}–{ah:6.0f})  {b:7.0f} ({bl:6.0f}–{bh:6.0f})  {row['ratio']:5.2f} ({row['low']:.2f}–{row['high']:.2f})   {row['memory_ours']:5.0f} / {row['memory_theirs']:<5.0f} {row['others']:7.0%}"
 
@@ -296,7 +296,7 @@ def main():
     parser.add_argument("--json")
     options = parser.parse_args()
     if options.worker:
-        return their_worker(options.worker)
+        return peer_worker(options.worker)
     if not options.tool:
         parser.error("the path of the program optimus is missing")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # an exception, so that workers and folders are removed
@@ -308,13 +308,13 @@ def main():
             write_tokens(c, f"{folder}/{c['vocab']}")
             for workers in options.workers or [2, 4]:
                 for strategy in options.strategy or STRATEGIES:
-                    mine, peers = [], []
+                    our_results, peer_results = [], []
                     for _ in range(options.rounds):
-                        mine.append(with_others(ours, options.tool, c, strategy, workers, options.steps, folder))
-                        peers.append(with_others(theirs, c, strategy, workers, options.steps, folder))
-                    row = row_of(name, strategy, workers, mine, peers)
+                        our_results.append(measure_with_load(run_ours, options.tool, c, strategy, workers, options.steps, folder))
+                        peer_results.append(measure_with_load(run_peer, c, strategy, workers, options.steps, folder))
+                    row = row_of(name, strategy, workers, our_results, peer_results)
                     rows.append(row)
-                    print(f"{name:10} {workers:7} {strategy:6} {row['peer']:8} {figures_of(row)}", flush=True)
+                    print(f"{name:10} {workers:7} {strategy:6} {row['peer']:8} {format_figures(row)}", flush=True)
                     if options.json:
                         pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
 

@@ -32,15 +32,15 @@ def stage_module(c, index, count):
     class Part(nn.Module):
         def __init__(self):
             super().__init__()
-            self.words = whole.words if index == 0 else None
+            self.token_embedding = whole.token_embedding if index == 0 else None
             self.positions = whole.positions if index == 0 else None
             self.blocks = whole.blocks[first:last]
             self.norm = whole.norm if index + 1 == count else None
             self.head = nn.Linear(c["hidden"], c["vocab"], bias=False) if index + 1 == count else None
 
         def forward(self, x):
-            if self.words is not None:
-                x = self.words(x) + self.positions.weight
+            if self.token_embedding is not None:
+                x = self.token_embedding(x) + self.positions.weight
             for block in self.blocks:
                 x = block(x)
             return x if self.head is None else self.head(self.norm(x))
@@ -48,13 +48,13 @@ def stage_module(c, index, count):
     return Part()
 
 
-def their_worker(words):
+def peer_worker(args):
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
     from torch.distributed.pipelining import PipelineStage, schedules
 
-    c, name, workers, steps, rank, store = json.loads(words)
+    c, name, workers, steps, rank, store = json.loads(args)
     torch.set_num_threads(common.threads_of(workers))
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=workers)
     torch.manual_seed(0)
@@ -71,7 +71,7 @@ def their_worker(words):
     seconds, losses = [], []
     for _ in range(common.WARM + steps):
         ids, targets = torch.randint(0, c["vocab"], (c["batch"], c["seq"])), torch.randint(0, c["vocab"], (c["batch"], c["seq"]))
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         losses = []
         schedule.step(*([ids] if rank == 0 else []), **(dict(target=targets, losses=losses) if rank == workers - 1 else {}))
         square = sum((p.grad.square().sum() for p in parameters), torch.zeros(()))
@@ -80,7 +80,7 @@ def their_worker(words):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         dist.barrier()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start_time)
     loss = torch.stack(losses).mean().item() if losses else None
     print(json.dumps(dict(seconds=seconds[common.WARM:], peak_bytes=common.peak_bytes("self"), loss=loss)), flush=True)
     dist.barrier()
@@ -98,7 +98,7 @@ def main():
     parser.add_argument("--json")
     options = parser.parse_args()
     if options.worker:
-        return their_worker(options.worker)
+        return peer_worker(options.worker)
     if not options.tool:
         parser.error("the path of the program optimus is missing")
     common.CASES["gpt2-14m"] = CASE
@@ -108,15 +108,15 @@ def main():
         common.write_tokens(CASE, f"{folder}/{CASE['vocab']}")
         for workers in options.workers or [2, 4]:
             for name in options.schedule or SCHEDULES:
-                words = ["--pp", "{n}", "--schedule", name, "--untied", "--microbatch", "1"] + (["--chunks", "2"] if name == "interleaved" else [])
-                common.STRATEGIES[name] = (words, SCHEDULES[name])
-                mine, peers = [], []
+                args = ["--pp", "{n}", "--schedule", name, "--untied", "--microbatch", "1"] + (["--chunks", "2"] if name == "interleaved" else [])
+                common.STRATEGIES[name] = (args, SCHEDULES[name])
+                our_results, peer_results = [], []
                 for _ in range(options.rounds):
-                    mine.append(common.with_others(common.ours, options.tool, CASE, name, workers, options.steps, folder))
-                    peers.append(common.with_others(common.theirs, CASE, name, workers, options.steps, folder, pathlib.Path(__file__)))
-                row = common.row_of("gpt2-14m", name, workers, mine, peers)
+                    our_results.append(common.measure_with_load(common.run_ours, options.tool, CASE, name, workers, options.steps, folder))
+                    peer_results.append(common.measure_with_load(common.run_peer, CASE, name, workers, options.steps, folder, pathlib.Path(__file__)))
+                row = common.row_of("gpt2-14m", name, workers, our_results, peer_results)
                 rows.append(row)
-                print(f"{workers:7} {name:12} {common.figures_of(row)}", flush=True)
+                print(f"{workers:7} {name:12} {common.format_figures(row)}", flush=True)
                 if options.json:
                     pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
 

@@ -27,18 +27,18 @@ TRACES = ["bamboo/p3-trace.csv", "bamboo/aws-spot-instances-g4dn-xlarge-us-east-
           "tenplex/dynamic_resources_schedule.json", "infinitehbd/fault_trace.json"]
 
 
-def replay(options, words, trace, training):
+def replay(options, args, trace, training):
     """Returns useful tokens per second by policy, or the error."""
     model, cluster, batch, length, devices = training
     command = [options.optimus, "simulate", "--failures", options.traces / trace, "--policy", ",".join(POLICIES), "--model", model, "--cluster", cluster, "--batch", str(batch), "--seq", str(length),
-               "--devices-per-node", str(devices), "--json", *words]
+               "--devices-per-node", str(devices), "--json", *args]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=600)
     except subprocess.TimeoutExpired as late:
         return str(late)
-    if done.returncode:
-        return " ".join((done.stdout + done.stderr).split()) or f"exit {done.returncode}"
-    return {row["policy"]: row["useful_tokens_per_second"] for row in json.loads(done.stdout)}
+    if completed.returncode:
+        return " ".join((completed.stdout + completed.stderr).split()) or f"exit {completed.returncode}"
+    return {row["policy"]: row["useful_tokens_per_second"] for row in json.loads(completed.stdout)}
 
 
 def of_oracle(rows, policy):
@@ -54,12 +54,12 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        words = ["--learned", options.learned] if options.learned else []
+        args = ["--learned", options.learned] if options.learned else []
         if options.link:
             costs = pathlib.Path(folder) / "costs.json"
             costs.write_text(json.dumps({"format": "optimus-recovery-costs", "version": 1, "link_bytes_per_second": options.link}))
-            words += ["--recovery-costs", costs]
-        jobs = {(training, trace): pool.submit(replay, options, words, trace, training) for training in TRAININGS for trace in TRACES}
+            args += ["--recovery-costs", costs]
+        jobs = {(training, trace): pool.submit(replay, options, args, trace, training) for training in TRAININGS for trace in TRACES}
         found = {key: job.result() for key, job in jobs.items()}
     for (training, trace), speeds in found.items():
         if isinstance(speeds, str):

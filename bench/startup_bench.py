@@ -18,13 +18,13 @@ parser.add_argument("--launched", action="store_true")
 options = parser.parse_args()
 
 
-def words(size, folder):
+def args(size, folder):
     shape = f"--model gpt2 --layers 2 --hidden 16 --heads 2 --seq 8 --batch {size} --steps 2 --sample 0 --threads 1 --validation 0 --dp {size} --zero 0"
     return ["train", *shape.split(), "--data", folder / "text.txt", "--run", folder / "run"]
 
 
 def start(size, folder):
-    command = list(map(str, [options.optimus, *words(size, folder)]))
+    command = list(map(str, [options.optimus, *args(size, folder)]))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if not options.launched:
         return [subprocess.Popen([*command, "--devices", str(size)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)]
@@ -33,12 +33,12 @@ def start(size, folder):
             for rank in range(size)]
 
 
-def seconds_until(condition, began, processes):
+def seconds_until(condition, start_time, processes):
     while not condition():
         if all(process.poll() is not None for process in processes):
             break
         time.sleep(0.005)
-    return time.monotonic() - began
+    return time.monotonic() - start_time
 
 
 print("| ranks | all joined | first step done | end | step 2 | seconds per rank |\n|---|---|---|---|---|---|")
@@ -46,13 +46,13 @@ for size in map(int, options.sizes.split(",")):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "text.txt").write_text("".join(f"line {i}\n" for i in range(20 * size + 200)))
-        began = time.monotonic()
+        start_time = time.monotonic()
         processes = start(size, folder)
-        listed = seconds_until((folder / "run/workers.json").exists, began, processes)
+        listed = seconds_until((folder / "run/workers.json").exists, start_time, processes)
         metrics = folder / "run/metrics.jsonl"
-        first = seconds_until(lambda: metrics.exists() and metrics.stat().st_size > 0, began, processes)
+        first = seconds_until(lambda: metrics.exists() and metrics.stat().st_size > 0, start_time, processes)
         errors = [process.communicate()[1].decode() for process in processes]
-        end = time.monotonic() - began
+        end = time.monotonic() - start_time
         if any(process.returncode for process in processes):
             print(f"| {size} | failed: {errors[0].splitlines()[-1] if errors[0] else ''} |")
             continue

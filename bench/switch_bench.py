@@ -77,29 +77,29 @@ def restart_seconds(optimus, size, text, folder, devices, first, second, steps):
     return ended - start_time - rows_of(run)[steps]["seconds"]
 
 
-def beside_restart(optimus, options, folder, text):
+def compare_with_restart(optimus, options, folder, text):
     print(f"{'parameters':<10} {'precopy':<8} {'step':>9} {'pause':>9} {'steps':>6} {'restart':>9} {'ratio':>7} {'steps':>6} {'prepared':>9} {'meanwhile':>10} {'early step':>10}")
     for size, precopy in ((size, precopy) for size in options.sizes.split(",") for precopy in options.precopy.split(",")):
         first = plan_of(optimus, folder, size, options.devices, f"--pp {options.devices}")
         second = plan_of(optimus, folder, size, options.devices, f"--dp {options.devices} --zero 1")
-        pauses, restarts, steps_taken, prepared, meanwhile, early = [], [], [], [], [], []
+        pauses, restarts, steps_taken, prepared, during_ratio, early = [], [], [], [], [], []
         for round_ in range(options.rounds):
             run = folder / f"{size}-{precopy}-{round_}"
             call(optimus, *training(size, text, run, "--devices", options.devices, "--plan", first, "--steps", 24, "--switch-at", f"16:{second}", "--precopy", precopy))
             rows, decision = rows_of(run), last_decision(run)
-            usual = statistics.median(row["seconds"] for row in rows[4:13])
+            baseline = statistics.median(row["seconds"] for row in rows[4:13])
             # Preparation begins three steps before the switch and takes as long as it needs.
             during, left = [], decision["prepare_seconds"]
             for row in rows[13:16]:
                 if left > 0:
                     during.append(row["seconds"])
                 left -= row["seconds"]
-            pauses.append(decision["pause_seconds"]), prepared.append(decision["prepare_seconds"]), steps_taken.append(usual)
-            meanwhile.append(usual / statistics.mean(during)), early.append(usual / rows[15]["seconds"])
+            pauses.append(decision["pause_seconds"]), prepared.append(decision["prepare_seconds"]), steps_taken.append(baseline)
+            during_ratio.append(baseline / statistics.mean(during)), early.append(baseline / rows[15]["seconds"])
             restarts.append(restart_seconds(optimus, size, text, folder, options.devices, first, second, 16))
         pause, restart, step = statistics.median(pauses), statistics.median(restarts), statistics.median(steps_taken)
         print(f"{size:<10} {precopy:<8} {1e3 * step:>6.0f} ms {1e3 * pause:>6.0f} ms {pause / step:>6.2f} "
-              f"{restart:>7.2f} s {restart / pause:>7.1f} {restart / step:>6.1f} {1e3 * statistics.median(prepared):>6.0f} ms {statistics.median(meanwhile):>9.1%} {statistics.median(early):>9.1%}"
+              f"{restart:>7.2f} s {restart / pause:>7.1f} {restart / step:>6.1f} {1e3 * statistics.median(prepared):>6.0f} ms {statistics.median(during_ratio):>9.1%} {statistics.median(early):>9.1%}"
               f"   (pauses {1e3 * min(pauses):.0f} to {1e3 * max(pauses):.0f} ms; early {decision['early_bytes'] / 2**20:.1f}, again {decision['precopied_bytes'] / 2**20:.1f} "
               f"of {decision['moved_bytes'] / 2**20:.1f} MiB)", flush=True)
 
@@ -130,7 +130,7 @@ def move_over_links(optimus, size, speed, precopy, options, folder, text):
         return [one for one in decisions if one["kind"] == "switch"][::2], rows_of(run)
 
 
-def on_links(optimus, options, folder, text):
+def measure_on_links(optimus, options, folder, text):
     print(f"{'parameters':<10} {'link':>10} {'precopy':<8} {'over a link':>12} {'early':>10} {'bound':>9} {'pause':>9} {'of its speed':>13} {'step':>8} {'early step':>10}")
     for size, precopy in ((size, precopy) for size in options.sizes.split(",") for precopy in options.precopy.split(",")):
         for speed in (float(word) * 1e6 for word in options.speeds.split(",")):
@@ -141,9 +141,9 @@ def on_links(optimus, options, folder, text):
             bound = moved * 8 / speed
             # Two steps with two stages between changes; state is sent early during the last of them.
             before = [(rows[2 * BETWEEN * i + BETWEEN - 2]["seconds"], rows[2 * BETWEEN * i + BETWEEN - 1]["seconds"]) for i in range(options.rounds)]
-            usual, meanwhile = statistics.median(one for one, _ in before), statistics.median(one / other for one, other in before)
+            baseline, during_ratio = statistics.median(one for one, _ in before), statistics.median(one / other for one, other in before)
             print(f"{size:<10} {speed / 1e6:>5.0f} Mbit {precopy:<8} {moved / 2**20:>8.1f} MiB {early / 2**20:>6.1f} MiB {bound:>7.2f} s {pause:>7.3f} s {bound / pause:>13.1%} "
-                  f"{usual:>6.2f} s {meanwhile:>9.1%}   (pauses {min(pauses):.3f} to {max(pauses):.3f} s)", flush=True)
+                  f"{baseline:>6.2f} s {during_ratio:>9.1%}   (pauses {min(pauses):.3f} to {max(pauses):.3f} s)", flush=True)
 
 
 def main():
@@ -161,7 +161,7 @@ def main():
         folder = pathlib.Path(name)
         text = folder / "text.txt"
         text.write_text("".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(3000)))
-        (on_links if options.links else beside_restart)(options.optimus, options, folder, text)
+        (measure_on_links if options.links else compare_with_restart)(options.optimus, options, folder, text)
 
 
 if __name__ == "__main__":

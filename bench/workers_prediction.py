@@ -32,16 +32,16 @@ PLANS = {
 }
 
 
-def trained(tool, words, steps, folder):
+def run_training(tool, args, steps, folder):
     run, trace = pathlib.Path(tempfile.mkdtemp(dir=folder)) / "run", f"{folder}/trace.json"
     command = [tool, "train", "--model", "gpt2", "--data", f"{folder}/tokens", "--run", str(run), "--steps", str(steps), "--profile", trace]
     for key in ("layers", "hidden", "heads", "vocab", "batch", "seq"):
         command += [f"--{key}", str(CASE[key])]
     command += ["--max-positions", str(CASE["seq"]), "--precision", "fp32", "--dropout", "0", "--device", "cpu", "--devices", "2", "--static"]
-    command += ["--save-every", "0", "--sample", "0", "--validation", "0", *words.split()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: {done.stderr.strip()[-800:]}")
+    command += ["--save-every", "0", "--sample", "0", "--validation", "0", *args.split()]
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if completed.returncode != 0:
+        sys.exit(f"{' '.join(command)}: {completed.stderr.strip()[-800:]}")
     seconds = [json.loads(line)["seconds"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     profile = json.loads(pathlib.Path(trace).read_text())["profile"]
     return dict(measured=statistics.median(seconds[2:]), predicted=profile["step_seconds"]["predicted"], by=profile["predicted_by"])
@@ -62,7 +62,7 @@ def main():
         common.write_tokens(CASE, f"{folder}/tokens")
         print(f"{'plan':<24} {'measured':>10} {'predicted':>10} {'error':>8}")
         for name in options.plan or PLANS:
-            row = rows[name] = trained(options.tool, PLANS[name], options.steps, folder)
+            row = rows[name] = run_training(options.tool, PLANS[name], options.steps, folder)
             row["error"] = row["predicted"] / row["measured"] - 1
             print(f"{name:<24} {row['measured']:>9.3f}s {row['predicted']:>9.3f}s {row['error']:>+8.1%}", flush=True)
             if options.json:

@@ -29,17 +29,17 @@ import plans  # noqa: E402
 WARM = 5
 
 
-def trained(optimus, tokens, case, plan, steps, folder):
+def train_speed(optimus, tokens, case, plan, steps, folder):
     """Returns the tokens per second of the steps of `optimus train`."""
     c, run = bc.CASES[case], tempfile.mkdtemp(dir=folder)
-    words = [optimus, "train", "--data", tokens, "--tokenizer", "bytes", "--plan", plan, "--dropout", "0", "--steps", "100000", "--sample", "0",
+    args = [optimus, "train", "--data", tokens, "--tokenizer", "bytes", "--plan", plan, "--dropout", "0", "--steps", "100000", "--sample", "0",
              "--run", os.path.join(run, "run"), "--device", "cuda", "--devices", "1", "--tied" if c["tied"] else "--untied"]
     for name, value in plans.model_words(case).items():
-        words += ["--" + name, str(value)]
+        args += ["--" + name, str(value)]
     log = open(os.path.join(run, "log"), "w+")
-    process = subprocess.Popen(words, stdout=log, stderr=log)
-    metrics, began, rows = os.path.join(run, "run", "metrics.jsonl"), time.time(), []
-    while len(rows) < WARM + steps and process.poll() is None and time.time() - began < 300:
+    process = subprocess.Popen(args, stdout=log, stderr=log)
+    metrics, start_time, rows = os.path.join(run, "run", "metrics.jsonl"), time.time(), []
+    while len(rows) < WARM + steps and process.poll() is None and time.time() - start_time < 300:
         time.sleep(0.25)
         if os.path.exists(metrics):
             rows = [json.loads(line) for line in open(metrics) if line.endswith("\n")]
@@ -47,7 +47,7 @@ def trained(optimus, tokens, case, plan, steps, folder):
     process.wait()
     if len(rows) < WARM + steps:
         log.seek(0)
-        raise SystemExit("%s: %s" % (" ".join(words), log.read()[-800:]))
+        raise SystemExit("%s: %s" % (" ".join(args), log.read()[-800:]))
     return row_of([r["tokens_per_second"] for r in rows[WARM:WARM + steps]])
 
 
@@ -57,14 +57,14 @@ def row_of(rates):
     return dict(tokens=statistics.median(rates), slow=at(0.1), fast=at(0.9))
 
 
-def benched(bench, case, plan, steps, products):
+def run_engine_bench(bench, case, plan, steps, products):
     c = bc.CASES[case]
-    words = {k.replace("-", "_"): v for k, v in plans.model_words(case).items()}
-    words.update(tied=int(c["tied"]), plan=plan, precision="bf16", device="cuda", quick=1, warm=WARM, steps=steps, products=products)
-    done = subprocess.run([bench] + [f"{k}={v}" for k, v in words.items()], capture_output=True, text=True, timeout=300)
-    if done.returncode != 0:
-        raise SystemExit(f"{bench} {case}: {done.stderr.strip()[-400:]}")
-    row = json.loads(done.stdout.splitlines()[-1])
+    args = {k.replace("-", "_"): v for k, v in plans.model_words(case).items()}
+    args.update(tied=int(c["tied"]), plan=plan, precision="bf16", device="cuda", quick=1, warm=WARM, steps=steps, products=products)
+    completed = subprocess.run([bench] + [f"{k}={v}" for k, v in args.items()], capture_output=True, text=True, timeout=300)
+    if completed.returncode != 0:
+        raise SystemExit(f"{bench} {case}: {completed.stderr.strip()[-400:]}")
+    row = json.loads(completed.stdout.splitlines()[-1])
     return dict(tokens=row["tokens_per_second"], slow=row["slow"], fast=row["fast"], bytes=row["peak_bytes"], recording=row["recording"])
 
 
@@ -87,16 +87,16 @@ def roofline(cases):
 
 
 def line_of(row):
-    mine, peers = row["ours"], row["theirs"]
-    a, b = [r["tokens"] for r in mine], [r["tokens"] for r in peers]
-    line = f"{row['case']:14} {statistics.median(a):9.0f} {min(r['slow'] for r in mine):9.0f}-{max(r['fast'] for r in mine):.0f}"
+    our_results, peer_results = row["ours"], row["theirs"]
+    a, b = [r["tokens"] for r in our_results], [r["tokens"] for r in peer_results]
+    line = f"{row['case']:14} {statistics.median(a):9.0f} {min(r['slow'] for r in our_results):9.0f}-{max(r['fast'] for r in our_results):.0f}"
     if not b:
         return line
     line += f" {statistics.median(b):9.0f}  {statistics.median(a) / statistics.median(b):5.3f} ({min(a) / max(b):.3f}-{max(a) / min(b):.3f})"
     memory = max((r["bytes"] for r in row["bench"]), default=0)
-    line += f"  {memory / 2**30:7.2f} / {max(r['bytes'] for r in peers) / 2**30:.2f} GiB"
+    line += f"  {memory / 2**30:7.2f} / {max(r['bytes'] for r in peer_results) / 2**30:.2f} GiB"
     line += f"  {statistics.median(a) / row['roofline']:5.3f}" if row["roofline"] else "      -"
-    line += f"  {min(r['products'] for r in peers):.0f}-{max(r['products'] for r in peers):.0f}"
+    line += f"  {min(r['products'] for r in peer_results):.0f}-{max(r['products'] for r in peer_results):.0f}"
     return line + "".join(f"  engine_bench {r['tokens']:.0f}" for r in row["bench"])
 
 
@@ -119,15 +119,15 @@ def main():
     for case in cases:
         plan = plans.write_plan(os.path.join(folder, case + ".json"), case)
         row = dict(case=case, ours=[], theirs=[], bench=[], roofline=limits.get(case))
-        row["ours"].append(trained(options.optimus, options.tokens, case, plan, options.steps, folder))
+        row["ours"].append(train_speed(options.optimus, options.tokens, case, plan, options.steps, folder))
         if options.bench:
-            row["bench"].append(benched(options.bench, case, plan, options.steps, options.products))
+            row["bench"].append(run_engine_bench(options.bench, case, plan, options.steps, options.products))
         for _ in range(options.rounds):
             peer = theirs(case, options.steps)
             if peer:
                 row["theirs"].append(peer)
             if not options.once:
-                row["ours"].append(trained(options.optimus, options.tokens, case, plan, options.steps, folder))
+                row["ours"].append(train_speed(options.optimus, options.tokens, case, plan, options.steps, folder))
         table.append(row)
         print(line_of(row), flush=True)
         if options.json:

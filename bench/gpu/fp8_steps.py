@@ -50,21 +50,21 @@ def main():
     print("%-14s %-6s %10s %6s %9s %9s %9s %9s" % ("case", "fp8", "tokens/s", "gain", "peak GiB", "loss 1", "last", "predicted"), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for case in args.case.split(",") if args.case else bc.REAL_CASES:
-            seen = {kind: [] for kind in kinds}
+            results = {kind: [] for kind in kinds}
             for _ in range(args.rounds):
                 for kind in kinds:
-                    seen[kind].append(measure(args, folder, case, kind))
+                    results[kind].append(measure(args, folder, case, kind))
             for kind in kinds:
-                row = dict(case=case, fp8=kind, runs=seen[kind])
+                row = dict(case=case, fp8=kind, runs=results[kind])
                 rows.append(row)
-                errors = [r["error"] for r in seen[kind] if "error" in r]
+                errors = [r["error"] for r in results[kind] if "error" in r]
                 if errors:
                     print("%-14s %-6s %s" % (case, kind, errors[0]), flush=True)
                     continue
-                row["tokens_per_second"] = statistics.median(r["tokens_per_second"] for r in seen[kind])
-                usual = rows[-1 - kinds.index(kind)].get("tokens_per_second")
-                row["gain"] = row["tokens_per_second"] / usual if usual else None
-                last = seen[kind][-1]
+                row["tokens_per_second"] = statistics.median(r["tokens_per_second"] for r in results[kind])
+                baseline = rows[-1 - kinds.index(kind)].get("tokens_per_second")
+                row["gain"] = row["tokens_per_second"] / baseline if baseline else None
+                last = results[kind][-1]
                 predicted = "%+.1f %%" % (100 * (last["predicted_seconds"] / last["step_seconds"] - 1)) if args.hardware else ""
                 print("%-14s %-6s %10.0f %6.3f %9.1f %9.4f %9.4f %9s  %s" % (
                     case, kind, row["tokens_per_second"], row["gain"] or 0, last["peak_bytes"] / 2 ** 30, last["losses"][0],

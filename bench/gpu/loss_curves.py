@@ -139,10 +139,10 @@ def theirs(c, size, tokens, at, steps):
 
 
 def ours(tool, weights, plan, size, data, seed, steps, run):
-    words = [tool, "train", "--model", weights, "--data", data, "--tokenizer", "bytes", "--plan", plan, "--steps", steps, "--lr", size["lr"],
+    args = [tool, "train", "--model", weights, "--data", data, "--tokenizer", "bytes", "--plan", plan, "--steps", steps, "--lr", size["lr"],
              "--warmup", WARMUP, "--lr-schedule", "constant", "--validation", 0, "--seed", seed, "--sample", 0, "--run", run, "--device", "cuda", "--devices", 1]
     with open(run + ".log", "w") as log:
-        process = subprocess.Popen([str(w) for w in words], stdout=log, stderr=log)
+        process = subprocess.Popen([str(w) for w in args], stdout=log, stderr=log)
         path, losses = os.path.join(run, "metrics.jsonl"), []
         while len(losses) < steps and process.poll() is None:  # does not wait for the files that are written at the end of a run
             time.sleep(0.2)
@@ -151,7 +151,7 @@ def ours(tool, weights, plan, size, data, seed, steps, run):
         process.kill()
         process.wait()
     if len(losses) < steps:
-        raise SystemExit("%s ended after only %d steps: %s" % (" ".join(map(str, words)), len(losses), open(run + ".log").read()[-600:]))
+        raise SystemExit("%s ended after only %d steps: %s" % (" ".join(map(str, args)), len(losses), open(run + ".log").read()[-600:]))
     return losses
 
 
@@ -182,12 +182,12 @@ def main():
             if options.our_seeds and str(seed) not in options.our_seeds.split(","):
                 print("%-12s seed %d: only PyTorch, last %d steps %.4f" % (case, seed, TAIL, np.mean(peer[-TAIL:])), flush=True)
                 continue
-            mine = rows[seed]["ours"] = ours(options.tool, weights, plan, size, options.tokens, seed, options.steps, run)
-            a, b = np.mean(mine[-TAIL:]), np.mean(peer[-TAIL:])
+            our_results = rows[seed]["ours"] = ours(options.tool, weights, plan, size, options.tokens, seed, options.steps, run)
+            a, b = np.mean(our_results[-TAIL:]), np.mean(peer[-TAIL:])
             print("%-12s seed %d: first %.4f / %.4f, last %d steps %.4f / %.4f, difference %+.4f; largest difference in a step %.4f" % (
-                case, seed, mine[0], peer[0], TAIL, a, b, a - b, np.abs(np.array(mine) - np.array(peer)).max()), flush=True)
-        peers = [np.mean(r["theirs"][-TAIL:]) for r in rows.values()]
-        spread = max(peers) - min(peers)
+                case, seed, our_results[0], peer[0], TAIL, a, b, a - b, np.abs(np.array(our_results) - np.array(peer)).max()), flush=True)
+        peer_results = [np.mean(r["theirs"][-TAIL:]) for r in rows.values()]
+        spread = max(peer_results) - min(peer_results)
         worst = max(abs(np.mean(r["ours"][-TAIL:]) - np.mean(r["theirs"][-TAIL:])) for r in rows.values() if "ours" in r)
         print("%-12s PyTorch's seeds differ by %.4f, the two sides by at most %.4f: %s" % (
             case, spread, worst, "within" if worst <= spread else "NOT within"), flush=True)

@@ -34,9 +34,9 @@ def plan_of(case, selective=None, micro=None, accum=None, fp8=None):
             "pipelines": [{"microbatches": [{"count": accum, "sequences": micro}], "stages": [{"devices": "0", "layers": runs}]}]}
 
 
-def write_plan(path, case, **how):
+def write_plan(path, case, **options):
     with open(path, "w") as f:
-        json.dump(plan_of(case, **how), f, indent=1)
+        json.dump(plan_of(case, **options), f, indent=1)
     return path
 
 

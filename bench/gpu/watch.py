@@ -29,10 +29,10 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start(program, data, folder, words):
+def start(program, data, folder, args):
     """Starts two ranks and returns their processes."""
     shared = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OPTIMUS_TOKEN": "two-workers-on-one-card"}
-    line = [program, "train", "--data", data, "--run", folder / "run", "--device", DEVICE, *MODEL.split(), *map(str, words)]
+    line = [program, "train", "--data", data, "--run", folder / "run", "--device", DEVICE, *MODEL.split(), *map(str, args)]
     logs = [open(folder / f"rank-{rank}.log", "w") for rank in range(2)]
     return [subprocess.Popen(list(map(str, line)), stdout=logs[rank], stderr=logs[rank], env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
 
