@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the figures of docs/understand/cost-model.md and docs/results/accuracy.md again: python3 bench/accuracy_report.py OPTIMUS BENCH_FIT_LOG.
-OPTIMUS is the binary; the log is what bench_fit printed (for values beside priors). Also draws docs/pictures/accuracy.svg."""
+"""Regenerates the figures of docs/understand/cost-model.md and docs/results/accuracy.md: python3 bench/accuracy_report.py OPTIMUS
+BENCH_FIT_LOG.
+OPTIMUS is the binary; the log is the output of bench_fit (for values next to their priors). Also draws docs/pictures/accuracy.svg."""
 import json
 import math
 import pathlib
@@ -59,7 +60,7 @@ origins = sorted({r["source"] for r in rows})
 low, high, size, left = math.log10(0.1), math.log10(1000), 480, 50
 
 
-def place(seconds):
+def pixel_of(seconds):
     return (math.log10(seconds) - low) / (high - low) * size
 
 
@@ -67,7 +68,7 @@ svg = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{size + 190}" height="{s
        f'<rect width="{size + 190}" height="{size + 60}" fill="white"/>',
        f'<g transform="translate({left},10)"><rect width="{size}" height="{size}" fill="none" stroke="#888"/>']
 for decade in range(-1, 4):
-    at = place(10.0 ** decade)
+    at = pixel_of(10.0 ** decade)
     svg.append(f'<text x="{at:.1f}" y="{size + 16}" text-anchor="middle">{10.0 ** decade:g}</text>'
                f'<text x="-6" y="{size - at + 4:.1f}" text-anchor="end">{10.0 ** decade:g}</text>')
 for factor, dash in ((1, ""), (0.9, "4 4"), (1.1, "4 4")):
@@ -76,7 +77,7 @@ for factor, dash in ((1, ""), (0.9, "4 4"), (1.1, "4 4")):
                f'stroke-dasharray="{dash}" fill="none"/>')
 for row in rows:
     colour = COLOURS[origins.index(row["source"]) % len(COLOURS)]
-    svg.append(f'<circle cx="{place(row["measured_seconds"]):.1f}" cy="{size - place(row["predicted_seconds"]):.1f}" r="2.2" fill="{colour}" '
+    svg.append(f'<circle cx="{pixel_of(row["measured_seconds"]):.1f}" cy="{size - pixel_of(row["predicted_seconds"]):.1f}" r="2.2" fill="{colour}" '
                'fill-opacity="0.7"/>')
 for i, origin in enumerate(origins):
     svg.append(f'<circle cx="{size + 16}" cy="{16 + 18 * i}" r="4" fill="{COLOURS[i % len(COLOURS)]}"/>'

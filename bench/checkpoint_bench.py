@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Saving and loading a training state: ours beside Python's safetensors and torch.save, GB/s, ratio with spread.
+"""Saving and loading a training state: our program compared with Python's safetensors and torch.save, in GB/s, with ratio and spread.
 
 usage: checkpoint_bench.py PATH_OF_BENCH_CHECKPOINT FOLDER [--mebibytes 768] [--rounds 5] [--json FILE]
 
-Run with a Python that has torch and safetensors (the oracle environment of ./test). The same bytes (square fp32 matrices,
-three for each tensor), the same folder, each in a process of its own, taking turns; files are removed between turns and the disk is
-synced before each, so that nobody pays for another's bytes. Ratios are of medians (above 1: ours is faster); the spread
-is from the worst and the best pairing of rounds. Loads go into memory that exists, as parameters do: ours reads into it, theirs
-is copied into it, and files are in the page cache. "synced" means that bytes are on the disk when the save returns: ours always
-does that in a run; for Python's libraries, which do not, fsync is called after them.
-"""
+Run with a Python that has torch and safetensors (the Python environment of ./test). All sides use the same bytes (square fp32 matrices,
+three for each tensor) and the same folder, alternate, and run in separate processes. Files are removed between runs and the disk is
+synced before each, so that no run pays for the bytes of another. Ratios are of medians (above 1: ours is faster); the spread is from the
+worst and the best pairing of rounds. Loads write to existing memory, as parameters are: ours reads into it, the others are copied into
+it, and files are in the page cache. "synced" means that the bytes are on the disk when the save returns: our program always does that in
+a run; for Python's libraries, which do not, fsync is called afterwards. """
 import argparse
 import json
 import os
@@ -41,16 +40,16 @@ print(time.perf_counter() - began)
 """
 
 
-def ours(options, action, how):
+def ours(options, action, mode):
     os.sync()
-    words = [options.program, action, options.folder, str(options.mebibytes)] + ([how] if how else [])
-    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    args = [options.program, action, options.folder, str(options.mebibytes)] + ([mode] if mode else [])
+    return float(subprocess.run(args, check=True, capture_output=True, text=True).stdout)
 
 
 def theirs(options, library, action, sync):
     os.sync()
-    words = [sys.executable, "-W", "ignore", "-c", PYTHON, library, action, os.path.join(options.folder, "theirs"), str(options.mebibytes), sync]
-    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    args = [sys.executable, "-W", "ignore", "-c", PYTHON, library, action, os.path.join(options.folder, "theirs"), str(options.mebibytes), sync]
+    return float(subprocess.run(args, check=True, capture_output=True, text=True).stdout)
 
 
 def one_round(options):
@@ -86,11 +85,11 @@ def main():
     all_seconds = {name: [r[name] for r in rounds] for name in rounds[0]}
     for name, values in all_seconds.items():
         print(f"{name:<30} {gigabytes / statistics.median(values):6.2f} GB/s   ({gigabytes / max(values):.2f} to {gigabytes / min(values):.2f})")
-    for action, mine in (("save sync", "save sync ours"), ("save nosync", "save nosync ours"), ("load", "load ours")):
+    for action, our_name in (("save sync", "save sync ours"), ("save nosync", "save nosync ours"), ("load", "load ours")):
         for library in ("safetensors", "torch"):
-            peer, own = all_seconds[f"{action} {library}"], all_seconds[mine]
+            peer, own = all_seconds[f"{action} {library}"], all_seconds[our_name]
             ratio = statistics.median(peer) / statistics.median(own)
-            print(f"{action} beside {library}: {ratio:.2f}x ({min(peer) / max(own):.2f} to {max(peer) / min(own):.2f})")
+            print(f"{action} compared with {library}: {ratio:.2f}x ({min(peer) / max(own):.2f} to {max(peer) / min(own):.2f})")
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"gigabytes": gigabytes, "seconds": all_seconds}, file)

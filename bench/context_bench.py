@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Long sequences on two processor workers: context parallelism (ring attention) beside PyTorch.
+"""Long sequences on two CPU workers: context parallelism (ring attention) compared with PyTorch.
 
 usage: context_bench.py PATH_OF_OPTIMUS [--length 16384]… [--workers 2] [--rounds 2] [--steps 2] [--json FILE]
 
-Run with a Python that has torch. Ours is `optimus train --devices N --cp N`. PyTorch's own context parallel is tried first and what it
-says is printed: for processors it has no rule for attention (2.13). So theirs is the whole sequence in one process with as many threads
-as ours has workers: the same model and work on the same cores, without a ring. The model is one narrow GPT-2 layer, so that attention
-is most of the time. How speeds, spread, memory and "others" are taken: parallel_bench.py.
+Run with a Python that has torch. Ours is `optimus train --devices N --cp N`. PyTorch's own context parallelism is tried first and its
+error is printed: on CPUs it does not support attention (2.13). The peer is therefore the whole sequence in one process with as many
+threads as ours has workers: the same model and work on the same cores, without a ring. The model is one narrow GPT-2 layer, so that
+attention dominates.
+parallel_bench.py explains how speeds, spread, memory and "others" are measured.
 """
 import argparse
 import json
@@ -21,12 +22,12 @@ def case_of(length):
     return dict(layers=1, hidden=128, heads=2, vocab=512, seq=length, batch=1)
 
 
-def their_worker(words):
+def peer_worker(args):
     import torch
 
-    c, way, _, steps, rank, store = json.loads(words)
+    c, way, _, steps, rank, store = json.loads(args)
     if way == "probe":
-        return print(json.dumps(dict(seconds=[], peak_bytes=0, loss=0, refusal=refusal_of_context_parallel(rank, store))), flush=True)
+        return print(json.dumps(dict(seconds=[], peak_bytes=0, loss=0, error=error_of_context_parallel(rank, store))), flush=True)
     torch.set_num_threads(c["threads"])
     torch.manual_seed(0)
     model = common.build(c, 1)
@@ -35,18 +36,18 @@ def their_worker(words):
     seconds = []
     for _ in range(common.WARM + steps):
         ids, targets = torch.randint(0, c["vocab"], (1, c["seq"])), torch.randint(0, c["vocab"], (1, c["seq"]))
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         loss = model(ids, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start_time)
     print(json.dumps(dict(seconds=seconds[common.WARM:], peak_bytes=common.peak_bytes("self"), loss=loss.item())), flush=True)
 
 
-def refusal_of_context_parallel(rank, store):
-    """What PyTorch's context parallel says to attention on processors; empty when it runs."""
+def error_of_context_parallel(rank, store):
+    """Returns the error of PyTorch's context parallelism for attention on CPUs; empty if it works."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -58,7 +59,7 @@ def refusal_of_context_parallel(rank, store):
         with context_parallel(init_device_mesh("cpu", (2,)), buffers=[q, k, v], buffer_seq_dims=[2, 2, 2]):
             torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return ""
-    except Exception as error:  # whatever it is, it is what a user would see
+    except Exception as error:  # any error is what a user would see
         return str(error).split("\n")[0]
 
 
@@ -73,26 +74,26 @@ def main():
     parser.add_argument("--json")
     options = parser.parse_args()
     if options.worker:
-        return their_worker(options.worker)
+        return peer_worker(options.worker)
     if not options.tool:
-        parser.error("which optimus? give its path")
+        parser.error("the path of the program optimus is missing")
     program, rows = pathlib.Path(__file__), []
-    common.WAYS["cp"] = (["--cp", "{n}"], "one process")
-    common.WAYS["probe"] = ([], "context_parallel")
+    common.STRATEGIES["cp"] = (["--cp", "{n}"], "one process")
+    common.STRATEGIES["probe"] = ([], "context_parallel")
     with tempfile.TemporaryDirectory() as folder:
-        refusal = common.theirs(case_of(256), "probe", 2, 0, folder, program)["refusal"]
-        print("torch's context_parallel on processors: " + (refusal or "runs; this bench does not use it yet"))
+        error = common.run_peer(case_of(256), "probe", 2, 0, folder, program)["error"]
+        print("context_parallel of torch on CPUs: " + (error or "works; this benchmark does not use it yet"))
         print(f"{'tokens':>7} {common.FIGURES}")
         for length in options.length or [16384, 32768, 65536]:
             name = f"{length} tokens"
             c = common.CASES[name] = dict(case_of(length), threads=options.workers)
             common.write_tokens(c, f"{folder}/{c['vocab']}")
-            mine, peers = [], []
+            our_results, peer_results = [], []
             for _ in range(options.rounds):
-                mine.append(common.with_others(common.ours, options.tool, c, "cp", options.workers, options.steps, folder))
-                peers.append(common.with_others(common.theirs, c, "cp", 1, options.steps, folder, program))
-            rows.append(common.row_of(name, "cp", options.workers, mine, peers))
-            print(f"{length:7} {common.figures_of(rows[-1])}", flush=True)
+                our_results.append(common.measure_with_load(common.run_ours, options.tool, c, "cp", options.workers, options.steps, folder))
+                peer_results.append(common.measure_with_load(common.run_peer, c, "cp", 1, options.steps, folder, program))
+            rows.append(common.row_of(name, "cp", options.workers, our_results, peer_results))
+            print(f"{length:7} {common.format_figures(rows[-1])}", flush=True)
             if options.json:
                 pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
 

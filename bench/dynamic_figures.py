@@ -55,9 +55,9 @@ def rank_correlation(first, second):
         return None
     a, b = ranks(first), ranks(second)
     mean_a, mean_b = statistics.fmean(a), statistics.fmean(b)
-    over = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b))
-    under = math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
-    return over / under if under > 0 else None
+    numerator = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b))
+    denominator = math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
+    return numerator / denominator if denominator > 0 else None
 
 
 def gains(results):

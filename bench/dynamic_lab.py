@@ -1,6 +1,5 @@
 """One run of a lab scenario for bench/dynamic: the hosts and events of the scenario with other training arguments, and its duration. The
-lab
-itself is in tests/lab."""
+lab itself is in tests/lab."""
 import contextlib
 import copy
 import dataclasses
@@ -83,8 +82,7 @@ def with_args(spec, args, hosts=None):
 
 def static_scenario(spec, args, hosts=None):
     """Returns the scenario with a static plan and samples in order. If a host is lost, the run ends and is restarted at once on the
-    remaining
-    hosts, from its last checkpoint."""
+    remaining hosts, from its last checkpoint."""
     spec = with_args(spec, [*args, "--static", "--sample-assignment", "in-order"], hosts)
     run = spec.runs[0]
     lost = next((i for i, event in enumerate(run.events) if event.what == "kill"), None)

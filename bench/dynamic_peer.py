@@ -2,12 +2,9 @@
 events. The trainer is fsdp2_peer.py; the lab is in tests/lab.
 
 Each device has its own agent (torchrun), so that one worker is started per device. Agents, and workers while they import modules, run in
-the
-host's control group without a speed limit. The main thread of a worker moves to its device's group when it begins to compute, and gloo's
-threads
-belong to the host, as for Optimus-Megatron (cluster.Sorter). If the scenario loses a host, checkpoints are saved as for static plans;
-otherwise
-neither saves."""
+the host's control group without a speed limit. The main thread of a worker moves to its device's group when it begins to compute, and
+gloo's threads belong to the host, as for Optimus-Megatron (cluster.ThreadMover). If the scenario loses a host, checkpoints are saved as
+for static plans; otherwise neither saves."""
 import copy
 import json
 import os
@@ -79,8 +76,7 @@ class Agents(training.Ranks):
 
     def _variables(self, name, device):
         # If agents share their store with workers, an agent that joins later waits in vain for the address of the store, which is only
-        # announced in the
-        # first round (torch 2.13).
+        # announced in the first round (torch 2.13).
         return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 1, "LAB_DEVICE": self.lab.group(name, device) or "", "PYTHONUNBUFFERED": 1,
                 "CUDA_VISIBLE_DEVICES": ""}
 

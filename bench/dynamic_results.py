@@ -19,8 +19,7 @@ def search_mark(static_plans=None):
 
 class Results:
     """Results by (scenario, round, variant); None for a variant that failed. A bench that adds results passes the digest of the build and
-    those of
-    its scenarios; readers pass neither."""
+    those of its scenarios; readers pass neither."""
 
     def __init__(self, path, program=None, digests=None):
         self.path, self.program, self.digests = path, program, digests or {}
@@ -37,10 +36,10 @@ class Results:
             if self.program:
                 self._check(line)
             result = line.pop("result")
-            self._keep(line["scenario"], line["round"], line["way"], lab.Result(**result) if result else None, line["measured"])
+            self._keep(line["scenario"], line["round"], line["variant"], lab.Result(**result) if result else None, line["measured"])
 
     def _check(self, line):
-        name, digest = line["scenario"], line.get("scenario_mark")
+        name, digest = line["scenario"], line.get("scenario_digest")
         if digest is None:
             raise lab.training.Failed(f"{self.path} has no scenario digests: it can be read, but not continued; use another file")
         if line["program"] != self.program:
@@ -62,7 +61,7 @@ class Results:
         today = datetime.date.today().isoformat()
         self._keep(scenario, number, variant, result, today)
         if self.path:
-            line = {"scenario": scenario, "round": number, "way": variant, "measured": today, "machine": platform.machine(), "program": self.program, "scenario_mark": self.digests[scenario],
+            line = {"scenario": scenario, "round": number, "variant": variant, "measured": today, "machine": platform.machine(), "program": self.program, "scenario_digest": self.digests[scenario],
                     "result": dataclasses.asdict(result) if result else None}
             with open(self.path, "a") as file:
                 file.write(json.dumps(line) + "\n")

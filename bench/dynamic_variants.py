@@ -52,8 +52,7 @@ def scenario_of(spec, variant, folder, steps_of_undisturbed):
 
 def planned(spec, folder):
     """Yields plan files of the planner for this training on all devices: its best plan, pure plans, and all grids in random order. A name
-    always
-    belongs to the same plan, even if others were not found in time."""
+    always belongs to the same plan, even if others were not found in time."""
     devices = sum(host.devices for host in spec.hosts.values())
     shape = [word for flag, value in zip(spec.training, spec.training[1:]) if flag in (*lab.training.PLAN_FLAGS, "--vocab") for word in (flag, value)]
     if "--vocab" not in shape:

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""What the simulator predicts for the engine on this machine, beside what the engine takes: one device, a dozen trainings.
+"""Step times that the simulator predicts for the engine on this machine, compared with measured ones: one device, a dozen training setups.
 
   bench/prediction_bench.py build/test/bench/bench_engine --device cpu [--hardware FILE] [--probe]
 
---probe measures the machine first and writes FILE; without it FILE must be there (optimus profile --hardware --out FILE). Nothing else
-may run on the machine meanwhile. None of the trainings is one of those that the probe times.
-"""
+--probe measures the machine first and writes FILE; without it FILE must exist (optimus profile --hardware --out FILE). Nothing else may
+run on the machine meanwhile. None of the training setups is one of those that the probe measures. """
 import argparse
 import json
 import statistics
@@ -44,11 +43,11 @@ CUDA = {
 }
 
 
-def run(tool, words):
-    answer = subprocess.run([tool, *words], capture_output=True, text=True, timeout=600)
-    if answer.returncode != 0:
-        sys.exit(answer.stderr.strip())
-    return answer.stdout
+def run(tool, args):
+    completed = subprocess.run([tool, *args], capture_output=True, text=True, timeout=600)
+    if completed.returncode != 0:
+        sys.exit(completed.stderr.strip())
+    return completed.stdout
 
 
 def main():
@@ -60,18 +59,18 @@ def main():
     options = parser.parse_args()
     if options.probe:
         run(options.tool, [f"probe={options.hardware}", f"device={options.device}"])
-    usual = ["quick=1", f"device={options.device}", "warm=3", "steps=7", f"hardware={options.hardware}"]
+    baseline = ["quick=1", f"device={options.device}", "warm=3", "steps=7", f"hardware={options.hardware}"]
     errors = []
     print(f"{'training':<40} {'measured':>10} {'predicted':>10} {'error':>8} {'memory':>8}")
-    for name, words in (CPU if options.device == "cpu" else CUDA).items():
-        precision = [] if "precision=" in words else ["precision=bf16"]
-        seen = json.loads(run(options.tool, words.split() + precision + usual))
-        errors.append(seen["predicted_seconds"] / seen["step_seconds"] - 1)
-        # On a processor the process's memory says little of the arena: tests/engine looks at the allocator.
-        memory = f"{seen['predicted_bytes'] / seen['peak_bytes'] - 1:+8.1%}" if options.device == "cuda" else "      --"
-        print(f"{name:<40} {seen['step_seconds']:>9.4f}s {seen['predicted_seconds']:>9.4f}s {errors[-1]:>+8.1%} {memory}", flush=True)
+    for name, args in (CPU if options.device == "cpu" else CUDA).items():
+        precision = [] if "precision=" in args else ["precision=bf16"]
+        results = json.loads(run(options.tool, args.split() + precision + baseline))
+        errors.append(results["predicted_seconds"] / results["step_seconds"] - 1)
+        # On a CPU, the memory of the process does not show the arena; tests/engine checks the allocator.
+        memory = f"{results['predicted_bytes'] / results['peak_bytes'] - 1:+8.1%}" if options.device == "cuda" else "      --"
+        print(f"{name:<40} {results['step_seconds']:>9.4f}s {results['predicted_seconds']:>9.4f}s {errors[-1]:>+8.1%} {memory}", flush=True)
     sizes = [abs(error) for error in errors]
-    print(f"mean error {statistics.mean(sizes):.1%}, worst {max(sizes):.1%} of {len(sizes)}")
+    print(f"mean error {statistics.mean(sizes):.1%}, largest {max(sizes):.1%}, {len(sizes)} cases")
 
 
 if __name__ == "__main__":

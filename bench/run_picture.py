@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""One chart of a report as a picture of its own: run_picture.py REPORT.html OUT.svg [tokens/s|loss]. The report is what `optimus report RUN --out REPORT.html` has made."""
+"""Extracts one chart of a report as an SVG file: run_picture.py REPORT.html OUT.svg [tokens/s|loss]. `optimus report RUN --out
+REPORT.html` writes the report."""
 import pathlib
 import re
 import sys

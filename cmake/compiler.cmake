@@ -36,10 +36,9 @@ if(OPTIMUS_SANITIZE)
   target_link_options(optimus_flags INTERFACE -fsanitize=${OPTIMUS_SANITIZE})
 endif()
 
-# join_folders(TARGET [BATCH N] SOURCE…): unity builds. Most of the compile time of a small file is spent on headers and templates that its
-# neighbours use too, so the files of one folder are compiled as one, or N at a time to use all cores. Names in unnamed namespaces of a
-# folder
-# must therefore differ.
+# join_folders(TARGET [BATCH N] SOURCE…): unity builds. Most of the compile time of a small file is spent on headers and templates that
+# its neighbours use too, so the files of one folder are compiled as one, or N at a time to use all cores. Names in unnamed namespaces of
+# a folder must therefore differ.
 function(join_folders target)
   cmake_parse_arguments(PARSE_ARGV 1 join "" BATCH "")
   if(NOT OPTIMUS_JOINT)

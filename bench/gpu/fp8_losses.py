@@ -3,9 +3,9 @@
 
   fp8_losses.py ENGINE_BENCH TOKENS --out FOLDER [--case gpt2-124m] [--runs bf16:1,bf16:2,all:1,inner:1] [--steps 1000] [--lr RATE]
 
-TOKENS is the prefix of a token file in Megatron's layout. A run is a precision (bf16; fp8 in "all" layers, or in "inner" ones, all but
-the first and the last) and a seed, of the weights and of the order of samples. A row has the mean loss of the last 50 steps, and how far
-that is from bf16 with the same seed; bf16's seeds tell its spread. RATE is SIZES' unless told.
+TOKENS is the prefix of a token file in Megatron's format. A run is a precision (bf16; fp8 in "all" layers, or in "inner" ones, all but
+the first and the last) and a seed, of the weights and of the order of samples. A row has the mean loss of the last 50 steps, and its
+difference from bf16 with the same seed; the seeds of bf16 show its spread. RATE defaults to that in SIZES.
 """
 import argparse
 import json
@@ -25,10 +25,10 @@ def train(options, case, kind, seed):
     size, folder = SIZES[case], options.out
     plan = plans.write_plan(os.path.join(folder, "%s-%s.json" % (case, kind)), case, selective=0, micro=size["micro"], accum=size["accum"],
                             fp8=None if kind == "bf16" else kind)
-    words = {k.replace("-", "_"): v for k, v in plans.model_words(case).items()}
-    words.update(tied=int(bc.CASES[case]["tied"]), plan=plan, device="cuda", quick=1, warm=0, steps=options.steps, losses=1,
+    args = {k.replace("-", "_"): v for k, v in plans.model_words(case).items()}
+    args.update(tied=int(bc.CASES[case]["tied"]), plan=plan, device="cuda", quick=1, warm=0, steps=options.steps, losses=1,
                  tokens=options.tokens, seed=seed, lr=options.lr or size["lr"], products=os.path.join(folder, "products.json"))
-    run = subprocess.run([options.bench] + ["%s=%s" % w for w in words.items()], capture_output=True, text=True)
+    run = subprocess.run([options.bench] + ["%s=%s" % w for w in args.items()], capture_output=True, text=True)
     if run.returncode:
         raise SystemExit("%s %s: %s" % (case, kind, (run.stderr or run.stdout)[-600:]))
     return json.loads(run.stdout.splitlines()[-1])["losses"]
@@ -48,14 +48,14 @@ def main():
     result = {}
     print("%-12s %-6s %4s %9s %9s %9s  %s" % ("case", "in", "seed", "first", "last 50", "to bf16", "every 100th step"), flush=True)
     for case in options.case.split(","):
-        usual = {}
+        baseline = {}
         for kind, seed in (run.split(":") for run in options.runs.split(",")):
             losses = result["%s %s %s" % (case, kind, seed)] = train(options, case, kind, seed)
             last = sum(losses[-TAIL:]) / len(losses[-TAIL:])
             if kind == "bf16":
-                usual[seed] = last
+                baseline[seed] = last
             print("%-12s %-6s %4s %9.4f %9.4f %9s  %s" % (
-                case, kind, seed, losses[0], last, "%+.2f %%" % (100 * (last / usual[seed] - 1)) if seed in usual else "",
+                case, kind, seed, losses[0], last, "%+.2f %%" % (100 * (last / baseline[seed] - 1)) if seed in baseline else "",
                 " ".join("%.3f" % loss for loss in losses[99::100])), flush=True)
             with open(os.path.join(options.out, "fp8_losses.json"), "w") as file:
                 json.dump(result, file)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Steps of the benchmark cases in bf16 and in fp8, by engine_bench on random tokens: tokens a second, and the gain of fp8.
+"""Steps of the benchmark cases in bf16 and in fp8, by engine_bench on random tokens: tokens per second, and the gain of fp8.
 
-The two take turns, so that a card that warms up meets both alike. fp8 is in all layers ("all"), or in all but the first and the last
-("inner", what --precision fp8 does by itself).
+The two alternate, so that a GPU that warms up affects both equally. fp8 is in all layers ("all"), or in all but the first and the last
+("inner", the default of --precision fp8).
 
   fp8_steps.py ENGINE_BENCH [--case a,b] [--layers all,inner] [--rounds 2] [--steps 10] [--selective N] [--hardware FILE] [--json FILE]
 
-HARDWARE, what `engine_bench probe=FILE device=cuda precision=fp8` or `optimus profile --hardware` has measured of the card, adds the simulator's prediction.
-"""
+HARDWARE, the measurement of the GPU by `engine_bench probe=FILE device=cuda precision=fp8` or `optimus profile --hardware`, adds the
+simulator's prediction. """
 import argparse
 import json
 import os
@@ -50,21 +50,21 @@ def main():
     print("%-14s %-6s %10s %6s %9s %9s %9s %9s" % ("case", "fp8", "tokens/s", "gain", "peak GiB", "loss 1", "last", "predicted"), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for case in args.case.split(",") if args.case else bc.REAL_CASES:
-            seen = {kind: [] for kind in kinds}
+            results = {kind: [] for kind in kinds}
             for _ in range(args.rounds):
                 for kind in kinds:
-                    seen[kind].append(measure(args, folder, case, kind))
+                    results[kind].append(measure(args, folder, case, kind))
             for kind in kinds:
-                row = dict(case=case, fp8=kind, runs=seen[kind])
+                row = dict(case=case, fp8=kind, runs=results[kind])
                 rows.append(row)
-                errors = [r["error"] for r in seen[kind] if "error" in r]
+                errors = [r["error"] for r in results[kind] if "error" in r]
                 if errors:
                     print("%-14s %-6s %s" % (case, kind, errors[0]), flush=True)
                     continue
-                row["tokens_per_second"] = statistics.median(r["tokens_per_second"] for r in seen[kind])
-                usual = rows[-1 - kinds.index(kind)].get("tokens_per_second")
-                row["gain"] = row["tokens_per_second"] / usual if usual else None
-                last = seen[kind][-1]
+                row["tokens_per_second"] = statistics.median(r["tokens_per_second"] for r in results[kind])
+                baseline = rows[-1 - kinds.index(kind)].get("tokens_per_second")
+                row["gain"] = row["tokens_per_second"] / baseline if baseline else None
+                last = results[kind][-1]
                 predicted = "%+.1f %%" % (100 * (last["predicted_seconds"] / last["step_seconds"] - 1)) if args.hardware else ""
                 print("%-14s %-6s %10.0f %6.3f %9.1f %9.4f %9.4f %9s  %s" % (
                     case, kind, row["tokens_per_second"], row["gain"] or 0, last["peak_bytes"] / 2 ** 30, last["losses"][0],

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Loss curves on real text, ours beside PyTorch in bf16, from the same weights on the same samples in the same order.
+"""Loss curves on real text, ours compared with PyTorch in bf16, from the same weights on the same samples in the same order.
 
   python3 bench/gpu/loss_curves.py OPTIMUS TOKENS --out FOLDER [--case gpt2-124m,llama-1b-2k] [--seeds 1,2,3] [--steps 300]
 
-TOKENS is the prefix of a token file in Megatron's layout (uint16). A seed is an order of the samples, ours (src/data/permutation.h); PyTorch
-is given the same one. Weights come from PyTorch: bf16, written as a Hugging Face folder that both begin with. Each side: bf16 weights
-and activations, fp32 masters and moments, AdamW, clipping, two micro-batches, a constant learning rate behind a warm-up. PyTorch
+TOKENS is the prefix of a token file in Megatron's format (uint16). A seed determines the order of the samples (src/data/permutation.h),
+which PyTorch also uses. Weights come from PyTorch: bf16, written as a Hugging Face folder from which both begin. Each side: bf16 weights
+and activations, fp32 masters and moments, AdamW, clipping, two micro-batches, a constant learning rate after a warm-up. PyTorch
 accumulates gradients in bf16 and runs uncompiled.
 
 A row has the mean loss of the last 50 steps of each side and seed. Ours is within PyTorch's spread when, for each seed, the two sides
-differ by less than PyTorch's seeds differ from each other.
-"""
+differ by less than PyTorch's seeds differ from each other. """
 import argparse
 import json
 import os
@@ -49,7 +48,7 @@ def with_name(key, name):
 
 
 def order_of(seed, count):
-    """The windows of the first epoch, in our order: a Feistel network of six rounds."""
+    """Returns the windows of the first epoch, in the order of Optimus-Megatron: a Feistel network of six rounds."""
     key = with_number(with_number(with_name(mix(seed), "epoch"), 0), 0)
     bits = (count - 1).bit_length()
     half = 1 if bits < 2 else (bits + 1) // 2
@@ -140,19 +139,19 @@ def theirs(c, size, tokens, at, steps):
 
 
 def ours(tool, weights, plan, size, data, seed, steps, run):
-    words = [tool, "train", "--model", weights, "--data", data, "--tokenizer", "bytes", "--plan", plan, "--steps", steps, "--lr", size["lr"],
+    args = [tool, "train", "--model", weights, "--data", data, "--tokenizer", "bytes", "--plan", plan, "--steps", steps, "--lr", size["lr"],
              "--warmup", WARMUP, "--lr-schedule", "constant", "--validation", 0, "--seed", seed, "--sample", 0, "--run", run, "--device", "cuda", "--devices", 1]
     with open(run + ".log", "w") as log:
-        process = subprocess.Popen([str(w) for w in words], stdout=log, stderr=log)
+        process = subprocess.Popen([str(w) for w in args], stdout=log, stderr=log)
         path, losses = os.path.join(run, "metrics.jsonl"), []
-        while len(losses) < steps and process.poll() is None:  # what is written at the end of a run is not waited for
+        while len(losses) < steps and process.poll() is None:  # does not wait for the files that are written at the end of a run
             time.sleep(0.2)
             if os.path.exists(path):
                 losses = [json.loads(line)["loss"] for line in open(path) if line.endswith("\n")]
         process.kill()
         process.wait()
     if len(losses) < steps:
-        raise SystemExit("%s ended after %d steps: %s" % (" ".join(map(str, words)), len(losses), open(run + ".log").read()[-600:]))
+        raise SystemExit("%s ended after only %d steps: %s" % (" ".join(map(str, args)), len(losses), open(run + ".log").read()[-600:]))
     return losses
 
 
@@ -163,7 +162,7 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--case", default="gpt2-124m,llama-1b-2k")
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--our-seeds", help="fewer of them; all by default")
+    parser.add_argument("--our-seeds", help="a subset of the seeds for ours; default: all")
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
     os.makedirs(options.out, exist_ok=True)
@@ -181,14 +180,14 @@ def main():
             peer = theirs(c, size, tokens, at, options.steps)
             rows[seed] = dict(theirs=peer)
             if options.our_seeds and str(seed) not in options.our_seeds.split(","):
-                print("%-12s seed %d: PyTorch alone, last %d steps %.4f" % (case, seed, TAIL, np.mean(peer[-TAIL:])), flush=True)
+                print("%-12s seed %d: only PyTorch, last %d steps %.4f" % (case, seed, TAIL, np.mean(peer[-TAIL:])), flush=True)
                 continue
-            mine = rows[seed]["ours"] = ours(options.tool, weights, plan, size, options.tokens, seed, options.steps, run)
-            a, b = np.mean(mine[-TAIL:]), np.mean(peer[-TAIL:])
-            print("%-12s seed %d: first %.4f / %.4f, last %d steps %.4f / %.4f, differ by %+.4f; largest difference of a step %.4f" % (
-                case, seed, mine[0], peer[0], TAIL, a, b, a - b, np.abs(np.array(mine) - np.array(peer)).max()), flush=True)
-        peers = [np.mean(r["theirs"][-TAIL:]) for r in rows.values()]
-        spread = max(peers) - min(peers)
+            our_results = rows[seed]["ours"] = ours(options.tool, weights, plan, size, options.tokens, seed, options.steps, run)
+            a, b = np.mean(our_results[-TAIL:]), np.mean(peer[-TAIL:])
+            print("%-12s seed %d: first %.4f / %.4f, last %d steps %.4f / %.4f, difference %+.4f; largest difference in a step %.4f" % (
+                case, seed, our_results[0], peer[0], TAIL, a, b, a - b, np.abs(np.array(our_results) - np.array(peer)).max()), flush=True)
+        peer_results = [np.mean(r["theirs"][-TAIL:]) for r in rows.values()]
+        spread = max(peer_results) - min(peer_results)
         worst = max(abs(np.mean(r["ours"][-TAIL:]) - np.mean(r["theirs"][-TAIL:])) for r in rows.values() if "ours" in r)
         print("%-12s PyTorch's seeds differ by %.4f, the two sides by at most %.4f: %s" % (
             case, spread, worst, "within" if worst <= spread else "NOT within"), flush=True)

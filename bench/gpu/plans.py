@@ -1,9 +1,8 @@
-"""The plan of each case on one GPU, as `optimus train --plan` takes it.
+"""The plan of each case on one GPU, as `optimus train --plan` accepts it.
 
-Some of the first layers compute the outputs of their norms and activation functions again ("selective") where that is needed to stay
-within the peer's memory: gradients are accumulated in fp32, 2 bytes a parameter more than the peer's. The first layers, because
-their backward comes last, when the others' activations are gone.
-"""
+Some of the first layers recompute the outputs of their norms and activation functions ("selective") if that is needed to stay within the
+peer's memory: gradients are accumulated in fp32, 2 bytes per parameter more than the peer's. The first layers, because their backward
+comes last, when the activations of the other layers have been released. """
 import json
 import os
 import sys
@@ -17,8 +16,8 @@ MODELS = {"gpt2-124m": "gpt2", "gpt2-1.5b": "gpt2-xl", "llama-1b-2k": "llama3-8b
 
 
 def plan_of(case, selective=None, micro=None, accum=None, fp8=None):
-    """fp8: None, or the blocks whose products are in 8 bits: "all" layers, "inner" ones (all but the first and the last), or "3..9";
-    with "-current" behind it, scales are of the tensor at hand."""
+    """fp8: None, or the blocks whose GEMMs are in fp8: "all" layers, "inner" ones (all but the first and the last), or "3..9"; with the
+    suffix "-current", scales are computed from the current tensor."""
     c = bc.CASES[case]
     selective = SELECTIVE_LAYERS.get(case, 0) if selective is None else selective
     micro, accum = micro or c["micro"][0], accum or c["accum"]
@@ -35,14 +34,14 @@ def plan_of(case, selective=None, micro=None, accum=None, fp8=None):
             "pipelines": [{"microbatches": [{"count": accum, "sequences": micro}], "stages": [{"devices": "0", "layers": runs}]}]}
 
 
-def write_plan(path, case, **how):
+def write_plan(path, case, **options):
     with open(path, "w") as f:
-        json.dump(plan_of(case, **how), f, indent=1)
+        json.dump(plan_of(case, **options), f, indent=1)
     return path
 
 
 def model_words(case):
-    """The model's dimensions, by the names of the flags of `optimus train`."""
+    """Returns the model's dimensions, by the names of the flags of `optimus train`."""
     c = bc.CASES[case]
     return {"model": MODELS[case], "layers": c["L"], "hidden": c["d"], "heads": c["H"], "kv-heads": c["KV"], "head-dim": c["d"] // c["H"],
             "ffn": c["ffn"], "vocab": c["V"], "max-positions": c["T"]}

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What watching costs where GPUs work together, and whether a slow worker among them is found: two workers that share the first card.
+"""The cost of monitoring on GPUs that work together, and whether a slow worker is detected: two workers that share the first GPU.
 
   python3 bench/gpu/watch.py OPTIMUS [--pairs 4] [--steps 160] [--slow-from 60] [--keep FOLDER]
 
-Each run is two ranks of `optimus train`, started as torchrun does, one stage of a pipeline each: of many small kernels, so that a rank is as
-quick as its host launches them. Pairs: `--policy rule` and `--static` in turn, milliseconds of a step in the middle. Then rank 1 is stopped for 10 of
-every 20 ms from step --slow-from on, by signals: its forward and backward take twice as long on the card, and what the run makes of that is
-printed with what was observed. Both ranks compute on one card, so this shows what is seen and decided, and nothing of several cards' speed."""
+Each run has two ranks of `optimus train`, started as torchrun does, one pipeline stage each, with many small kernels, so that the speed
+of a rank is that of its host's kernel launches. Pairs: `--policy rule` and `--static` alternate; prints median milliseconds per step.
+Then rank 1 is stopped by signals for 10 of every 20 ms from step --slow-from on, so that its forward and backward take twice as long, and
+the decisions and observations of the run are printed. Both ranks compute on one GPU, so this shows what is detected and decided, but not
+the speed of several GPUs."""
 import argparse
 import json
 import os
@@ -28,10 +29,10 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start(program, data, folder, words):
-    """Two ranks; returns their processes."""
+def start(program, data, folder, args):
+    """Starts two ranks and returns their processes."""
     shared = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OPTIMUS_TOKEN": "two-workers-on-one-card"}
-    line = [program, "train", "--data", data, "--run", folder / "run", "--device", DEVICE, *MODEL.split(), *map(str, words)]
+    line = [program, "train", "--data", data, "--run", folder / "run", "--device", DEVICE, *MODEL.split(), *map(str, args)]
     logs = [open(folder / f"rank-{rank}.log", "w") for rank in range(2)]
     return [subprocess.Popen(list(map(str, line)), stdout=logs[rank], stderr=logs[rank], env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
 
@@ -41,7 +42,7 @@ def steps_of(folder):
     return [json.loads(line) for line in open(path) if line.endswith("\n")] if path.exists() else []
 
 
-def ended(ranks, folder, most=240):
+def wait_for_end(ranks, folder, most=240):
     deadline = time.time() + most
     for rank in ranks:
         try:
@@ -55,22 +56,22 @@ def ended(ranks, folder, most=240):
         raise SystemExit("\n".join((folder / f"rank-{rank}.log").read_text()[-1500:] for rank in range(2)))
 
 
-def middle(rows, first, last):
+def median_ms(rows, first, last):
     return 1000 * statistics.median(row["seconds"] for row in rows if first < row["step"] <= last)
 
 
-def with_slow_worker(program, data, folder, asked):
-    ranks = start(program, data, folder, ["--steps", asked.steps, "--policy", "rule"])
-    while len(steps_of(folder)) < asked.slow_from and all(rank.poll() is None for rank in ranks):
+def with_slow_worker(program, data, folder, options):
+    ranks = start(program, data, folder, ["--steps", options.steps, "--policy", "rule"])
+    while len(steps_of(folder)) < options.slow_from and all(rank.poll() is None for rank in ranks):
         time.sleep(0.02)
     while all(rank.poll() is None for rank in ranks):
         for what in (signal.SIGSTOP, signal.SIGCONT):
             if ranks[1].poll() is None:
                 ranks[1].send_signal(what)
             time.sleep(0.01)
-    ended(ranks, folder)
+    wait_for_end(ranks, folder)
     rows = steps_of(folder)
-    print(f"slow worker: {middle(rows, WARM, asked.slow_from):.1f} ms a step before, {middle(rows, asked.slow_from, asked.slow_from + 8):.1f} ms when rank 1 is slow, {middle(rows, asked.steps - 40, asked.steps):.1f} ms in the last 40")
+    print(f"slow worker: {median_ms(rows, WARM, options.slow_from):.1f} ms per step before, {median_ms(rows, options.slow_from, options.slow_from + 8):.1f} ms while rank 1 is slow, {median_ms(rows, options.steps - 40, options.steps):.1f} ms in the last 40")
     print(subprocess.run([program, "decisions", folder / "run"], capture_output=True, text=True).stdout)
     for line in (folder / "rank-0.log").read_text().splitlines():
         if "slow" in line or "stays" in line:
@@ -90,28 +91,28 @@ def main():
     parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--slow-from", type=int, default=60)
     parser.add_argument("--keep", type=pathlib.Path)
-    asked = parser.parse_args()
-    asked.program = asked.program.resolve()
+    options = parser.parse_args()
+    options.program = options.program.resolve()
     with tempfile.TemporaryDirectory() as scratch:
-        scratch = asked.keep or pathlib.Path(scratch)
+        scratch = options.keep or pathlib.Path(scratch)
         data = scratch / "text.txt"
         scratch.mkdir(parents=True, exist_ok=True)
         root = pathlib.Path(__file__).resolve().parents[2]
         data.write_text("\n".join(path.read_text() for path in sorted((root / "docs").glob("*.md"))) * 4)
         found = {"rule": [], "static": []}
-        for pair in range(asked.pairs):
+        for pair in range(options.pairs):
             for way in ["rule", "static"] if pair % 2 == 0 else ["static", "rule"]:
                 folder = scratch / f"{way}-{pair}"
                 folder.mkdir()
-                ended(start(asked.program, data, folder, ["--steps", 120, *(["--static"] if way == "static" else ["--policy", "rule"])]), folder)
-                found[way].append(middle(steps_of(folder), WARM, 120))
-                print(f"  {way}: {found[way][-1]:.2f} ms a step", flush=True)
-        if asked.pairs:
+                wait_for_end(start(options.program, data, folder, ["--steps", 120, *(["--static"] if way == "static" else ["--policy", "rule"])]), folder)
+                found[way].append(median_ms(steps_of(folder), WARM, 120))
+                print(f"  {way}: {found[way][-1]:.2f} ms per step", flush=True)
+        if options.pairs:
             ratios = sorted(rule / static for rule, static in zip(found["rule"], found["static"]))
-            print(f"watching: rule over static, step by step in the middle: {', '.join(f'{ratio:.3f}' for ratio in ratios)}", flush=True)
+            print(f"monitoring: median step time of rule divided by that of static: {', '.join(f'{ratio:.3f}' for ratio in ratios)}", flush=True)
         folder = scratch / "slow"
         folder.mkdir()
-        with_slow_worker(asked.program, data, folder, asked)
+        with_slow_worker(options.program, data, folder, options)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Runs the example examples/founding.sh with real workers: 24 layers on 16 workers, pp4 x tp2 x dp2; then three stages; then large batches
-on replicas of the model; then a worker is lost. The first change is scripted here, because 16 workers on a few cores do not behave like
-devices;
-the decision itself is tested in tests/adapt/founding_test.cpp."""
+"""Runs the example examples/founding.sh with real workers: 24 layers on 16 workers, pp4 x tp2 x dp2; then three stages; then large
+batches on replicas of the model; then a worker is lost. The first change is scripted here, because 16 workers on a few cores do not
+behave like devices; the decision itself is tested in tests/adapt/founding_test.cpp."""
 import json
 import os
 import pathlib

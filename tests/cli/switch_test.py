@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Tests a training run by worker processes that changes its plan: by a script, on request, and while workers are killed. It must learn what
-one device learns, and move as few bytes as possible. Needs $OPTIMUS (the binary) and only Python's standard library. Runs a few trials,
-many
-more with OPTIMUS_LONG."""
+"""Tests a training run by worker processes that changes its plan: by a script, on request, and while workers are killed. It must learn
+what one device learns, and move as few bytes as possible. Needs $OPTIMUS (the binary) and only Python's standard library. Runs a few
+trials, many more with OPTIMUS_LONG."""
 import json
 import os
 import pathlib
@@ -140,8 +139,7 @@ class Switches(CommandLineTest):
 
     def test_adds_redundant_copies_when_devices_fail_often(self):
         """The given plan stores every part of the state on one device only. With a mean time between failures of ten minutes a second
-        copy is
-        worth its cost, so a run with --redundancy auto switches to a plan with copies."""
+        copy is worth its cost, so a run with --redundancy auto switches to a plan with copies."""
         args = ["--steps", 240, "--batch", 12, "--save-every", 2000]
         run(*self.train_args("unprotected", *args, "--devices", 3, "--plan", self.plan_without_copies(), "--policy", "rule", "--redundancy", "auto", "--mtbf", "10m"))
         run(*self.train_args("unprotected-one", *args, "--devices", 1))
@@ -163,8 +161,7 @@ class Switches(CommandLineTest):
 
     def test_worker_killed_in_a_static_run(self):
         """Kills a worker at a random instant of a run that changes its plan continuously: before a switch, while a plan is prepared,
-        while state is
-        sent early, or while state moves."""
+        while state is sent early, or while state moves."""
         for trial in range(40 if LONG else 3):
             script, args = self.script(*((9, 4) if trial % 2 else (18, 2)))  # with or without a step in which state is sent early
             name = f"killed-{trial}"

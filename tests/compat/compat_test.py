@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Checks that files of earlier versions can be opened and resumed by this program: every folder v*/ here was written by make_fixtures.sh
-with the
-program of that version. Needs $OPTIMUS (the binary) and only Python's standard library."""
+with the program of that version. Needs $OPTIMUS (the binary) and only Python's standard library."""
 import hashlib
 import json
 import os

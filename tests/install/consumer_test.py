@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests the installed library from outside the source tree: a program finds it with find_package, trains 20 steps on two workers,
-receives an
-event for each step, switches the plan and stops, and prints nothing to its console. Needs $OPTIMUS_BUILD (a build folder) and CMake."""
+receives an event for each step, switches the plan and stops, and prints nothing to its console. Needs $OPTIMUS_BUILD (a build folder) and
+CMake."""
 import json
 import os
 import pathlib

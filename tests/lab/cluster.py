@@ -4,10 +4,8 @@ devices of a given speed. What runs on the cluster is the task of training.py.
     host1 [eth0] --- [p0] switch [p1] --- [eth0] host2          eth0 and p0 each send at most at the link's speed (tc tbf)
 
 Namespaces have no names and are kept alive by open files of this process; mounts are in a mount namespace of this process; and child
-processes
-are killed with it. So nothing of these remains, however the process ends. A folder and a control group can remain; both contain the
-process id
-in their names, and clear_leftovers() removes those of labs whose process has ended."""
+processes are killed with it. So nothing of these remains, however the process ends. A folder and a control group can remain; both contain
+the process id in their names, and clear_leftovers() removes those of labs whose process has ended."""
 import fcntl
 import os
 import pathlib
@@ -102,10 +100,8 @@ class Network:
 
     def shape(self, name, bits_per_second, latency=0):
         """Limits both directions of a host's link. The bucket holds 1 ms of sending or the largest packet, whichever is more: a queued
-        packet that
-        is larger than a new bucket would block the queue forever. The queue holds at most 50 ms of sending. The latency, in seconds, is
-        applied
-        half in each direction, if the kernel has netem."""
+        packet that is larger than a new bucket would block the queue forever. The queue holds at most 50 ms of sending. The latency, in
+        seconds, is applied half in each direction, if the kernel has netem."""
         burst = int(max(LARGEST_PACKET, bits_per_second / 8 * 0.001))
         limit = int(max(4 * burst, bits_per_second / 8 * 0.05))
         shaping = f"tbf rate {int(bits_per_second)}bit burst {burst} limit {limit}"
@@ -297,10 +293,9 @@ class Cluster:
 
 
 class ThreadMover(threading.Thread):
-    """Moves helper threads out of the devices' control groups. A device is the main thread of a process, which computes. The other threads
-    (connections, the run's store, monitoring, planning) belong to the host, as on machines with GPUs: they are moved to the host's
-    control group
-    soon after they start."""
+    """Moves helper threads out of the devices' control groups. A device is the main thread of a process, which computes. The other
+    threads (connections, the run's store, monitoring, planning) belong to the host, as on machines with GPUs: they are moved to the
+    host's control group soon after they start."""
 
     def __init__(self, groups):
         super().__init__(daemon=True)

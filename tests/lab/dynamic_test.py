@@ -96,7 +96,7 @@ class Results(unittest.TestCase):
         self.example_results()
         lines = [json.loads(line) for line in self.path.read_text().splitlines()]
         for line in lines:
-            del line["scenario_mark"]
+            del line["scenario_digest"]
         self.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         with self.assertRaisesRegex(lab.training.Failed, "has no scenario digests"):
             results_file.Results(self.path, "build", DIGESTS)

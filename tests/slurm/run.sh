@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts a Slurm cluster of one machine for this test and stops it afterwards: own keys, own ports, own folders, no systemd. Trains on two tasks
-# by srun, compares the losses with those of one device, kills a task, and checks that no process survives.
+# Starts a Slurm cluster of one machine for this test and stops it afterwards: own keys, own ports, own folders, no systemd. Trains on two
+# tasks by srun, compares the losses with those of one device, kills a task, and checks that no process survives.
 #   sudo apt-get install slurm-wlm munge && sudo tests/slurm/run.sh [optimus]
 # docs/use/clusters.md shows its output. Not part of ./test, because the packages install daemons.
 set -uo pipefail
