@@ -148,7 +148,7 @@ class CommandLine(CommandLineTest):
         self.expect_error("data", "prepare", self.folder / "absent.txt", *out, contains=["absent.txt"])
         self.expect_error("data", "prepare", self.write("bad.jsonl", '{"text": "ok"}\n{"text": \n'), *out, contains=["bad.jsonl", "line 2"])
         self.expect_error("data", "prepare", self.write("key.jsonl", '{"txt": "ok"}\n'), *out, contains=["key.jsonl", "line 1", "txt", "--text-key"])
-        self.expect_error("data", "prepare", self.write("empty.txt", ""), *out, contains=["no document"])
+        self.expect_error("data", "prepare", self.write("empty.txt", ""), *out, contains=["all documents were dropped"])
         self.expect_error("data", "prepare", self.write("a.txt", "x"), *out, "--tokenizer", self.write("t.json", "{}"), contains=["t.json"])
         self.expect_error("data", "prepare", self.write("a.txt", "x"), "--out", self.folder / "no" / "such" / "t", contains=["no/such"])
         self.assertEqual(list((self.folder / "out").iterdir()), [])
