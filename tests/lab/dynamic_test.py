@@ -126,7 +126,7 @@ class Results(unittest.TestCase):
 
     def test_prints_tables_of_interrupted_rounds(self):
         results = self.example_results()
-        results.add(SCENARIO, 3, "rule", result("rule", 13))  # neither kept nor undisturbed
+        results.add(SCENARIO, 3, "rule", result("rule", 13))  # neither static nor undisturbed
         results.add(SCENARIO, 4, "rule", result("rule", 13))
         results.add(SCENARIO, 4, "static", result("static", 20))
         self.assertEqual(len(figures.recovered(results.rounds(SCENARIO))), 3)

@@ -87,7 +87,7 @@ def check_tokens(label, model, folder):
     if same < NEW_TOKENS:
         best = made.logits[same][0].double().topk(2).values
         if float(best[0] - best[1]) > 2 * LOGITS * float(made.logits[same][0].double().norm()):
-            problems.append(f"{label}: token {same} is {ours[same]}, transformers says {theirs[same]}")
+            problems.append(f"{label}: token {same} is {ours[same]}, transformers has {theirs[same]}")
     return same
 
 
@@ -107,7 +107,7 @@ def check_loss(label, model, folder, scratch):
         expected = float(torch.nn.functional.cross_entropy(model(input_ids=inputs).logits.double().flatten(0, 1), targets.flatten()))
     error = abs(result["loss"] - expected) / expected
     if not (error <= LOSS and result["tokens"] == count * length and abs(result["perplexity"] / numpy.exp(result["loss"]) - 1) < 1e-12):
-        problems.append(f"{label}: loss {result}, transformers says {expected} over {count * length} tokens")
+        problems.append(f"{label}: loss {result}, transformers has {expected} over {count * length} tokens")
     return error
 
 
@@ -133,7 +133,7 @@ def check_conversion(label, model, folder, scratch):
     """Rounded to bf16 by our program and by transformers: the same bits."""
     done = run_json("convert", folder, scratch / "bf16", "--dtype", "bf16", "--shard-size", "30kB")
     if done["logits"]["equal"] is not True:
-        problems.append(f"{label}: convert says {done}")
+        problems.append(f"{label}: convert printed {done}")
     theirs, ours = model.bfloat16().state_dict(), model_class(label).from_pretrained(scratch / "bf16").state_dict()
     model.float()
     wrong = [name for name in theirs if theirs[name].dtype != ours[name].dtype or not torch.equal(theirs[name], ours[name])]
