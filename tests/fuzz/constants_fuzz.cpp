@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
     if (data[0] % 3 == 0) (void)optimus::parse_constants(text, "fuzz.json");
-    if (data[0] % 3 == 1) (void)optimus::usual_seconds(optimus::step_seconds_of(text, "fuzz.jsonl"));
+    if (data[0] % 3 == 1) (void)optimus::typical_seconds(optimus::step_seconds_of(text, "fuzz.jsonl"));
     if (data[0] % 3 == 2) (void)optimus::parse_measured_plan(text, "fuzz.json");
   } catch (const optimus::UserError&) {
   }
