@@ -157,8 +157,8 @@ class Resume(unittest.TestCase):
             shape = "--model llama3-8b --layers 2 --hidden 32 --heads 2 --kv-heads 1 --ffn 64 --seq 24 --batch 4 --sample 0 --dropout 0.3 --lr 1e-3 --warmup 0 --lr-schedule constant".split()
             return [OPTIMUS, "train", *shape, "--data", self.text, "--run", self.folder / run, "--steps", steps]
 
-        self.call(args("whole", 8))
-        self.call(args("parts", 4))
+        self.call(train_args("whole", 8))
+        self.call(train_args("parts", 4))
         self.resume("parts", "--steps", 8)
         self.assertEqual(self.curve("parts"), self.curve("whole"))
 
@@ -167,8 +167,8 @@ class Resume(unittest.TestCase):
             shape = "--model llama3-8b --layers 4 --hidden 32 --heads 2 --kv-heads 2 --ffn 64 --seq 24 --batch 4 --sample 0 --precision fp8 --lr 1e-3 --warmup 0 --lr-schedule constant --devices 1".split()
             return [OPTIMUS, "train", *shape, "--data", self.text, "--run", self.folder / run, "--steps", steps]
 
-        self.call(args("whole", 8))
-        self.call(args("parts", 4))
+        self.call(train_args("whole", 8))
+        self.call(train_args("parts", 4))
         state = json.loads((self.folder / "parts" / "checkpoints" / "step-4" / "state.json").read_text())
         self.assertEqual(state["fp8"]["steps"], 4)
         self.assertEqual({name.split(".")[1] for name in state["fp8"]["maxima"]}, {"1", "2"})  # all layers except the first and the last
