@@ -19,7 +19,7 @@ void ProbeScheduler::request_for_ambiguous_link(double now) {
   constexpr double kFirst = 30, kLongest = 600;  // seconds between two probes
   if (!sees_networks_ || !is_idle()) return;
   if (networks_ && now < networks_->next) return;
-  if (!networks_) networks_.emplace();
+  if (!networks_) networks_ = Networks{};
   networks_->wait = std::clamp(2 * networks_->wait, kFirst, kLongest);
   networks_->next = now + networks_->wait;
   want({.speeds = true});
