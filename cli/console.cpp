@@ -42,12 +42,15 @@ void Console::write(const std::string& text) {
   if (!is_written) throw UserError("cannot write to standard output: {}", std::strerror(errno));
 }
 
-bool Console::is_interrupted() const { return interrupt_requested != 0 || leave_requested != 0; }
-bool Console::is_leave_requested() const { return leave_requested != 0; }
-bool Console::is_end_requested() const { return interrupt_requested != 0; }
+StopToken Console::stop_token() const {
+  return StopToken([] {
+    if (interrupt_requested != 0) return StopRequest::stop;
+    return leave_requested != 0 ? StopRequest::leave : StopRequest::none;
+  });
+}
 
 void Console::check_interrupted() const {
-  if (is_interrupted()) throw Interrupted{};
+  if (stop_token().is_requested()) throw Interrupted{};
 }
 
 void Console::report(const Event& event) {

@@ -5,6 +5,7 @@
 
 #include "base/event.h"
 #include "base/json.h"
+#include "base/stop_token.h"
 #include "observe/progress.h"
 #include "observe/status_line.h"
 
@@ -26,11 +27,8 @@ class Console final : public EventSink {
   StatusLine& line() { return line_; }
   // The same check as in report(), for work without output.
   void check_interrupted() const;
-  bool is_interrupted() const;
-  // The two kinds of interrupt, for a worker of a run: SIGTERM asks the worker to leave, SIGINT asks the run
-  // to end.
-  bool is_leave_requested() const;
-  bool is_end_requested() const;
+  // SIGINT and SIGHUP ask to stop, SIGTERM to leave (a worker of a run).
+  StopToken stop_token() const;
 
  private:
   void write(const std::string& text);

@@ -13,11 +13,10 @@ class Decisions final : public Command {
   }
   int run(Console& console) override {
     check_run(run_);
-    const RunPlans plans = read_run_plans(run_);
     OrderedJson list = OrderedJson::array();
     std::string output;
     for (const Decision& one : read_decisions(run_)) {
-      output += text(one, name_of(plans, one.from), name_of(plans, one.to)) + "\n";
+      output += text(one) + "\n";
       list.push_back(to_json(one));
     }
     console.result(list, output.empty() ? "no decisions\n" : output);

@@ -29,8 +29,7 @@ class Launch final : public Command {
   }
 
   int run(Console& console) override {
-    const auto is_interrupted = [&] { return console.is_interrupted(); };
-    if (is_here_) return launch_here(is_interrupted);
+    if (is_here_) return launch_here(console.stop_token());
     if (options_.hosts.empty())
       throw UsageError("--hosts is missing; usage: optimus launch --hosts a,b -- train …");
     if (options_.command.empty() || options_.command[0] != "train")
@@ -39,7 +38,7 @@ class Launch final : public Command {
     if (options_.port < 0 || options_.port > 65535)
       throw UsageError("--port {}: must be from 1 to 65535", options_.port);
     if (options_.program.empty()) options_.program = std::filesystem::read_symlink("/proc/self/exe").string();
-    return launch_on_hosts(options_, process_environment(), is_interrupted);
+    return launch_on_hosts(options_, process_environment(), console.stop_token());
   }
 
  private:

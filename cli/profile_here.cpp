@@ -69,8 +69,7 @@ std::string pair_text(const ClusterProfile& cluster, const PairTimes& pair) {
 LinksReport report_links(const ProbeOptions& options, Console& console) {
   std::optional<ClusterProfile> cluster;
   try {
-    cluster = probe_cluster(
-        {detect_launcher(process_environment()), options, console, [&] { return console.is_interrupted(); }});
+    cluster = probe_cluster({detect_launcher(process_environment()), options, console, console.stop_token()});
   } catch (const RankRefused&) {
     return {1, {}};
   }

@@ -39,20 +39,29 @@ std::string text(const TrainResult& result) {
          fmt::format(", {} tokens/s; run folder: {}\n", short_count(result.tokens_per_second), result.run);
 }
 
+constexpr int kExitInterrupted = 130;
+
+// Returns the exit code. A stopped run has printed how to continue it.
+int report(const TrainResult& result, Console& console) {
+  if (result.end == TrainEnd::stopped) return kExitInterrupted;
+  console.result(to_json(result), text(result));
+  return 0;
+}
+
 // A launcher that ends a run sends SIGTERM to its ranks one after the other. Each rank waits a moment before
 // it leaves, so that they all leave together.
-WorkerSignals signals_of(const Console& console) {
+StopToken stop_token_of_rank(const Console& console) {
   constexpr std::chrono::milliseconds kGracePeriod{250};
   const auto requested_at = std::make_shared<std::atomic<std::int64_t>>(0);
-  return {[&] { return console.is_end_requested(); },
-          [&console, requested_at, kGracePeriod] {
-            if (!console.is_leave_requested()) return false;
-            const auto now = std::chrono::steady_clock::now().time_since_epoch();
-            const std::int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-            std::int64_t none = 0;
-            requested_at->compare_exchange_strong(none, ms);
-            return ms - *requested_at >= kGracePeriod.count();
-          }};
+  return StopToken([stop = console.stop_token(), requested_at, kGracePeriod] {
+    const StopRequest request = stop.requested();
+    if (request != StopRequest::leave) return request;
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    const std::int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+    std::int64_t none = 0;
+    requested_at->compare_exchange_strong(none, ms);
+    return ms - *requested_at >= kGracePeriod.count() ? request : StopRequest::none;
+  });
 }
 
 // The program at the other end of standard input is the host of this training (src/api/engine_process.h):
@@ -75,26 +84,22 @@ int run_joining(const Path& run, const std::string& device, int threads, Console
   declare(table, options);
   return train_as_joining_worker(
       {.run = std::filesystem::absolute(run), .device = device, .threads = threads}, options, table,
-      signals_of(console), console.line());
+      stop_token_of_rank(console), console.line());
 }
 
 int run_training(TrainOptions& options, OptionTable& table, Console& console) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed standard error does not end a training
-  const auto is_interrupted = [&] { return console.is_interrupted(); };
   stop_with_host();
   if (const std::optional<WorkerSpec> place = worker_spec(process_environment()))
-    return train_as_worker(*place, options, table, signals_of(console));
+    return train_as_worker(*place, options, table, stop_token_of_rank(console));
   const LaunchInfo launch = detect_launcher(process_environment());
   if (launch.world_size > 1) {
-    const LaunchedEnd end = train_launched(
-        {launch, options, table, console, console.line(), is_interrupted, signals_of(console)});
-    if (end.result) console.result(to_json(*end.result), text(*end.result));
-    return end.code;
+    const LaunchedEnd end =
+        train_launched({launch, options, table, console, console.line(), stop_token_of_rank(console)});
+    return end.result ? report(*end.result, console) : end.code;
   }
-  const WorkerCommand workers{"/proc/self/exe", {"optimus", "train"}, is_interrupted};
-  const TrainResult result = train(options, &table, console, console.line(), &workers);
-  console.result(to_json(result), text(result));
-  return 0;
+  const WorkerCommand workers{"/proc/self/exe", {"optimus", "train"}, console.stop_token()};
+  return report(train(options, &table, console, console.line(), &workers), console);
 }
 
 }  // namespace optimus

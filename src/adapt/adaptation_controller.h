@@ -31,10 +31,10 @@
 
 namespace optimus {
 
-class AdaptationController {
+class AdaptationController final : public ProposalSource {
  public:
   AdaptationController(AdaptationContext context, const Plan& plan, Calibration& calibration);
-  ~AdaptationController();
+  ~AdaptationController() override;
   AdaptationController(const AdaptationController&) = delete;
   AdaptationController& operator=(const AdaptationController&) = delete;
 
@@ -52,7 +52,7 @@ class AdaptationController {
 
   bool is_weighing() const { return weighing_.valid() && !has_answer(); }
   // Once for each proposal.
-  std::optional<PlanProposal> take_proposal();
+  std::optional<PlanProposal> take_proposal() override;
   // Conditions that were weighed without a proposal, conditions that no plan can answer, and changes of the
   // training's phase. In order.
   std::optional<StayDecision> take_stay() { return stays_.take(); }
@@ -62,7 +62,7 @@ class AdaptationController {
   void proposal_refused();
   // Of the pending provisional proposal. Call proposal_cancelled() when it is rejected, or when the run
   // cannot wait for it.
-  ProvisionalStatus provisional_status() const;
+  ProvisionalStatus provisional_status() const override;
   void proposal_cancelled();
   // The measured gain of the last proposal, once, some steps after the switch. Never if something else has
   // slowed the run down meanwhile.

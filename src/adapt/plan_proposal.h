@@ -35,6 +35,16 @@ struct PlanProposal {
   std::vector<PlanAlternative> alternatives{};
 };
 
+// Where the plan switches of a run take proposals from; the adaptation controller is one. Called after steps,
+// on rank 0.
+class ProposalSource {
+ public:
+  virtual ~ProposalSource() = default;
+  virtual std::optional<PlanProposal> take_proposal() = 0;
+  // Of the proposal taken last, while it is provisional and is being prepared.
+  virtual ProvisionalStatus provisional_status() const = 0;
+};
+
 // The run keeps its plan although something slows it down.
 struct StayDecision {
   std::string why, reason;  // the evidence; why no other plan is chosen

@@ -26,8 +26,9 @@ struct Warning {
 
 using Event = std::variant<Progress, Warning>;
 
-// Thrown by report() when the user interrupts the work. The caller of report() releases its resources and
-// lets the exception propagate.
+// Thrown by report() when the user interrupts the work, to cancel preparations such as tokenizing. The caller
+// of report() releases its resources and lets the exception propagate. A training that runs ends by value
+// instead: see reports_interrupt() and base/stop_token.h.
 struct Interrupted {};
 
 class EventSink {
@@ -35,6 +36,16 @@ class EventSink {
   virtual ~EventSink() = default;
   virtual void report(const Event& event) = 0;
 };
+
+// Reports an event. Returns true if the receiver interrupts the work.
+inline bool reports_interrupt(EventSink& events, const Event& event) {
+  try {
+    events.report(event);
+    return false;
+  } catch (const Interrupted&) {
+    return true;
+  }
+}
 
 class NullSink final : public EventSink {
  public:

@@ -8,21 +8,21 @@
 #include <thread>
 #include <vector>
 
+#include "base/stop_token.h"
 #include "elastic/emergency_checkpoint_host.h"
 
 namespace optimus {
 
 class EmergencyCheckpointWatch {
  public:
-  // find_lost_workers: [rank], ranks that are known to have ended; is_ending_run: whether the launcher is
-  // ending the run. Called only while a save is in progress, from the thread. All arguments must outlive
+  // find_lost_workers: [rank], ranks that are known to have ended; stop: requested when the launcher
+  // ends the run. Called only while a save is in progress, from the thread. All arguments must outlive
   // this.
   EmergencyCheckpointWatch(Board& board, FileSystem& files, EmergencyCheckpointOptions facts,
-                           std::function<std::vector<bool>()> find_lost_workers,
-                           std::function<bool()> is_ending_run)
+                           std::function<std::vector<bool>()> find_lost_workers, StopToken stop)
       : host_(board, files, std::move(facts)),
         find_lost_workers_(std::move(find_lost_workers)),
-        is_ending_run_(std::move(is_ending_run)),
+        stop_token_(std::move(stop)),
         thread_([this] { watch(); }) {}
   ~EmergencyCheckpointWatch() { stop(); }
   EmergencyCheckpointWatch(const EmergencyCheckpointWatch&) = delete;
@@ -44,7 +44,7 @@ class EmergencyCheckpointWatch {
   }
   bool poll() {
     if (is_in_progress_) lost_workers_ = find_lost_workers_();
-    if (is_in_progress_ && is_ending_run_()) host_.stop_waiting();
+    if (is_in_progress_ && stop_token_.is_requested()) host_.stop_waiting();
     return is_in_progress_ = host_.poll(lost_workers_);
   }
   void watch() {
@@ -57,7 +57,7 @@ class EmergencyCheckpointWatch {
 
   EmergencyCheckpointHost host_;
   const std::function<std::vector<bool>()> find_lost_workers_;
-  const std::function<bool()> is_ending_run_;
+  const StopToken stop_token_;
   bool is_in_progress_ = false;
   std::vector<bool> lost_workers_;
   std::atomic<bool> is_stopping_ = false;

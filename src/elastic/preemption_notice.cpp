@@ -96,16 +96,13 @@ void PreemptionNotice::watch() {
   }
 }
 
-WorkerSignals with_preemption_notice(const WorkerSignals& signals, const std::string& option,
-                                     const Environment& environment) {
+StopToken with_preemption_notice(const StopToken& stop, const std::string& option,
+                                 const Environment& environment) {
   const std::string where = environment("OPTIMUS_NOTICE").value_or(option);
-  if (where.empty()) return signals;
-  const auto notice = std::make_shared<PreemptionNotice>(where);
-  WorkerSignals both = signals;
-  both.is_leave_requested = [notice, must_leave = signals.is_leave_requested] {
-    return notice->is_given() || must_leave();
-  };
-  return both;
+  if (where.empty()) return stop;
+  return stop.combined_with(StopToken([notice = std::make_shared<PreemptionNotice>(where)] {
+    return notice->is_given() ? StopRequest::leave : StopRequest::none;
+  }));
 }
 
 }  // namespace optimus

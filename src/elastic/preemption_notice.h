@@ -8,8 +8,8 @@
 #include <string_view>
 #include <thread>
 
+#include "base/stop_token.h"
 #include "cluster/launcher.h"
-#include "rundir/worker_signals.h"
 
 namespace optimus {
 
@@ -44,8 +44,9 @@ class PreemptionNotice {
   std::thread thread_;
 };
 
-// Adds a preemption notice to the signals: from $OPTIMUS_NOTICE if that is set, else from --notice.
-WorkerSignals with_preemption_notice(const WorkerSignals& signals, const std::string& option,
-                                     const Environment& environment);
+// A token that is also requested to leave by a preemption notice: from $OPTIMUS_NOTICE if that is set, else
+// from --notice.
+StopToken with_preemption_notice(const StopToken& stop, const std::string& option,
+                                 const Environment& environment);
 
 }  // namespace optimus

@@ -90,9 +90,9 @@ std::vector<ChildProcess> start_ranks(const HostTask& task) {
   return ranks;
 }
 
-HostTask wait_for_task(ControlInput& input, const std::function<bool()>& is_interrupted) {
+HostTask wait_for_task(ControlInput& input, const StopToken& stop) {
   const Deadline deadline = Deadline::after(kTaskTimeout, "optimus launch");
-  while (!deadline.has_passed() && !is_interrupted()) {
+  while (!deadline.has_passed() && !stop.is_requested()) {
     if (const auto line = input.line(100)) return parse_task(*line);
     if (input.is_closed()) break;
   }
@@ -102,10 +102,10 @@ HostTask wait_for_task(ControlInput& input, const std::function<bool()>& is_inte
 
 }  // namespace
 
-int launch_here(const std::function<bool()>& is_interrupted) {
+int launch_here(const StopToken& stop) {
   std::signal(SIGPIPE, SIG_IGN);
   ControlInput input;
-  std::vector<ChildProcess> ranks = start_ranks(wait_for_task(input, is_interrupted));
+  std::vector<ChildProcess> ranks = start_ranks(wait_for_task(input, stop));
   std::optional<Deadline> grace;
   bool is_asked = false;
   int code = 0;
@@ -121,7 +121,7 @@ int launch_here(const std::function<bool()>& is_interrupted) {
     if (code == 1 && !grace) grace = Deadline::after(kRankGrace, "the other ranks");
     const auto line = input.line(20);
     if (input.is_closed()) break;  // the starting side has ended: end the ranks now
-    if (!is_asked && (is_interrupted() || line == "end")) {
+    if (!is_asked && (stop.is_requested() || line == "end")) {
       is_asked = true, grace = Deadline::after(kRankGrace, "the ranks");
       // SIGINT ends the run; SIGTERM would only make one rank leave
       for (ChildProcess& rank : ranks) rank.signal(SIGINT);

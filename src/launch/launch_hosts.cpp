@@ -143,8 +143,7 @@ std::vector<Host> start_hosts(const LaunchOptions& options, const std::string& t
 
 }  // namespace
 
-int launch_on_hosts(const LaunchOptions& options, const Environment& environment,
-                    const std::function<bool()>& is_interrupted) {
+int launch_on_hosts(const LaunchOptions& options, const Environment& environment, const StopToken& stop) {
   std::signal(SIGPIPE, SIG_IGN);
   const auto token = find_token(environment, options.token_file);
   std::vector<Host> hosts = start_hosts(options, token ? token->text : generate_token());
@@ -156,7 +155,7 @@ int launch_on_hosts(const LaunchOptions& options, const Environment& environment
     for (const Host& host : hosts) host.add_to(files);
     ::poll(files.data(), files.size(), 50);
     for (Host& host : hosts) host.work();
-    if (is_interrupted() && !is_asked) {
+    if (stop.is_requested() && !is_asked) {
       is_asked = true;
       for (Host& host : hosts) host.ask_to_end();
       grace = Deadline::after(kHostGrace, "the hosts");

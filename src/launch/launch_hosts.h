@@ -5,11 +5,11 @@
 // are ended.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "base/stop_token.h"
 #include "cluster/launcher.h"
 
 namespace optimus {
@@ -28,10 +28,9 @@ struct LaunchOptions {
 // Runs until all hosts have ended. Lines of their standard error are prefixed with the host's name; standard
 // output is passed through (only rank 0 writes there). When one host fails, the others are ended. Returns 0,
 // 1 or 130.
-int launch_on_hosts(const LaunchOptions& options, const Environment& environment,
-                    const std::function<bool()>& is_interrupted);
+int launch_on_hosts(const LaunchOptions& options, const Environment& environment, const StopToken& stop);
 
 // On a host: reads its task from standard input. Returns 0, 1 or 130.
-int launch_here(const std::function<bool()>& is_interrupted);
+int launch_here(const StopToken& stop);
 
 }  // namespace optimus

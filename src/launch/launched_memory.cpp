@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/event.h"
 #include "checkpoint/manifest.h"
 #include "elastic/host_memory.h"
 #include "elastic/memory_level.h"
@@ -27,15 +26,15 @@ void announce_memory(const TrainOptions& options, const Path& run, const std::ve
   announce_host_memory(files, run, options.memory_folder, host_numbers(ranks));
 }
 
-Json run_with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
-                     const std::function<Json()>& work) {
+TrainResult run_with_memory(const RunSpec& spec, const Path& run, int rank,
+                            const std::function<TrainResult()>& work) {
   const std::optional<HostMemory> memory = find_host_memory(run);
-  if (memory && options.memory_every > 0) {
-    const std::int64_t width = settings.plan.precision == Precision::fp64 ? 8 : 4;
-    const Bytes state(std::ssize(kStateFields) * width * num_parameters(settings.model));
+  if (memory && spec.options.memory_every > 0) {
+    const Plan& plan = spec.settings.plan;
+    const std::int64_t width = plan.precision == Precision::fp64 ? 8 : 4;
+    const Bytes state(std::ssize(kStateFields) * width * num_parameters(spec.settings.model));
     const int host = memory->host_of.at(static_cast<std::size_t>(rank));
-    open_host_memory(*memory, rank,
-                     memory->for_ranks(storing_ranks(settings.plan)).bytes_on_host(host, state));
+    open_host_memory(*memory, rank, memory->for_ranks(storing_ranks(plan)).bytes_on_host(host, state));
   }
   return run_and_remove_memory(run, work);
 }
@@ -60,20 +59,14 @@ void make_memory_of_joining_worker(const TrainOptions& options, const Path& run)
 }
 
 // The location is read before the work begins, since the first rank to end removes the record.
-Json run_and_remove_memory(const Path& run, const std::function<Json()>& work) {
+TrainResult run_and_remove_memory(const Path& run, const std::function<TrainResult()>& work) {
   const std::optional<HostMemory> memory = find_host_memory(run);
   if (!memory) return work();
-  try {
-    Json result = work();
-    const bool has_left = result.at("run") == "";
-    if (!has_left || !has_other_local_workers(run)) remove_host_memory(*memory);
-    if (!has_left) remove_host_memory(run, true);
-    return result;
-  } catch (const Interrupted&) {
-    remove_host_memory(*memory);
-    remove_host_memory(run, true);
-    throw;
-  }
+  TrainResult result = work();
+  const bool has_left = result.end == TrainEnd::left;
+  if (!has_left || !has_other_local_workers(run)) remove_host_memory(*memory);
+  if (!has_left) remove_host_memory(run, true);
+  return result;
 }
 
 }  // namespace optimus

@@ -5,7 +5,8 @@
 #include <functional>
 
 #include "launch/join_request.h"
-#include "settings/settings.h"
+#include "rundir/train_result.h"
+#include "settings/run_spec.h"
 
 namespace optimus {
 
@@ -13,10 +14,10 @@ namespace optimus {
 void announce_memory(const TrainOptions& options, const Path& run, const std::vector<PresentRank>& ranks);
 // Runs a rank's work with the memory. Throws what the work throws, and UserError if the memory cannot be set
 // up.
-Json run_with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
-                     const std::function<Json()>& work);
+TrainResult run_with_memory(const RunSpec& spec, const Path& run, int rank,
+                            const std::function<TrainResult()>& work);
 // The same for a joining rank: creates the folder before it asks to join, and runs its work.
 void make_memory_of_joining_worker(const TrainOptions& options, const Path& run);
-Json run_and_remove_memory(const Path& run, const std::function<Json()>& work);
+TrainResult run_and_remove_memory(const Path& run, const std::function<TrainResult()>& work);
 
 }  // namespace optimus

@@ -25,7 +25,6 @@ EmergencyCheckpointOptions with_coordinator(EmergencyCheckpointOptions facts,
 RunHost::RunHost(Board& board, FileSystem& files, RunHostOptions facts)
     : board_(board),
       silence_(facts.silence),
-      is_ending_run_(std::move(facts.is_ending_run)),
       coordinator_(
           facts.last ? MembershipCoordinator(board_, std::move(facts.coordinator), facts.workers, *facts.last)
                      : MembershipCoordinator(board_, std::move(facts.coordinator), facts.workers, facts.plan,
@@ -121,7 +120,6 @@ bool RunHost::poll() {
     coordinator_.request_survivor_states();
   }
   have_all_ended_ = have_ended;
-  if (is_in_progress_ && is_ending_run_()) emergency_checkpoint_.stop_waiting();
   return is_in_progress_ = emergency_checkpoint_.poll(is_gone);
 }
 

@@ -26,7 +26,6 @@ struct RunHostOptions {
   Plan plan{};                             // of the first generation
   std::int64_t epoch = 0;
   Seconds silence{2};  // time without a heartbeat after which all ranks report their survivor state
-  std::function<bool()> is_ending_run = [] { return false; };  // the launcher is ending the run
 };
 
 class RunHost {
@@ -62,7 +61,6 @@ class RunHost {
 
   CachedBoard board_;
   const Seconds silence_;
-  const std::function<bool()> is_ending_run_;
   MembershipCoordinator coordinator_;
   EmergencyCheckpointHost emergency_checkpoint_;
   std::map<int, LastHeartbeat> heartbeats_;      // by worker id

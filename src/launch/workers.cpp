@@ -278,13 +278,13 @@ void Workers::drop_excluded() {
   write_list();
 }
 
-Json Workers::wait(const std::function<bool()>& is_interrupted, EmergencyCheckpointHost* emergency_checkpoint,
-                   MembershipCoordinator* coordinator) {
+TrainResult Workers::wait(const StopToken& stop, EmergencyCheckpointHost* emergency_checkpoint,
+                          MembershipCoordinator* coordinator) {
   coordinator_ = coordinator;
   const std::shared_ptr<void> forgotten(nullptr, [this](void*) { coordinator_ = nullptr; });
   bool is_asked_to_end = false;
   while (!has_ended()) {
-    if (!is_asked_to_end && is_interrupted()) {
+    if (!is_asked_to_end && stop.is_requested()) {
       is_asked_to_end = true, signal_all(SIGINT);
       if (coordinator_ != nullptr) coordinator_->ask_to_end();
     }
@@ -300,23 +300,25 @@ Json Workers::wait(const std::function<bool()>& is_interrupted, EmergencyCheckpo
     log_failure(options_.run, line);
     throw UserError("{}", line);
   }
-  for (const Worker& worker : all_)
-    if (worker.report && worker.report->end == WorkerReport::End::interrupted) throw Interrupted{};
+  for (const Worker& worker : all_)  // also before its first step
+    if (worker.report && worker.report->end == WorkerReport::End::interrupted)
+      return {.end = TrainEnd::stopped};
   return result_of_rank_0();
 }
 
 // Of the worker that was rank 0 at the end, which need not have been started here.
-Json Workers::result_of_rank_0() const {
+TrainResult Workers::result_of_rank_0() const {
   const int worker_id = coordinator_ == nullptr ? 0 : coordinator_->membership().worker_ids.front();
   if (worker_id < static_cast<int>(all_.size())) {
     const Worker& worker = all_[static_cast<std::size_t>(worker_id)];
-    return worker.report ? worker.report->result : Json();
+    if (!worker.report) throw UserError("worker {} did not report how the run ended", worker_id);
+    return parse_train_result(worker.report->result);
   }
   const std::optional<WorkerReport> report = coordinator_->wait_for_report(worker_id);
   if (!report) throw UserError("worker {} did not report how the run ended", worker_id);
-  if (report->end == WorkerReport::End::interrupted) throw Interrupted{};
+  if (report->end == WorkerReport::End::interrupted) return {.end = TrainEnd::stopped};
   if (report->end != WorkerReport::End::done) throw UserError("worker {}: {}", worker_id, report->why);
-  return report->result;
+  return parse_train_result(report->result);
 }
 
 // After the first failure. Workers that can continue without it report themselves when they cannot; they may

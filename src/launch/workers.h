@@ -8,14 +8,15 @@
 
 #include <sys/types.h>
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/stop_token.h"
 #include "elastic/emergency_checkpoint_host.h"
+#include "rundir/train_result.h"
 #include "rundir/worker_protocol.h"
 
 namespace optimus {
@@ -45,13 +46,11 @@ class Workers {
   ~Workers();
   Workers(const Workers&) = delete;
 
-  // Waits until all have ended and returns the result of rank 0. `is_interrupted` is polled: when it returns
-  // true, all are asked once to end. Throws Interrupted if that ended them, and UserError, with one line, if
-  // one failed. With `emergency_checkpoint`, the state of the remaining ranks is saved before they end; with
+  // Waits until all have ended and returns the result of rank 0. `stop` is polled: when it is requested, all
+  // workers are asked once to stop. Throws UserError, with one line, if one failed. With `emergency_checkpoint`, the state of the remaining ranks is saved before they end; with
   // `coordinator`, they continue without lost ranks if they can.
-  Json wait(const std::function<bool()>& is_interrupted,
-            EmergencyCheckpointHost* emergency_checkpoint = nullptr,
-            MembershipCoordinator* coordinator = nullptr);
+  TrainResult wait(const StopToken& stop, EmergencyCheckpointHost* emergency_checkpoint = nullptr,
+                   MembershipCoordinator* coordinator = nullptr);
   std::vector<WorkerEntry> entries() const;  // of all workers, by worker id
 
   pid_t pid(int rank) const { return all_[static_cast<std::size_t>(rank)].pid; }
@@ -80,7 +79,7 @@ class Workers {
   void drop_excluded();
   void record_lost(int worker_id);
   std::string describe_end(int rank) const;
-  Json result_of_rank_0() const;
+  TrainResult result_of_rank_0() const;
   bool has_ended() const;
   // Whether all that still run were reported missing by the others: there is nothing to wait for.
   bool do_only_missing_run() const;

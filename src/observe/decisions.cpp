@@ -1,6 +1,9 @@
 // Implements decisions.h.
 #include "observe/decisions.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/error.h"
 #include "observe/json_lines.h"
 
@@ -50,12 +53,17 @@ Decision decision_in(const JsonView& view) {
   Decision one{.step = view.at("step").integer(0, kMaxSteps), .kind = view.at("kind").text()};
   one.evidence = view.text_or("evidence", ""), one.cause = view.text_or("cause", "");
   one.from = view.text_or("from", ""), one.to = view.text_or("to", "");
+  one.from_name = view.text_or("from_name", ""), one.to_name = view.text_or("to_name", "");
   if (const auto epoch = view.find("epoch")) one.epoch = epoch->integer(0, kMaxSteps);
   one.predicted_gain = number_in(view, "predicted_gain");
   one.measured_gain = number_in(view, "realised_gain");
   one.pause = seconds_in(view, "pause_seconds"), one.prepare = seconds_in(view, "prepare_seconds");
   one.moved = bytes_in(view, "moved_bytes"), one.minimum = bytes_in(view, "minimum_bytes");
   one.early = bytes_in(view, "early_bytes"), one.precopied = bytes_in(view, "precopied_bytes");
+  one.payback_steps = view.number_or("payback_steps", 0), one.step_seconds = seconds_in(view, "step_seconds");
+  if (const auto workers = view.find("workers"))
+    one.num_workers = static_cast<int>(workers->integer(0, 1 << 24));
+  if (const auto lost = view.find("steps_lost")) one.steps_lost = lost->integer(0, kMaxSteps);
   if (const auto plans = view.find("alternatives"))
     for (const JsonView& plan : plans->elements())
       one.alternatives.push_back(
@@ -82,6 +90,55 @@ std::string printable(std::string text) {
   return text;
 }
 
+// Rounds up: part of a step is "1 step".
+std::string steps_text(double steps) {
+  const auto number = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(steps)));
+  return fmt::format("{} step{}", number, number == 1 ? "" : "s");
+}
+
+std::string name_of_plan(const std::string& name, const std::string& hash) {
+  return name.empty() ? "plan " + hash.substr(0, 4) : name;
+}
+
+std::string pause_text(const Decision& decision) {
+  std::string line = "paused " + text(decision.pause);
+  if (decision.step_seconds.value > 0)
+    line += fmt::format(" ({:.1f} steps)", decision.pause.value / decision.step_seconds.value);
+  return line + fmt::format(", moved {} (minimum {})", text(decision.moved), text(decision.minimum));
+}
+
+std::string switch_text(const Decision& decision, const std::string& from, const std::string& to) {
+  // The plans of two phases may differ only in the batch.
+  std::string line = from == to ? "keeping layout " + from : fmt::format("switching {} → {}", from, to);
+  if (decision.predicted_gain)
+    line += fmt::format(" (expected {}, break-even after {})", gain_text(*decision.predicted_gain),
+                        steps_text(decision.payback_steps));
+  line += fmt::format("; plan {} → {}, prepared {}, {}", decision.from.substr(0, 4), decision.to.substr(0, 4),
+                      text(decision.prepare), pause_text(decision));
+  if (decision.early.value > 0)
+    line += fmt::format(", pre-copied {} ({} sent again)", text(decision.early), text(decision.precopied));
+  return line;
+}
+
+std::string membership_text(const Decision& decision, const std::string& from, const std::string& to) {
+  const std::string workers =
+      decision.num_workers > 0
+          ? fmt::format(" with {} worker{}", decision.num_workers, decision.num_workers == 1 ? "" : "s")
+          : "";
+  const std::string lost =
+      decision.steps_lost > 0 ? steps_text(static_cast<double>(decision.steps_lost)) : "no steps";
+  return fmt::format("continuing{} on {} (was {}); {}, {} lost", workers, to, from, pause_text(decision),
+                     lost);
+}
+
+// What the run did.
+std::string change_text(const Decision& decision) {
+  const std::string from = name_of_plan(decision.from_name, decision.from);
+  const std::string to = name_of_plan(decision.to_name, decision.to);
+  if (decision.kind == "stay") return "keeping " + from;
+  return decision.kind == "switch" ? switch_text(decision, from, to) : membership_text(decision, from, to);
+}
+
 }  // namespace
 
 OrderedJson to_json(const Decision& decision) {
@@ -91,6 +148,8 @@ OrderedJson to_json(const Decision& decision) {
           {"cause", decision.cause.empty() ? OrderedJson() : OrderedJson(decision.cause)},
           {"from", decision.from},
           {"to", decision.to},
+          {"from_name", decision.from_name},
+          {"to_name", decision.to_name},
           {"epoch", decision.epoch},
           {"predicted_gain", or_null(decision.predicted_gain)},
           {"realised_gain", or_null(decision.measured_gain)},
@@ -100,6 +159,10 @@ OrderedJson to_json(const Decision& decision) {
           {"minimum_bytes", decision.minimum.value},
           {"early_bytes", decision.early.value},
           {"precopied_bytes", decision.precopied.value},
+          {"payback_steps", decision.payback_steps},
+          {"step_seconds", decision.step_seconds.value},
+          {"workers", decision.num_workers > 0 ? OrderedJson(decision.num_workers) : OrderedJson()},
+          {"steps_lost", decision.steps_lost},
           {"alternatives", json_of(decision.alternatives)}};
 }
 
@@ -110,8 +173,11 @@ std::string decision_line(const Decision& decision) {
   return line_of(to_json(shorter));
 }
 
-std::string measured_gain_line(std::int64_t step, std::int64_t epoch, double gain) {
-  return line_of({{"step", step}, {"kind", "realised"}, {"epoch", epoch}, {"realised_gain", gain}});
+std::string decision_line(const MeasuredGain& measured) {
+  return line_of({{"step", measured.step},
+                  {"kind", "realised"},
+                  {"epoch", measured.epoch},
+                  {"realised_gain", measured.gain}});
 }
 
 std::vector<Decision> parse_decisions(std::string_view content, const std::string& source) {
@@ -127,17 +193,10 @@ std::vector<Decision> parse_decisions(std::string_view content, const std::strin
 
 std::string gain_text(double gain) { return fmt::format("{:+.0f} %", gain * 100); }
 
-std::string text(const Decision& decision, const std::string& from, const std::string& to) {
-  const bool stays = decision.kind == "stay";
-  const std::string what = decision.kind == "switch" ? "" : decision.kind + ": ";
-  std::string line = fmt::format("step {}: {}{}", decision.step, what, decision.evidence);
-  const bool has_arrow = decision.evidence.find("→") != std::string::npos;  // "batch 2 → 4"
-  line += stays ? fmt::format(" ({})", from) : fmt::format("{} {} → {}", has_arrow ? ";" : " →", from, to);
-  if (decision.predicted_gain) line += ", predicted " + gain_text(*decision.predicted_gain);
-  if (decision.measured_gain) line += ", measured " + gain_text(*decision.measured_gain);
-  if (!stays)
-    line += fmt::format(", paused {}, moved {} (bound {})", text(decision.pause), text(decision.moved),
-                        text(decision.minimum));
+std::string text(const Decision& decision) {
+  const std::string evidence = decision.evidence.empty() ? "" : decision.evidence + "; ";
+  std::string line = fmt::format("step {}: {}{}", decision.step, evidence, change_text(decision));
+  if (decision.measured_gain) line += "; measured " + gain_text(*decision.measured_gain);
   for (std::size_t i = 0; i < decision.alternatives.size(); ++i) {
     const PlanAlternative& one = decision.alternatives[i];
     line += (i == 0 ? "; alternatives: " : ", ") + one.plan;
@@ -145,6 +204,11 @@ std::string text(const Decision& decision, const std::string& from, const std::s
     if (one.predicted_gain) line += " " + gain_text(*one.predicted_gain);
   }
   return printable(std::move(line));
+}
+
+std::string text(const MeasuredGain& measured) {
+  return fmt::format("step {}: measured gain of plan epoch {}: {} (expected {})", measured.step,
+                     measured.epoch, gain_text(measured.gain), gain_text(measured.predicted));
 }
 
 }  // namespace optimus

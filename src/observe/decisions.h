@@ -21,16 +21,21 @@ namespace optimus {
 struct Decision {
   std::int64_t step = 0;
   std::string kind;          // switch, recover, join, drain, stay
-  std::string evidence{};    // reason: "scripted", "asked for", or a measurement
+  std::string evidence{};    // reason: "scripted", "asked for", or a measurement; of "stay" also why it stays
   std::string from{}, to{};  // hashes of plans
-  std::int64_t epoch = 0;    // of the new plan
+  std::string from_name{}, to_name{};  // "dp2 zero2 +copy"; empty in records of version 0.1
+  std::int64_t epoch = 0;              // of the new plan
   // Of step rate: old step time / new step time - 1. Only for changes that the run chose itself.
   std::optional<double> predicted_gain{}, measured_gain{};
+  double payback_steps = 0;    // predicted number of steps until the pause is paid back
+  Seconds step_seconds{};      // duration of the last step before it; 0: unknown
   Seconds pause{}, prepare{};  // training was paused; training continued meanwhile
   Bytes moved{}, minimum{};    // minimum: lower bound over all placements
   Bytes early{};               // of `moved`: before the pause
   Bytes precopied{};           // sent again because of that
-  std::string cause{};         // "link", as in policy/condition.h; empty: nothing was found to be slow
+  int num_workers = 0;         // after a membership change; 0: another kind of decision
+  std::int64_t steps_lost = 0;
+  std::string cause{};  // "link", as in policy/condition.h; empty: nothing was found to be slow
   std::vector<PlanAlternative> alternatives{};
   bool operator==(const Decision&) const = default;
 };
@@ -40,17 +45,28 @@ OrderedJson to_json(const Decision& decision);
 
 // Lines of decisions.jsonl, without newline. Only the first 16 alternatives are written, to limit the length.
 std::string decision_line(const Decision& decision);
-std::string measured_gain_line(std::int64_t step, std::int64_t epoch, double gain);
+
+// The measured gain of the switch that began an epoch.
+struct MeasuredGain {
+  std::int64_t step = 0, epoch = 0;
+  double gain = 0, predicted = 0;
+};
+std::string decision_line(const MeasuredGain& measured);
 
 // Parses the whole file and merges measured gains. An unterminated last line is ignored: it is being written,
 // or its writer was killed. Throws UserError with the line number for an invalid line.
 std::vector<Decision> parse_decisions(std::string_view content, const std::string& source);
 
-// One line for users; `from` and `to` are the plans' names, since a decision contains only their hashes.
+// One line for users: of a running training, in the answer to a request, in `optimus decisions` and in
+// reports. Without names, the plans are given by their hashes.
 //
-//   step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, measured +35 %, paused …
-//   step 61: stay: slow link 1–3: 2.10x since step 45; nothing pays (pp4); alternatives: pp2 tp2 (recut) +1 %
-std::string text(const Decision& decision, const std::string& from, const std::string& to);
+//   step 412: slow link 1–3: 9.10x since step 397; switching pp4 → pp2 tp2 (expected +38 %, break-even after 9
+//     steps); plan 624e → 37d7, prepared 0.21 s, paused 36 ms (0.4 steps), moved 2 KiB (minimum 1 KiB);
+//     measured +35 %; alternatives: dp4 (replan) +1 %
+//   step 13: worker 3 was lost; continuing with 3 workers on dp3 (was dp4); paused 180 ms (2.1 steps), …
+//   step 61: slow link 1–3: 2.10x since step 45; nothing pays; keeping pp4; alternatives: pp2 tp2 (recut) +1 %
+std::string text(const Decision& decision);
+std::string text(const MeasuredGain& measured);
 
 // "+38 %", "-2 %"
 std::string gain_text(double gain);

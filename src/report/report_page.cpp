@@ -133,8 +133,7 @@ std::string charts_of(const RunReport& report, const std::vector<Epoch>& epochs)
     speed.bands.push_back({static_cast<double>(epoch.first), static_cast<double>(epoch.last), epoch.plan});
   for (std::size_t i = 0; i < report.decisions.size(); ++i) {
     const Decision& one = report.decisions[i];
-    speed.marks.push_back({static_cast<double>(one.step), fmt::format("{}", i + 1),
-                           text(one, name_of(report.plans, one.from), name_of(report.plans, one.to))});
+    speed.marks.push_back({static_cast<double>(one.step), fmt::format("{}", i + 1), text(one)});
   }
   loss.bands = speed.bands, loss.marks = speed.marks;
   return fmt::format(

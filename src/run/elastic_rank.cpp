@@ -25,22 +25,12 @@ constexpr Seconds kEndTimeout{120};      // for the others to end after the last
 
 }  // namespace
 
-ElasticRank::ElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id,
-                         const WorkerSignals& signals, StatusLine& line,
-                         std::optional<MembershipChange> order)
-    : watch_(value_or_throw(open_store(where.place, Deadline::after(kOpenTimeout, "the run's store"))),
-             where.prefix, comm, worker_id, order ? order->membership.generation : 0),
-      elastic_{.worker_id = worker_id,
-               .leaves = signals.is_leave_requested,
-               .wants_membership_change =
-                   [this, leaves = signals.is_leave_requested] {
-                     return watch_.wants_membership_change() || leaves();
-                   },
-               .membership_changed =
-                   [this](const MembershipChange& next) { watch_.membership_changed(next.membership); },
-               .switch_to_console = [&line] { line.switch_to_console(); },
-               .step_heartbeat = watch_.step_heartbeat(),
-               .order = std::move(order)} {}
+HostedElasticRank::HostedElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id,
+                                     std::optional<MembershipChange> first_order)
+    : worker_id_(worker_id),
+      first_order_(std::move(first_order)),
+      watch_(value_or_throw(open_store(where.place, Deadline::after(kOpenTimeout, "the run's store"))),
+             where.prefix, comm, worker_id, first_order_ ? first_order_->membership.generation : 0) {}
 
 LaunchedElasticRank::LaunchedElasticRank(LaunchedRankFacts facts)
     : facts_(std::move(facts)),
@@ -59,25 +49,18 @@ std::string LaunchedElasticRank::own_standby_address() const {
   return fmt::format("{}:{}", facts_.is_one_host ? "127.0.0.1" : facts_.address, standby_store_->port());
 }
 
-const RankElastic* LaunchedElasticRank::begin(Comm& comm, StatusLine& line) {
+void LaunchedElasticRank::begin(Comm& comm) {
   const std::string& prefix = facts_.where.prefix;
   if (standby_store_ != nullptr)
     (void)store_->set(prefix + standby_key(facts_.worker_id), own_standby_address());
   (void)store_->set_last_will(prefix + lost_key(facts_.worker_id), kEnded);
   watch_ = std::make_unique<RankWatch>(store_, prefix, comm, facts_.worker_id,
                                        facts_.order ? facts_.order->membership.generation : 0);
-  elastic_ = {.worker_id = facts_.worker_id,
-              .leaves = facts_.signals.is_leave_requested,
-              .wants_membership_change =
-                  [this] {
-                    read_standby_addresses();
-                    return watch_->wants_membership_change() || facts_.signals.is_leave_requested();
-                  },
-              .membership_changed = [this](const MembershipChange& order) { membership_changed(order); },
-              .switch_to_console = [&line] { line.switch_to_console(); },
-              .step_heartbeat = watch_->step_heartbeat(),
-              .order = facts_.order};
-  return &elastic_;
+}
+
+bool LaunchedElasticRank::wants_membership_change() {
+  read_standby_addresses();
+  return watch_->wants_membership_change();
 }
 
 // Called while the run's store is reachable. Returns true if this rank knows all the standby stores that it
@@ -208,16 +191,15 @@ void LaunchedElasticRank::remove_stale_store_file() {
   if (!store_->find(facts_.where.prefix + heartbeat_key(facts_.worker_id))) remove_store_file(facts_.folder);
 }
 
-void LaunchedElasticRank::wait_for_others_to_end(const std::function<bool()>& is_interrupted) {
+void LaunchedElasticRank::wait_for_others_to_end() {
   if (host_ == nullptr) return remove_stale_store_file();
   const Deadline deadline = Deadline::after(kEndTimeout, "the other ranks to end");
   for (int look = 0; !deadline.has_passed() && !host_->have_all_ended(); ++look) {
-    if (look > 10 && is_interrupted()) break;
+    if (look > 10 && facts_.stop.is_requested()) break;
     pause_before_query(look);
   }
   host_->end();
-  if (!host_->have_all_ended() && facts_.signals.is_leave_requested() && store_file_ != nullptr)
-    store_file_->leave();
+  if (!host_->have_all_ended() && facts_.stop.leaves() && store_file_ != nullptr) store_file_->leave();
 }
 
 }  // namespace optimus

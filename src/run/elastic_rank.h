@@ -1,5 +1,5 @@
 // The elastic side of a rank, in a run that continues when ranks are lost: it watches the run's store for
-// membership changes. ElasticRank is for a run that its starting process hosts. LaunchedElasticRank is for
+// membership changes. HostedElasticRank is for a run that its starting process hosts, LaunchedElasticRank for
 // ranks that a launcher started: it finds a new store when the process that hosts the store is lost. Every
 // process keeps a standby store, and the first survivor whose store the others can reach hosts the run from
 // then on (run_host.h).
@@ -9,33 +9,57 @@
 #include <mutex>
 #include <optional>
 
+#include "base/stop_token.h"
 #include "comm/comm.h"
+#include "elastic/membership_change.h"
+#include "engine/step_heartbeat.h"
 #include "launch/rendezvous.h"
 #include "launch/run_host.h"
 #include "launch/store_file.h"
-#include "observe/status_line.h"
 #include "run/rank_watch.h"
-#include "run/train_rank.h"
 #include "rundir/folder_lock.h"
-#include "rundir/worker_signals.h"
 #include "store/movable_store.h"
 #include "store/store_server.h"
 
 namespace optimus {
 
-// The elastic side of a rank whose run is hosted by its starting process: the watch and the callbacks of the
-// rank.
+// What a rank's training needs of its run's membership: requests for a change, and their execution.
 class ElasticRank {
  public:
-  // All arguments must outlive this.
-  ElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id, const WorkerSignals& signals,
-              StatusLine& line, std::optional<MembershipChange> order = {});
-  const RankElastic* get() const { return &elastic_; }
-  bool is_end_requested() const { return watch_.is_end_requested(); }
+  virtual ~ElasticRank() = default;
+  virtual int worker_id() const = 0;
+  // Whether all ranks are to meet: a worker joins, or ranks were lost.
+  virtual bool wants_membership_change() = 0;
+  // Called before the Comm changes its membership.
+  virtual void membership_changed(const MembershipChange& order) = 0;
+  // Where the rank's engine reports its progress; null: nowhere.
+  virtual StepHeartbeat* step_heartbeat() = 0;
+  // The first order of a worker that joins a running training.
+  virtual const std::optional<MembershipChange>& first_order() const = 0;
+};
+
+// A rank whose run is hosted by its starting process.
+class HostedElasticRank final : public ElasticRank {
+ public:
+  // The Comm must outlive this.
+  HostedElasticRank(const RunStoreAddress& where, Comm& comm, int worker_id,
+                    std::optional<MembershipChange> first_order = {});
+  int worker_id() const override { return worker_id_; }
+  bool wants_membership_change() override { return watch_.wants_membership_change(); }
+  void membership_changed(const MembershipChange& order) override {
+    watch_.membership_changed(order.membership);
+  }
+  StepHeartbeat* step_heartbeat() override { return watch_.step_heartbeat(); }
+  const std::optional<MembershipChange>& first_order() const override { return first_order_; }
+  // Requested when the process that hosts the run ends it.
+  StopToken stop_token() const {
+    return StopToken([this] { return watch_.is_end_requested() ? StopRequest::stop : StopRequest::none; });
+  }
 
  private:
+  const int worker_id_;
+  const std::optional<MembershipChange> first_order_;
   RankWatch watch_;
-  RankElastic elastic_;
 };
 
 struct LaunchedRankFacts {
@@ -46,22 +70,28 @@ struct LaunchedRankFacts {
   std::vector<int> worker_ids;              // worker ids at the start of the run, or in `order`
   std::optional<MembershipChange> order{};  // the first order of a worker that joins a running training
   Path folder;                              // of the run, as an absolute path
-  WorkerSignals signals;
+  StopToken stop;
   // The facts for hosting the run, which is in the generation of `last`, or in its first generation; the
   // caller fills in `last`.
   std::function<RunHostOptions(const std::optional<MembershipChange>& last)> host_facts;
   bool is_one_host = false;
 };
 
-class LaunchedElasticRank {
+class LaunchedElasticRank final : public ElasticRank {
  public:
   explicit LaunchedElasticRank(LaunchedRankFacts facts);
-  ~LaunchedElasticRank();
+  ~LaunchedElasticRank() override;
+
+  int worker_id() const override { return facts_.worker_id; }
+  bool wants_membership_change() override;
+  void membership_changed(const MembershipChange& order) override;
+  StepHeartbeat* step_heartbeat() override { return watch_->step_heartbeat(); }
+  const std::optional<MembershipChange>& first_order() const override { return facts_.order; }
 
   // For the rank's Comm.
   std::shared_ptr<KeyStore> store() const { return store_; }
-  // Called before and after the rank's work.
-  const RankElastic* begin(Comm& comm, StatusLine& line);
+  // Called before and after the rank's work. The Comm must outlive the time between.
+  void begin(Comm& comm);
   void end() { watch_.reset(); }
   // The run's key-value board, wherever it is hosted now; null if no host can be reached.
   std::unique_ptr<Board> open_board();
@@ -70,10 +100,9 @@ class LaunchedElasticRank {
   // After the rank's work has ended: what this process still hosts for others.
   RunHost* hosted() { return host_.get(); }
   // The host of the store stays until the other ranks have reported how they ended.
-  void wait_for_others_to_end(const std::function<bool()>& is_interrupted);
+  void wait_for_others_to_end();
 
  private:
-  void membership_changed(const MembershipChange& order);
   bool read_standby_addresses();
   bool find_store();
   void take_over(const std::map<int, std::string>& unreached);
@@ -86,7 +115,6 @@ class LaunchedElasticRank {
   std::unique_ptr<StoreServer> standby_store_;
   const std::shared_ptr<MovableStore> store_;
   std::unique_ptr<RankWatch> watch_;
-  RankElastic elastic_;
   std::vector<int> seats_;                        // the workers that stay
   std::map<int, std::string> standby_addresses_;  // addresses of the first `kMaxStandbys` of them
   std::optional<MembershipChange> last_;

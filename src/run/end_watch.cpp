@@ -5,7 +5,6 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
-#include "base/event.h"
 
 namespace optimus {
 namespace {
@@ -37,12 +36,8 @@ struct EndWatch::Silence {
   int num_failures = 0;
 };
 
-EndWatch::EndWatch(const RendezvousResult& run, Comm& comm, Seconds timeout,
-                   std::function<bool()> is_interrupted)
-    : run_(run),
-      comm_(comm),
-      timeout_(timeout.value + kStartMargin.value),
-      is_interrupted_(std::move(is_interrupted)) {
+EndWatch::EndWatch(const RendezvousResult& run, Comm& comm, Seconds timeout, StopToken stop)
+    : run_(run), comm_(comm), timeout_(timeout.value + kStartMargin.value), stop_(std::move(stop)) {
   value_or_throw(
       run_.store->set_last_will(run_.prefix + kEndedKey, fmt::format("rank {} has ended", comm_.rank())));
   thread_ = std::thread([this] { watch(); });
@@ -53,21 +48,23 @@ EndWatch::~EndWatch() {
   thread_.join();
 }
 
-Json EndWatch::guard(const std::function<Json()>& work) {
+TrainResult EndWatch::guard(const std::function<TrainResult()>& work) {
   try {
     return work();
   } catch (const PeersLost&) {
-    if (has_interrupted_) throw Interrupted{};
+    if (has_aborted_) return {.end = TrainEnd::stopped};
     throw;
   }
 }
 
-bool EndWatch::is_interrupted() {
-  // From the first step on, the other ranks notice on their own that this rank has ended. The last-will
-  // report ensures that no rank waits for a report that will never be written.
-  if (!has_stepped_.exchange(true))
-    (void)run_.store->set_last_will(report_key(run_, comm_.rank()), text(report_of_lost(comm_.rank())));
-  return is_interrupted_();
+StopToken EndWatch::stop_token() {
+  return StopToken([this] {
+    // From the first step on, the other ranks notice on their own that this rank has ended. The last-will
+    // report ensures that no rank waits for a report that will never be written.
+    if (!has_stepped_.exchange(true))
+      (void)run_.store->set_last_will(report_key(run_, comm_.rank()), text(report_of_lost(comm_.rank())));
+    return stop_.requested();
+  });
 }
 
 void EndWatch::watch() {
@@ -76,8 +73,8 @@ void EndWatch::watch() {
     if (const std::string why = probe_store(silence); !why.empty()) return comm_.abandon(why);
     for (int i = 0; i < 10 && !is_stopping_; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      if (!has_stepped_ && is_interrupted_()) {
-        has_interrupted_ = true;
+      if (!has_stepped_ && stop_.is_requested()) {
+        has_aborted_ = true;
         return comm_.abandon("interrupted");
       }
     }

@@ -9,27 +9,29 @@
 #include <functional>
 #include <thread>
 
+#include "base/stop_token.h"
 #include "base/units.h"
 #include "comm/comm.h"
 #include "launch/rendezvous.h"
+#include "rundir/train_result.h"
 #include "rundir/worker_protocol.h"
 
 namespace optimus {
 
 class EndWatch {
  public:
-  // `timeout` is the timeout for ranks that are silent during their start. `is_interrupted` returns whether
-  // the user has asked the run to end.
-  EndWatch(const RendezvousResult& run, Comm& comm, Seconds timeout, std::function<bool()> is_interrupted);
+  // `timeout` is the timeout for ranks that are silent during their start. `stop` is the user's
+  // or the launcher's request to end the run.
+  EndWatch(const RendezvousResult& run, Comm& comm, Seconds timeout, StopToken stop);
   ~EndWatch();
   EndWatch(const EndWatch&) = delete;
 
-  // Runs `work`, whose waits the watch can abort. Throws Interrupted if it aborted them because the user
-  // interrupted the run before the first step.
-  Json guard(const std::function<Json()>& work);
-  // For the step agreement (StepAgreement), which calls this after every step and from then on ends the ranks
-  // itself.
-  bool is_interrupted();
+  // Runs `work`, whose waits the watch can abort. The result is a stopped training if it aborted them because
+  // `stop` was requested before the first step.
+  TrainResult guard(const std::function<TrainResult()>& work);
+  // For the rank's training, which polls it after every step: from the first poll on, the ranks agree on how to
+  // end (StepAgreement), and the watch leaves that to them.
+  StopToken stop_token();
 
  private:
   struct Silence;
@@ -41,8 +43,8 @@ class EndWatch {
   const RendezvousResult run_;
   Comm& comm_;
   const Seconds timeout_;
-  const std::function<bool()> is_interrupted_;
-  std::atomic<bool> is_stopping_ = false, has_stepped_ = false, has_interrupted_ = false;
+  const StopToken stop_;
+  std::atomic<bool> is_stopping_ = false, has_stepped_ = false, has_aborted_ = false;
   std::thread thread_;
 };
 

@@ -16,18 +16,18 @@ constexpr Seconds kRequestTimeout{20};  // for a run to accept a better plan
 
 }  // namespace
 
-EmergencyCheckpointOptions salvage_facts(const TrainSettings& settings, const TrainOptions& options,
-                                         const Path& folder) {
+EmergencyCheckpointOptions emergency_checkpoint_options(const RunSpec& spec, const Path& folder) {
   return {.run = folder,
-          .memory = find_memory_level(settings.run),
-          .model = settings.model,
-          .retention = {options.keep_last, options.keep_every},
-          .small_files = small_files(settings)};
+          .memory = find_memory_level(spec.settings.run),
+          .model = spec.settings.model,
+          .retention = {spec.options.keep_last, spec.options.keep_every},
+          .small_files = small_files(spec.settings)};
 }
 
-MembershipCoordinator::Facts coordinator_facts(const TrainSettings& settings, const TrainOptions& options,
-                                               const Path& folder, const DeviceFacts& device) {
-  TrainOptions proposal = options;
+MembershipCoordinator::Facts coordinator_facts(const RunSpec& spec, const Path& folder,
+                                               const DeviceFacts& device) {
+  const TrainSettings& settings = spec.settings;
+  TrainOptions proposal = spec.options;
   proposal.batch = settings.plan.batch, proposal.sequence_length = settings.plan.sequence_length;
   // the given plans are of the phase in which the run started
   const bool has_phases = settings.phases.size() > 1;
@@ -45,12 +45,11 @@ MembershipCoordinator::Facts coordinator_facts(const TrainSettings& settings, co
       }};
 }
 
-RunHostOptions host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder,
-                             const DeviceFacts& device) {
-  RunHostOptions facts{.coordinator = coordinator_facts(run.settings, options, folder, device),
-                       .emergency_checkpoint = salvage_facts(run.settings, options, folder),
+RunHostOptions host_facts_of(const RunSpec& spec, const Path& folder, const DeviceFacts& device) {
+  RunHostOptions facts{.coordinator = coordinator_facts(spec, folder, device),
+                       .emergency_checkpoint = emergency_checkpoint_options(spec, folder),
                        .workers = {},
-                       .plan = run.settings.plan,
+                       .plan = spec.settings.plan,
                        .epoch = newest_epoch(folder).value_or(0)};
   facts.emergency_checkpoint.may_be_partitioned = true;
   facts.coordinator.done = [folder](const MembershipChange&, const std::vector<WorkerEntry>& members) {

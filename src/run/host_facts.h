@@ -10,13 +10,11 @@ namespace optimus {
 
 // What the host needs to let the workers continue without others. `device` is the state before the run
 // allocates on it.
-MembershipCoordinator::Facts coordinator_facts(const TrainSettings& settings, const TrainOptions& options,
-                                               const Path& folder, const DeviceFacts& device);
+MembershipCoordinator::Facts coordinator_facts(const RunSpec& spec, const Path& folder,
+                                               const DeviceFacts& device);
 // What the host of the store needs to write an emergency checkpoint. `folder` is absolute.
-EmergencyCheckpointOptions salvage_facts(const TrainSettings& settings, const TrainOptions& options,
-                                         const Path& folder);
+EmergencyCheckpointOptions emergency_checkpoint_options(const RunSpec& spec, const Path& folder);
 // For a process that hosts a run without a starting process; the caller fills in the workers.
-RunHostOptions host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder,
-                             const DeviceFacts& device);
+RunHostOptions host_facts_of(const RunSpec& spec, const Path& folder, const DeviceFacts& device);
 
 }  // namespace optimus

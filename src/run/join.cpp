@@ -17,10 +17,11 @@
 #include "engine/device.h"
 #include "launch/launched_memory.h"
 #include "launch/store_file.h"
+#include "observe/progress.h"
 #include "run/elastic_rank.h"
 #include "run/host_facts.h"
 #include "run/process_rank.h"
-#include "run/training.h"
+#include "run/train_rank.h"
 #include "run/worker.h"
 #include "rundir/folder_lock.h"
 #include "rundir/store_board.h"
@@ -65,15 +66,14 @@ struct StoreLost {};
 
 // Throws StoreLost.
 JoinReply request_to_join(KeyStore& store, const std::string& prefix, const WorkerJoinRequest& self,
-                          const JoinOptions& join, const WorkerSignals& signals) {
+                          const JoinOptions& join, const StopToken& stop) {
   const auto number = store.count(prefix + JoinKeys::counter());
   if (!number) throw StoreLost{};
   const JoinKeys keys{*number};
   if (!store.set(prefix + keys.request(), text(self))) throw StoreLost{};
   const auto join_reply = wait_for_key(store, prefix + keys.join_reply(),
                                        Deadline::after(join.timeout, "the run's join reply"), [&] {
-                                         if (signals.is_interrupted() || signals.is_leave_requested())
-                                           throw Interrupted{};
+                                         if (stop.is_requested()) throw Interrupted{};
                                        });
   if (!join_reply && !store.find(prefix + keys.request())) throw StoreLost{};
   if (!join_reply)
@@ -88,7 +88,7 @@ struct OpenStore {
 
 // Finds the store of the run from its folder; the host may have changed by the time it is reached. Returns
 // nothing if the run has ended.
-std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& signals) {
+std::optional<OpenStore> find_run(const JoinOptions& join, const StopToken& stop) {
   if (!join.was_member) (void)read_store_file(join.run);  // fails at once for a run that cannot be joined
   // Several hosts may be lost one after the other; a host that is only stopped is given up after about 16 s.
   constexpr Seconds kHostTimeout{90};
@@ -96,7 +96,7 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& 
   const Deadline deadline = Deadline::after(timeout, "the run's store");
   std::optional<Deadline> next_host;
   while (!deadline.has_passed()) {
-    if (signals.is_interrupted() || signals.is_leave_requested()) throw Interrupted{};
+    if (stop.is_requested()) throw Interrupted{};
     try {
       const RunStoreAddress where = read_store_file(join.run);
       if (auto store = open_store(where.place, Deadline::after(kConnectTimeout, "the run's store")))
@@ -119,8 +119,8 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const WorkerSignals& 
 
 // All arguments must outlive the result.
 LaunchedRankFacts facts_of_joining_worker(const OpenStore& store, const JoinOptions& join,
-                                          const PreparedRun& run, const TrainOptions& options,
-                                          const WorkerSignals& signals, const JoinReply& join_reply) {
+                                          const RunSpec& spec, const StopToken& stop,
+                                          const JoinReply& join_reply) {
   const std::vector<int>& worker_ids = join_reply.order.membership.worker_ids;
   return {.where = store.where,
           .store = store.store,
@@ -129,11 +129,11 @@ LaunchedRankFacts facts_of_joining_worker(const OpenStore& store, const JoinOpti
           .worker_ids = {worker_ids.begin(), worker_ids.begin() + join_reply.order.num_staying},
           .order = join_reply.order,
           .folder = join.run,
-          .signals = signals,
+          .stop = stop,
           .host_facts =
-              [&join, &run, &options,
-               device = named_device_facts(options)](const std::optional<MembershipChange>& last) {
-                RunHostOptions facts = host_facts_of(run, options, join.run, device);
+              [&join, &spec,
+               device = named_device_facts(spec.options)](const std::optional<MembershipChange>& last) {
+                RunHostOptions facts = host_facts_of(spec, join.run, device);
                 facts.workers = workers_by_id(join.run, last->membership);
                 return facts;
               },
@@ -141,9 +141,9 @@ LaunchedRankFacts facts_of_joining_worker(const OpenStore& store, const JoinOpti
 }
 
 // Throws ExcludedFromRun and StoreLost.
-int train_until_end(const JoinOptions& join, TrainOptions& options, OptionTable& table,
-                    const WorkerSignals& signals, StatusLine& line) {
-  const std::optional<OpenStore> found = find_run(join, signals);
+int train_until_end(const JoinOptions& join, TrainOptions& options, OptionTable& table, const StopToken& stop,
+                    StatusLine& line) {
+  const std::optional<OpenStore> found = find_run(join, stop);
   if (!found && !join.was_member) throw UserError("{}: no training is running", join.run.string());
   if (!found) {
     line.print("the run ended without this worker");
@@ -155,56 +155,58 @@ int train_until_end(const JoinOptions& join, TrainOptions& options, OptionTable&
   const Json document = read_json(path);
   const std::string device = join.device.empty() ? choose_device("").str() : join.device;
   // Slow preparations come first, because the run does not wait for a worker that is not ready.
-  const PreparedRun run = read_run_settings(join.run, JsonView(document, path.string()),
-                                            parse_device(device).is_cuda(), options, table);
-  const WorkerSignals told = with_preemption_notice(signals, options.notice, process_environment());
+  const RunSpec spec = read_run_settings(join.run, JsonView(document, path.string()),
+                                         parse_device(device).is_cuda(), options, table);
+  const StopToken with_notice = with_preemption_notice(stop, options.notice, process_environment());
   set_num_threads(join.threads);
   make_memory_of_joining_worker(options, join.run);
-  JoinReply join_reply = request_to_join(*store, where.prefix, {::getpid(), host_name(), device}, join, told);
-  line.print(fmt::format("joined {} as worker {}", join.run.string(), join_reply.worker_id));
-  (void)store->set_last_will(where.prefix + lost_key(join_reply.worker_id), kEnded);
-  std::optional<LaunchedElasticRank> moving;
-  if (where.may_move) moving.emplace(facts_of_joining_worker(*found, join, run, options, told, join_reply));
-  const std::shared_ptr<KeyStore> own = moving ? moving->store() : store;
+  JoinReply join_reply =
+      request_to_join(*store, where.prefix, {::getpid(), host_name(), device}, join, with_notice);
+  const int worker_id = join_reply.worker_id;
+  line.print(fmt::format("joined {} as worker {}", join.run.string(), worker_id));
+  (void)store->set_last_will(where.prefix + lost_key(worker_id), kEnded);
+  std::optional<LaunchedElasticRank> launched;
+  if (where.may_move) launched.emplace(facts_of_joining_worker(*found, join, spec, with_notice, join_reply));
+  const std::shared_ptr<KeyStore> own = launched ? launched->store() : store;
   const auto join_run = [&] {
     return value_or_throw(
-        make_process_comm({.rank = join_reply.worker_id,
-                           .size = join_reply.worker_id + 1,
+        make_process_comm({.rank = worker_id,
+                           .size = worker_id + 1,
                            .store = {.address = store->own_address(), .prefix = where.prefix, .store = own},
                            .device = parse_device(device)},
                           Deadline::after(kStoreTimeout, "joining the run")));
   };
-  const WorkerReport report = report_of_work(join_run, stderr, line, [&](Comm& comm, StatusLine& said) {
-    if (moving) {
-      const RankElastic* const elastic = moving->begin(comm, said);
-      // reset before the Comm is destroyed
-      const std::shared_ptr<void> ended(nullptr, [&](void*) { moving->end(); });
-      const auto board = [&] { return moving->open_board(); };
-      return run_and_remove_memory(join.run, [&] {
-        return train_part(run, options, {device, join.threads, told.is_interrupted, board, elastic}, comm,
-                          said);
-      });
+  const WorkerReport report = report_of_work(join_run, stderr, line, [&](Comm& comm, StatusLine& rank_line) {
+    StatusLineSink events(rank_line);
+    RankContext rank{comm, parse_device(device), join.threads, events, rank_line, with_notice};
+    if (launched) {
+      launched->begin(comm);
+      const std::shared_ptr<void> ended(nullptr, [&](void*) { launched->end(); });  // before the Comm
+      rank.open_board = [&] { return launched->open_board(); };
+      rank.elastic = &*launched;
+      return run_and_remove_memory(join.run, [&] { return train_rank(spec, rank); });
     }
-    const ElasticRank elastic(where, comm, join_reply.worker_id, told, said, std::move(join_reply.order));
-    const auto board = [&] { return std::make_unique<StoreBoard>(store, where.prefix); };
-    const auto ends = [&] { return told.is_interrupted() || elastic.is_end_requested(); };
-    return train_part(run, options, {device, join.threads, ends, board, elastic.get()}, comm, said);
+    HostedElasticRank elastic(where, comm, worker_id, std::move(join_reply.order));
+    rank.stop = with_notice.combined_with(elastic.stop_token());
+    rank.open_board = [&] { return std::make_unique<StoreBoard>(store, where.prefix); };
+    rank.elastic = &elastic;
+    return train_rank(spec, rank);
   });
   if (!report.why.empty()) line.print(report.why);
-  (void)own->set(where.prefix + worker_report_key(join_reply.worker_id), text(report));
-  if (moving) moving->wait_for_others_to_end(told.is_interrupted);
+  (void)own->set(where.prefix + worker_report_key(worker_id), text(report));
+  if (launched) launched->wait_for_others_to_end();
   return exit_code(report.end);
 }
 
 }  // namespace
 
 int train_as_joining_worker(const JoinOptions& join, TrainOptions& options, OptionTable& table,
-                            const WorkerSignals& signals, StatusLine& line) {
+                            const StopToken& stop, StatusLine& line) {
   std::signal(SIGPIPE, SIG_IGN);
   JoinOptions retry = join;
   while (true) {
     try {
-      return train_until_end(retry, options, table, signals, line);
+      return train_until_end(retry, options, table, stop, line);
     } catch (const ExcludedFromRun&) {
       line.print("the other workers continued without this one; rejoining");
       retry.was_member = true;

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "base/stop_token.h"
 #include "elastic/membership.h"
 #include "observe/status_line.h"
 #include "rundir/worker_protocol.h"
-#include "rundir/worker_signals.h"
 #include "settings/options.h"
 
 namespace optimus {
@@ -29,6 +29,6 @@ struct JoinOptions {
 // Trains until the run ends or this worker leaves. Returns the exit code. Throws UserError if the run does
 // not accept the worker.
 int train_as_joining_worker(const JoinOptions& join, TrainOptions& options, OptionTable& table,
-                            const WorkerSignals& signals, StatusLine& line);
+                            const StopToken& stop, StatusLine& line);
 
 }  // namespace optimus

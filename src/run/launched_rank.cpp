@@ -7,10 +7,10 @@
 #include "comm/c10d_comm.h"
 #include "engine/device.h"
 #include "launch/launched_memory.h"
+#include "observe/progress.h"
 #include "run/host_facts.h"
 #include "run/join.h"
 #include "run/launched_rendezvous.h"
-#include "run/process_rank.h"
 #include "rundir/logs.h"
 #include "rundir/store_board.h"
 
@@ -20,7 +20,7 @@ RendezvousOptions rendezvous_of(const LaunchedTraining& training) {
   return rendezvous_options({.launch = training.launch,
                              .token_file = training.options.token_file,
                              .store = training.options.store,
-                             .is_interrupted = training.is_interrupted,
+                             .stop = training.stop,
                              .timeout = training.options.start_timeout});
 }
 
@@ -77,8 +77,7 @@ void add_joined_workers(const std::vector<WorkerEntry>& by_seat, std::vector<Wor
 }  // namespace
 
 LaunchedRankFacts launched_rank_facts(const LaunchedTraining& training, const RendezvousResult& run,
-                                      const PreparedRun& prepared, const Path& folder,
-                                      const std::string& kind) {
+                                      const RunSpec& spec, const Path& folder, const std::string& kind) {
   std::vector<int> worker_ids(run.ranks.size());
   std::iota(worker_ids.begin(), worker_ids.end(), 0);
   return {.where = {run.place, run.prefix},
@@ -87,11 +86,11 @@ LaunchedRankFacts launched_rank_facts(const LaunchedTraining& training, const Re
           .worker_id = training.launch.rank,
           .worker_ids = worker_ids,
           .folder = folder,
-          .signals = training.signals,
+          .stop = training.stop,
           .host_facts =
-              [&training, &prepared, run, folder, kind,
-               device = named_device_facts(training.options)](const std::optional<MembershipChange>& last) {
-                RunHostOptions facts = host_facts_of(prepared, training.options, folder, device);
+              [&spec, run, folder, kind,
+               device = named_device_facts(spec.options)](const std::optional<MembershipChange>& last) {
+                RunHostOptions facts = host_facts_of(spec, folder, device);
                 facts.workers = entries_of(run, kind);
                 if (last) add_joined_workers(workers_by_id(folder, last->membership), facts.workers);
                 return facts;
@@ -99,23 +98,28 @@ LaunchedRankFacts launched_rank_facts(const LaunchedTraining& training, const Re
           .is_one_host = training.launch.is_one_host};
 }
 
-WorkerReport elastic_work(const LaunchedTraining& training, const PreparedRun& prepared, const Path& folder,
-                          LaunchedElasticRank& worker_id, const RendezvousResult& run,
+WorkerReport elastic_work(const LaunchedTraining& training, const RunSpec& spec, const Path& folder,
+                          LaunchedElasticRank& elastic, const RendezvousResult& run,
                           const std::string& device, std::FILE* log) {
-  const int rank = training.launch.rank, threads = threads_of(training.options, run, rank);
+  const int rank = training.launch.rank, threads = threads_of(spec.options, run, rank);
   set_num_threads(threads);
-  return report_of_work([&] { return join_comm(run, rank, device, worker_id.store()); }, log, training.line,
-                        [&](Comm& comm, StatusLine& line) {
-                          const RankElastic* const elastic = worker_id.begin(comm, line);
-                          // reset before the Comm is destroyed
-                          const std::shared_ptr<void> ended(nullptr, [&](void*) { worker_id.end(); });
-                          if (rank == 0) worker_id.host();
-                          const RankPlacement place{device, threads, training.signals.is_interrupted,
-                                                    [&] { return worker_id.open_board(); }, elastic};
-                          return run_with_memory(prepared.settings, training.options, folder, rank, [&] {
-                            return train_part(prepared, training.options, place, comm, line);
-                          });
-                        });
+  const auto work = [&](Comm& comm, StatusLine& line) {
+    elastic.begin(comm);
+    const std::shared_ptr<void> ended(nullptr, [&](void*) { elastic.end(); });  // before the Comm
+    if (rank == 0) elastic.host();
+    StatusLineSink events(line);
+    const RankContext context{comm,
+                              parse_device(device),
+                              threads,
+                              events,
+                              line,
+                              training.stop,
+                              [&] { return elastic.open_board(); },
+                              &elastic};
+    return run_with_memory(spec, folder, rank, [&] { return train_rank(spec, context); });
+  };
+  return report_of_work([&] { return join_comm(run, rank, device, elastic.store()); }, log, training.line,
+                        work);
 }
 
 int rejoin(const LaunchedTraining& training, const RendezvousResult& run, const Path& folder,
@@ -125,7 +129,7 @@ int rejoin(const LaunchedTraining& training, const RendezvousResult& run, const 
                                   .device = device,
                                   .threads = threads_of(training.options, run, training.launch.rank),
                                   .was_member = true},
-                                 training.options, training.table, training.signals, training.line);
+                                 training.options, training.table, training.stop, training.line);
 }
 
 }  // namespace optimus

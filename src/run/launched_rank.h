@@ -3,18 +3,18 @@
 #pragma once
 
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "base/event.h"
+#include "base/stop_token.h"
 #include "cluster/launcher.h"
 #include "launch/rendezvous.h"
 #include "observe/status_line.h"
 #include "run/elastic_rank.h"
+#include "run/train_rank.h"
 #include "run/worker.h"
 #include "rundir/board.h"
-#include "rundir/worker_signals.h"
 #include "settings/options.h"
 
 namespace optimus {
@@ -25,8 +25,7 @@ struct LaunchedTraining {
   OptionTable& table;
   EventSink& events;
   StatusLine& line;
-  std::function<bool()> is_interrupted;
-  WorkerSignals signals{};  // the two kinds of interrupt, for runs that continue when a rank leaves
+  StopToken stop{};  // a request to leave ends a static run
 };
 
 RendezvousOptions rendezvous_of(const LaunchedTraining& training);
@@ -41,11 +40,10 @@ std::unique_ptr<Board> board_of(const RendezvousResult& run);
 
 // In a run that continues without lost ranks. All arguments must outlive the result.
 LaunchedRankFacts launched_rank_facts(const LaunchedTraining& training, const RendezvousResult& run,
-                                      const PreparedRun& prepared, const Path& folder,
-                                      const std::string& kind);
+                                      const RunSpec& spec, const Path& folder, const std::string& kind);
 // Runs the rank's work. The watch and the hosted store live at least as long.
-WorkerReport elastic_work(const LaunchedTraining& training, const PreparedRun& prepared, const Path& folder,
-                          LaunchedElasticRank& worker_id, const RendezvousResult& run,
+WorkerReport elastic_work(const LaunchedTraining& training, const RunSpec& spec, const Path& folder,
+                          LaunchedElasticRank& elastic, const RendezvousResult& run,
                           const std::string& device, std::FILE* log);
 // Rejoins the run after the others have continued without this rank. Returns the exit code.
 int rejoin(const LaunchedTraining& training, const RendezvousResult& run, const Path& folder,

@@ -29,8 +29,8 @@ RendezvousOptions rendezvous_options(const LaunchedRendezvous& how) {
           .store = how.store,
           .torch = torch_store_calls(),
           .check_interrupted =
-              [asked = how.is_interrupted] {
-                if (asked()) throw Interrupted{};
+              [stop = how.stop] {
+                if (stop.is_requested()) throw Interrupted{};
               },
           .timeout = how.timeout};
 }

@@ -2,9 +2,8 @@
 // process and access to torchrun's own store.
 #pragma once
 
-#include <functional>
-
 #include "base/file.h"
+#include "base/stop_token.h"
 #include "launch/rendezvous.h"
 
 namespace optimus {
@@ -13,10 +12,10 @@ struct LaunchedRendezvous {
   LaunchInfo launch;
   Path token_file{};    // empty: OPTIMUS_TOKEN, if set
   std::string store{};  // etcd://host:port; empty: a store hosted by rank 0
-  std::function<bool()> is_interrupted;
+  StopToken stop{};
   Seconds timeout;
 };
-// Waits throw Interrupted once `is_interrupted` returns true.
+// Waits throw Interrupted once `stop` is requested.
 RendezvousOptions rendezvous_options(const LaunchedRendezvous& how);
 
 }  // namespace optimus

@@ -26,7 +26,7 @@ RendezvousOptions link_rendezvous_options(const ClusterProbe& probe) {
   return rendezvous_options({.launch = probe.launch,
                              .token_file = probe.options.token_file,
                              .store = probe.options.store,
-                             .is_interrupted = probe.is_interrupted,
+                             .stop = probe.stop,
                              .timeout = Seconds(120)});
 }
 

@@ -3,10 +3,10 @@
 // measured earlier on this machine or from the shipped types.
 #pragma once
 
-#include <functional>
 #include <optional>
 
 #include "base/event.h"
+#include "base/stop_token.h"
 #include "cluster/launcher.h"
 #include "launch/measure_links.h"
 #include "settings/probe_options.h"
@@ -24,7 +24,7 @@ struct ClusterProbe {
   LaunchInfo launch;
   const ProbeOptions& options;
   EventSink& events;
-  std::function<bool()> is_interrupted;
+  StopToken stop{};
 };
 
 // Returns the profile on rank 0, and nothing on the others. Throws UserError if there is no launcher, if all

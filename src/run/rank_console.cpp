@@ -63,10 +63,10 @@ void export_model(const TrainSettings& settings, const Parameters& parameters, F
 
 }  // namespace
 
-void print_run_summary(const TrainSettings& settings, const RankPart& part) {
-  print_model_and_data(settings, part.line);
-  print_plan_summary(settings, part.device, part.threads, part.line);
-  print_expected_speed(settings, part.device, part.events, part.line);
+void print_run_summary(const RunSpec& spec, const RankContext& rank) {
+  print_model_and_data(spec.settings, rank.line);
+  print_plan_summary(spec.settings, rank.device, rank.threads, rank.line);
+  print_expected_speed(spec.settings, rank.device, rank.events, rank.line);
 }
 
 Plan one_device_plan(const TrainSettings& settings) {
@@ -75,12 +75,12 @@ Plan one_device_plan(const TrainSettings& settings) {
       {.batch = 1, .sequence_length = settings.plan.sequence_length, .precision = settings.plan.precision});
 }
 
-void export_and_sample(const TrainSettings& settings, const TrainOptions& options, Parameters& parameters,
-                       const RankPart& part, TrainResult& result) {
+void export_and_sample(const RunSpec& spec, Parameters& parameters, const RankContext& rank,
+                       TrainResult& result) {
   RealFileSystem files;
-  if (options.export_format == ExportFormat::hf)
-    export_model(settings, parameters, files, part.events, part.line);
-  result.sample = sample_text(settings, options, parameters, part.device);
+  if (spec.options.export_format == ExportFormat::hf)
+    export_model(spec.settings, parameters, files, rank.events, rank.line);
+  result.sample = sample_text(spec.settings, spec.options, parameters, rank.device);
 }
 
 }  // namespace optimus

@@ -7,10 +7,10 @@
 namespace optimus {
 
 // Prints the lines before the first step.
-void print_run_summary(const TrainSettings& settings, const RankPart& part);
+void print_run_summary(const RunSpec& spec, const RankContext& rank);
 // Writes the export if requested, and generates a sample of text. `parameters` has all weights.
-void export_and_sample(const TrainSettings& settings, const TrainOptions& options, Parameters& parameters,
-                       const RankPart& part, TrainResult& result);
+void export_and_sample(const RunSpec& spec, Parameters& parameters, const RankContext& rank,
+                       TrainResult& result);
 // A single-device plan, for work with all weights of a distributed model.
 Plan one_device_plan(const TrainSettings& settings);
 

@@ -20,7 +20,7 @@ constexpr Seconds kReconnectTimeout{20};  // for the others to reconnect
 }  // namespace
 
 std::optional<MembershipChange> RankRun::join_membership_change(Training& training,
-                                                                const SurvivorReport& words,
+                                                                const SurvivorReport& report,
                                                                 const std::function<void()>& release) {
   // hosts that may be lost one after the other, each while the ranks turn to the next
   constexpr int kMaxHosts = 8;
@@ -29,19 +29,16 @@ std::optional<MembershipChange> RankRun::join_membership_change(Training& traini
     const std::unique_ptr<Board> board = rank_.open_board ? rank_.open_board() : nullptr;
     if (board == nullptr && rank_.elastic != nullptr) throw ExcludedFromRun{};
     if (board == nullptr) return std::nullopt;
-    try {
-      return join_membership_change_at(*board, training, words, release);
-    } catch (const BoardLost&) {
-      if (rank_.elastic == nullptr) return std::nullopt;
-    }
+    const SurvivorOutcome outcome = join_membership_change_at(*board, training, report, release);
+    if (!outcome.is_board_lost) return outcome.order;
+    if (rank_.elastic == nullptr) return std::nullopt;
   }
   throw ExcludedFromRun{};
 }
 
-std::optional<MembershipChange> RankRun::join_membership_change_at(Board& board, Training& training,
-                                                                   SurvivorReport words,
-                                                                   const std::function<void()>& release) {
-  words.earlier_epoch = earlier_.parameters != nullptr ? training.epoch() - 1 : -1;
+SurvivorOutcome RankRun::join_membership_change_at(Board& board, Training& training, SurvivorReport report,
+                                                   const std::function<void()>& release) {
+  report.earlier_epoch = earlier_.parameters != nullptr ? training.epoch() - 1 : -1;
   const Layout layout = layout_with_copies(part_.plan, settings_.model, StateKind::optimizer);
   Survivor self{generation_, number(), layout, training, training.saver()};
   self.bring_memory = [&] {
@@ -51,14 +48,15 @@ std::optional<MembershipChange> RankRun::join_membership_change_at(Board& board,
       rank_.events.report(Warning{error.what()});
     }
   };
-  if (rank_.elastic == nullptr) return take_orders_as_survivor(self, board, words, release);
-  self.is_left_behind = [&] { return is_excluded(settings_.run, generation_ + 1, rank_.elastic->worker_id); };
-  std::optional<MembershipChange> order = take_orders_as_survivor(self, board, words, release);
-  const auto has_worker_id = [&](const std::vector<int>& worker_ids) {
-    return std::find(worker_ids.begin(), worker_ids.end(), rank_.elastic->worker_id) != worker_ids.end();
-  };
-  if (order ? !has_worker_id(order->membership.worker_ids) : self.is_left_behind()) throw ExcludedFromRun{};
-  return order;
+  if (rank_.elastic == nullptr) return take_orders_as_survivor(self, board, report, release);
+  const int worker_id = rank_.elastic->worker_id();
+  self.is_left_behind = [&] { return is_excluded(settings_.run, generation_ + 1, worker_id); };
+  SurvivorOutcome outcome = take_orders_as_survivor(self, board, report, release);
+  if (outcome.is_board_lost) return outcome;
+  const bool is_excluded_from_run =
+      outcome.order ? rank_of(outcome.order->membership, worker_id) < 0 : self.is_left_behind();
+  if (is_excluded_from_run) throw ExcludedFromRun{};
+  return outcome;
 }
 
 // Rank 0 writes this file after a plan change. If it is lost before that, the others could not determine how
@@ -71,18 +69,18 @@ void RankRun::write_plan_if_missing(std::int64_t epoch) {
 
 std::optional<MembershipChange> RankRun::carry_out(const MembershipChange& order, Training& training) {
   const auto release = [&] { rank_.comm.drop(0); };
-  SurvivorReport words;
+  SurvivorReport report;
   try {
     apply_order(order, training);
     return std::nullopt;
   } catch (const PeersLost& error) {
-    words.missing = error.failure.missing, words.leaves = is_leaving(order);
-    std::optional<MembershipChange> next = join_membership_change(training, words, release);
+    report.missing = error.failure.missing, report.leaves = is_leaving(order);
+    std::optional<MembershipChange> next = join_membership_change(training, report, release);
     if (!next) throw;
     return next;
   } catch (const std::exception& error) {
-    words.failure_reason = error.what();
-    (void)join_membership_change(training, words, release);
+    report.failure_reason = error.what();
+    (void)join_membership_change(training, report, release);
     throw;
   }
 }
@@ -147,17 +145,17 @@ void RankRun::apply_order(const MembershipChange& order, Training& training) {
     if (!is_leaving(order))
       build_part(order.to,
                  order.source == MembershipChange::Source::checkpoint ? std::optional(order.checkpoint)
-                                                                      : run_.resumed.checkpoint,
+                                                                      : spec_.resumed.checkpoint,
                  order.state, order.epoch + 1, training);
   }
   training.resume_from(order.state, order.epoch + 1);
   has_left_ = is_leaving(order);
   if (!has_left_) open_records_after(order, training);
   if (has_left_) records_.reset();
-  const std::string line = line_of(order, before, report, training);
+  const Decision decision = decision_of(order, before, report, training);
   num_steps_lost_ = 0;
-  answer_drains(order, line);
-  if (records_) record_order(order, before, report, training, line);
+  answer_drains(order, text(decision));
+  if (records_) optimus::report(decision, *records_, rank_.line, rank_.events);
 }
 
 // A request is answered by the rank that took it, even if that rank is the one that leaves.
@@ -181,7 +179,7 @@ void RankRun::answer_drains(const MembershipChange& order, const std::string& li
 void RankRun::open_records_after(const MembershipChange& order, const Training& training) {
   records_.reset();
   if (number() != 0) return;
-  rank_.elastic->switch_to_console();
+  rank_.line.switch_to_console();
   const Path metrics = settings_.run / "metrics.jsonl";
   for (const Path& path : {metrics, settings_.run / "decisions.jsonl"}) remove_temporaries(files_, path);
   const auto check = [&] {
@@ -199,33 +197,22 @@ void RankRun::open_records_after(const MembershipChange& order, const Training& 
   save_plan(files_, settings_.run, part_.plan, training.epoch());
 }
 
-std::string RankRun::line_of(const MembershipChange& order, const Plan& before, const SwitchReport& report,
-                             const Training& training) const {
-  const Seconds paused = since_failure();
-  const double step = training.step_seconds().value;
-  const std::int64_t lost = num_steps_lost_;
-  const std::string in_steps = step > 0 ? fmt::format(" ({:.1f} steps)", paused.value / step) : "";
-  const std::string losses =
-      lost == 0 ? "no steps lost" : fmt::format("{} step{} lost", lost, lost == 1 ? "" : "s");
-  return fmt::format("step {}: {}; continuing with {} worker{} on {} (was {}); paused {}{}, moved {}, {}",
-                     order.state.step, order.what, order.num_staying, order.num_staying == 1 ? "" : "s",
-                     short_text(order.to), short_text(before), text(paused), in_steps, text(report.moved),
-                     losses);
-}
-
-void RankRun::record_order(const MembershipChange& order, const Plan& before, const SwitchReport& report,
-                           const Training& training, const std::string& line) {
-  rank_.line.print(line);
-  const Outcome<void> kept = records_->decisions.append_line(decision_line({.step = order.state.step,
-                                                                            .kind = order.kind,
-                                                                            .evidence = order.what,
-                                                                            .from = plan_hash(before),
-                                                                            .to = plan_hash(part_.plan),
-                                                                            .epoch = training.epoch(),
-                                                                            .pause = since_failure(),
-                                                                            .moved = report.moved,
-                                                                            .minimum = report.minimum}));
-  if (!kept) rank_.events.report(Warning{kept.error().why});
+Decision RankRun::decision_of(const MembershipChange& order, const Plan& before, const SwitchReport& report,
+                              const Training& training) const {
+  return {.step = order.state.step,
+          .kind = order.kind,
+          .evidence = order.what,
+          .from = plan_hash(before),
+          .to = plan_hash(order.to),
+          .from_name = short_text(before),
+          .to_name = short_text(order.to),
+          .epoch = training.epoch(),
+          .step_seconds = training.step_seconds(),
+          .pause = since_failure(),
+          .moved = report.moved,
+          .minimum = report.minimum,
+          .num_workers = order.num_staying,
+          .steps_lost = num_steps_lost_};
 }
 
 }  // namespace optimus

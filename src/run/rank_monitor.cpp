@@ -1,4 +1,4 @@
-// Implements Watching.
+// Implements rank_monitor.h.
 #include "run/rank_monitor.h"
 
 #include "switching/memory.h"
@@ -20,10 +20,10 @@ RankMonitor::RankMonitor(Facts facts, const PlanPart& part)
       tree_(facts_.comm, facts_.timeout),
       sensor_(sensor_of(facts_.device)),
       collected_(std::chrono::steady_clock::now()) {
-  took(part);
+  monitor_part(part);
 }
 
-void RankMonitor::took(const PlanPart& part) {
+void RankMonitor::monitor_part(const PlanPart& part) {
   meter_.reset(), log_.reset(), is_due_ = true;
   if (part.is_empty()) return;
   const Program& program = part.engine->program();
@@ -32,6 +32,23 @@ void RankMonitor::took(const PlanPart& part) {
     log_.emplace(facts_.device);
   else if (num_devices(part.plan) > 1)
     log_.emplace(facts_.device, TimingSelection{computing_spans(program, facts_.model), meter_->messages()});
+}
+
+void RankMonitor::switch_ended(const SwitchOutcome& outcome, const PlanPart& part, std::int64_t step) {
+  AdaptationController* const controller = facts_.controller;
+  switch (outcome.kind) {
+    case SwitchOutcome::Kind::made:
+      monitor_part(part);
+      if (controller != nullptr) controller->plan_adopted(part.plan, outcome.proposal, step);
+      return;
+    case SwitchOutcome::Kind::refused:
+    case SwitchOutcome::Kind::not_tried:
+      if (controller != nullptr && outcome.proposal) controller->proposal_refused();
+      return;
+    case SwitchOutcome::Kind::cancelled:
+      if (controller != nullptr) controller->proposal_cancelled();
+      return;
+  }
 }
 
 void RankMonitor::begin_step(Engine& engine) {

@@ -1,4 +1,4 @@
-// Watching: measures one rank's steps, and forwards its observations and those of the ranks below it in the
+// RankMonitor: measures one rank's steps, and forwards its observations and those of the ranks below it in the
 // observation tree. On rank 0 they reach the AdaptationController.
 //
 // All ranks collect after the same steps, as the step agreement specifies (StepVote::collects): after every
@@ -15,7 +15,7 @@
 #include "adapt/step_meter.h"
 #include "observe/device_sensor.h"
 #include "switching/observation_tree.h"
-#include "switching/plan_switch.h"
+#include "switching/plan_switch_controller.h"
 
 namespace optimus {
 
@@ -46,12 +46,14 @@ class RankMonitor {
   bool wants_to_probe() { return facts_.controller != nullptr && facts_.controller->take_probe_request(); }
   // After the same step, by all ranks.
   void probe();
-  // Called when the part belongs to a new plan.
-  void took(const PlanPart& part);
+  // Called when an attempt to switch the plan has ended; `part` is this rank's part of the plan in use.
+  void switch_ended(const SwitchOutcome& outcome, const PlanPart& part, std::int64_t step);
 
   AdaptationController* controller() const { return facts_.controller; }
 
  private:
+  void monitor_part(const PlanPart& part);
+
   const Facts facts_;
   ObservationTree tree_;
   std::optional<StepMeter> meter_;              // empty: no part

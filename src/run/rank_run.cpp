@@ -48,7 +48,7 @@ EngineOptions RankRun::engine_options() const {
   EngineOptions options{.device = rank_.device, .seed = options_.seed};
   options.gemm_algorithm_file = measured_cluster_path().parent_path() / "products.json";
   options.rank = number(), options.timeout = options_.timeout;
-  if (rank_.elastic != nullptr) options.step_heartbeat = rank_.elastic->step_heartbeat;
+  if (rank_.elastic != nullptr) options.step_heartbeat = rank_.elastic->step_heartbeat();
   options.predicted = [this](const Plan& plan, const Program& program) {
     return predicted_seconds(facts_of(rank_.device).type, plan, settings_.model, program);
   };
@@ -105,7 +105,7 @@ PartServices RankRun::make_services(const PlanPart& part) {
   // Only for the first plan: the profiled steps are the first of the run.
   if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
     made.profiler = std::make_unique<Profiler>(
-        ProfileOptions{options_.profile, settings_.run, run_.resumed.state.step, settings_.steps}, part.plan,
+        ProfileOptions{options_.profile, settings_.run, spec_.resumed.state.step, settings_.steps}, part.plan,
         settings_.model, *part.engine, *part.parameters, ranks, rank_.events, rank_.line);
   return made;
 }
@@ -244,11 +244,11 @@ std::unique_ptr<AdaptationController> RankRun::make_controller() {
 // Each rank has only a part of the weights; the checkpoint has all.
 void RankRun::show_result(TrainResult& result) {
   if (!part_.is_empty() && num_devices(part_.plan) == 1)
-    return export_and_sample(settings_, options_, *part_.parameters, rank_, result);
+    return export_and_sample(spec_, *part_.parameters, rank_, result);
   const Plan whole = one_device_plan(settings_);
   Parameters all(whole, settings_.model, 0, rank_.device, StorageMode::weights);
   restore(Checkpoint::open(result.checkpoint), settings_.model, Restored::weights, all);
-  export_and_sample(settings_, options_, all, rank_, result);
+  export_and_sample(spec_, all, rank_, result);
 }
 
 TrainingHooks RankRun::hooks() {
@@ -261,28 +261,37 @@ TrainingHooks RankRun::hooks() {
   };
 }
 
-RankRun::End RankRun::train_on(Training& training) {
-  std::optional<PlanSwitchController::RequestSources> outside;
-  if (number() == 0)
-    outside.emplace(PlanSwitchController::RequestSources{
-        requests_, [&](const Plan& now) { return best_plan(now); }, rank_.elastic != nullptr});
-  MoveOptions move{
+std::optional<PlanSwitchController::RequestSources> RankRun::request_sources(ProposalSource* proposals) {
+  if (number() != 0) return std::nullopt;
+  return PlanSwitchController::RequestSources{.requests = requests_,
+                                              .choose = [this](const Plan& now) { return best_plan(now); },
+                                              .can_drain = rank_.elastic != nullptr,
+                                              .proposals = proposals};
+}
+
+MoveOptions RankRun::move_options() const {
+  MoveOptions options{
       .timeout = options_.timeout, .retains_old = rank_.elastic != nullptr, .early = options_.precopy};
-  if (!options_.layout.max_memory) move.spare = spare_memory(rank_.device, rank_.comm.size());
+  if (!options_.layout.max_memory) options.spare = spare_memory(rank_.device, rank_.comm.size());
+  return options;
+}
+
+void RankRun::finish_saves(Training& training, SurvivorReport& report) {
+  try {
+    training.finish_saves();
+  } catch (const PeersLost& lost) {
+    report.missing = lost.failure.missing;
+  }
+}
+
+RankRun::End RankRun::train_on(Training& training) {
   const std::unique_ptr<AdaptationController> controller = make_controller();
-  if (controller != nullptr)
-    outside->proposal = [&] { return controller->take_proposal(); },
-    outside->refused = [&] { controller->proposal_refused(); },
-    outside->provisional_status = [&] { return controller->provisional_status(); };
   PlanSwitchController switches(
-      {settings_.model, rank_.comm, engine_options(), move}, part_,
-      with_decided_starts(run_.script, settings_, training.done().phase_begins), outside,
-      [&](const PlanSwitch& next) { check_fits(next, settings_.model, number(), rank_.device); });
-  const auto release = [&] {
-    rank_.agreement.release();
-    switches.release();
-  };
-  SurvivorReport words;
+      {settings_.model, rank_.comm, engine_options(), move_options()}, part_,
+      with_decided_starts(spec_.script, settings_, training.done().phase_begins),
+      request_sources(controller.get()),
+      [&](const PlanSwitch& next) { check_fits(next, settings_.model, number(), rank_.device); }, training);
+  SurvivorReport report;
   std::exception_ptr failure;
   try {
     std::optional<RankMonitor> monitor;
@@ -291,30 +300,30 @@ RankRun::End RankRun::train_on(Training& training) {
           RankMonitor::Facts{rank_.comm, settings_.model, options_.timeout, engine_options().predicted,
                              rank_.device, controller.get(), ObservationRecord(settings_.run)},
           part_);
-    return training.run(records_ ? &*records_ : nullptr, &switches, monitor ? &*monitor : nullptr);
-  } catch (const MembershipChangeRequested& asked) {
-    words.leaves = asked.drained == number() || asked.leaves;
-    try {
-      training.finish_saves();
-    } catch (const PeersLost& lost) {
-      words.missing = lost.failure.missing;
-    }
-  } catch (const Interrupted&) {
-    if (number() == 0) requests_.close("the run has ended");
-    throw;
+    StepsEnd end = training.run({.records = records_ ? &*records_ : nullptr,
+                                 .switches = &switches,
+                                 .monitor = monitor ? &*monitor : nullptr});
+    if (end.kind != StepsEnd::Kind::membership_change) return std::move(end.result);
+    report.leaves = end.drained == number() || end.leaves;
+    finish_saves(training, report);
   } catch (const PeersLost& lost) {
-    failure = std::current_exception(), words.missing = lost.failure.missing;
-    words.leaves = rank_.elastic != nullptr && rank_.elastic->leaves();
+    failure = std::current_exception(), report.missing = lost.failure.missing;
+    report.leaves = rank_.elastic != nullptr && rank_.stop.leaves();
     earlier_ = switches.take_previous_part();
     if (switches.has_moved()) training.resume_from(training.done(), training.epoch() + 1);
-  } catch (const std::exception& error) {  // not Interrupted, which has saved already
-    failure = std::current_exception(), words.failure_reason = error.what();
+  } catch (const std::exception& error) {
+    failure = std::current_exception(), report.failure_reason = error.what();
   }
   if (const auto& asked = switches.drain_request())
     pending_drain_ = PendingDrain{asked->name, worker_id_of(asked->rank)};
   training.end_writing();
   write_plan_if_missing(training.epoch());
-  if (std::optional<MembershipChange> order = join_membership_change(training, words, release)) return *order;
+  const auto release = [&] {
+    agreement_.release();
+    switches.release();
+  };
+  if (std::optional<MembershipChange> order = join_membership_change(training, report, release))
+    return *order;
   switches.release();
   if (number() == 0) requests_.close("the run has failed");
   if (failure) std::rethrow_exception(failure);
@@ -325,10 +334,10 @@ std::optional<MembershipChange> RankRun::begin(Training& training) {
   try {
     const Group world{Role::world, {}};
     done_or_throw(rank_.comm.connect(0, {&world, 1}, Deadline::after(kStartTimeout, "connecting")));
-    build_part(settings_.plan, run_.resumed.checkpoint, run_.resumed.state, training.epoch(), training);
-    if (!part_.is_empty()) print_run_summary(settings_, rank_);
+    build_part(settings_.plan, spec_.resumed.checkpoint, spec_.resumed.state, training.epoch(), training);
+    if (!part_.is_empty()) print_run_summary(spec_, rank_);
     if (number() == 0) {
-      records_ = open_records(settings_.run, files_, run_.resumed.state.step);
+      records_ = open_records(settings_.run, files_, spec_.resumed.state.step);
       requests_.refuse_claimed("the run was restarted after the request");
     }
     return std::nullopt;
@@ -344,28 +353,24 @@ std::optional<MembershipChange> RankRun::begin(Training& training) {
 
 TrainResult RankRun::train() {
   std::optional<MembershipChange> order;
-  if (rank_.elastic != nullptr) order = rank_.elastic->order;
+  if (rank_.elastic != nullptr) order = rank_.elastic->first_order();
   const bool is_joining = order.has_value();
   part_.plan = is_joining ? order->from : settings_.plan;
   failure_time_ = std::chrono::steady_clock::now();
-  RankContext context{rank_.comm, rank_.agreement, rank_.is_end_requested, nullptr,
-                      newest_epoch(settings_.run).value_or(0)};
-  if (rank_.elastic != nullptr)
-    context.wants_membership_change = rank_.elastic->wants_membership_change,
-    context.leaves = rank_.elastic->leaves, context.step_heartbeat = rank_.elastic->step_heartbeat;
-  Training training(options_, settings_, hooks(), part_, is_joining ? order->state : run_.resumed.state,
-                    context, rank_.events, rank_.line);
+  Training training(spec_, hooks(), rank_, agreement_, part_, is_joining ? order->state : spec_.resumed.state,
+                    newest_epoch(settings_.run).value_or(0));
   if (!is_joining) order = begin(training);
   while (true) {
     if (order) {
       order = carry_out(*order, training);
       if (order) continue;
-      if (has_left_) return {};
+      if (has_left_) return {.end = TrainEnd::left};
     }
     End end = train_on(training);
     if (TrainResult* const result = std::get_if<TrainResult>(&end)) {
       if (number() != 0) return *result;
       requests_.close("the run has ended");
+      if (result->end == TrainEnd::stopped) return *result;
       show_result(*result);
       add_to_history();
       return *result;
@@ -374,8 +379,11 @@ TrainResult RankRun::train() {
   }
 }
 
-TrainResult train_rank(const PreparedRun& run, const TrainOptions& options, const RankPart& part) {
-  return RankRun(run, options, part).train();
+TrainResult train_rank(const RunSpec& spec, const RankContext& rank) {
+  StepAgreement agreement(rank.comm, spec.options.timeout);
+  TrainResult result = RankRun(spec, rank, agreement).train();
+  agreement.take();  // takes what the others have already sent
+  return result;
 }
 
 }  // namespace optimus

@@ -12,6 +12,7 @@
 
 #include "elastic/membership_change.h"
 #include "reshard/control.h"
+#include "run/elastic_rank.h"
 #include "run/rank_monitor.h"
 #include "run/saver.h"
 #include "run/survivor.h"
@@ -28,18 +29,19 @@ inline double seconds_now() {
 
 class RankRun {
  public:
-  RankRun(const PreparedRun& run, const TrainOptions& options, const RankPart& rank)
-      : run_(run),
-        settings_(run.settings),
-        options_(options),
+  RankRun(const RunSpec& spec, const RankContext& rank, StepAgreement& agreement)
+      : spec_(spec),
+        settings_(spec.settings),
+        options_(spec.options),
         rank_(rank),
-        small_files_(small_files(run.settings)),
-        requests_(run.settings.run) {}
+        agreement_(agreement),
+        small_files_(small_files(spec.settings)),
+        requests_(spec.settings.run) {}
 
   TrainResult train();
 
  private:
-  // How a sequence of steps ends: all are done, or an order tells how to continue.
+  // How a sequence of steps ends: finished or stopped, or an order that specifies how to continue.
   using End = std::variant<TrainResult, MembershipChange>;
 
   EngineOptions engine_options() const;
@@ -68,13 +70,16 @@ class RankRun {
   // Starts the first part. Returns an order if other ranks were lost meanwhile.
   std::optional<MembershipChange> begin(Training& training);
   End train_on(Training& training);
+  std::optional<PlanSwitchController::RequestSources> request_sources(ProposalSource* proposals);
+  MoveOptions move_options() const;
+  // Saves in progress end before a membership change. Ranks may be lost meanwhile, which `report` then says.
+  void finish_saves(Training& training, SurvivorReport& report);
   // Meets the other ranks after ranks were lost, joined or left. Returns the order that specifies how to
   // continue; nothing if the run ends.
-  std::optional<MembershipChange> join_membership_change(Training& training, const SurvivorReport& words,
+  std::optional<MembershipChange> join_membership_change(Training& training, const SurvivorReport& report,
                                                          const std::function<void()>& release);
-  std::optional<MembershipChange> join_membership_change_at(Board& board, Training& training,
-                                                            SurvivorReport words,
-                                                            const std::function<void()>& release);
+  SurvivorOutcome join_membership_change_at(Board& board, Training& training, SurvivorReport report,
+                                            const std::function<void()>& release);
   void write_plan_if_missing(std::int64_t epoch);
   // Carries out an order. Returns another order if ranks are lost meanwhile.
   std::optional<MembershipChange> carry_out(const MembershipChange& order, Training& training);
@@ -83,10 +88,8 @@ class RankRun {
   SwitchReport move_state(const MembershipChange& order, Training& training);
   void answer_drains(const MembershipChange& order, const std::string& line);
   void open_records_after(const MembershipChange& order, const Training& training);
-  std::string line_of(const MembershipChange& order, const Plan& before, const SwitchReport& report,
-                      const Training& training) const;
-  void record_order(const MembershipChange& order, const Plan& before, const SwitchReport& report,
-                    const Training& training, const std::string& line);
+  Decision decision_of(const MembershipChange& order, const Plan& before, const SwitchReport& report,
+                       const Training& training) const;
   Seconds since_failure() const {
     return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - failure_time_).count());
   }
@@ -97,10 +100,11 @@ class RankRun {
     return seats_.empty() ? rank : seats_.at(static_cast<std::size_t>(rank));
   }
 
-  const PreparedRun& run_;
+  const RunSpec& spec_;
   const TrainSettings& settings_;
   const TrainOptions& options_;
-  const RankPart& rank_;
+  const RankContext& rank_;
+  StepAgreement& agreement_;
   RealFileSystem files_;
   std::vector<SmallFile> small_files_;  // copies: some are read from a checkpoint that will be removed
   PlanPart part_;

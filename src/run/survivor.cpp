@@ -74,9 +74,8 @@ void store_part(const Survivor& self, Board& board, const EmergencyCheckpointOrd
 
 }  // namespace
 
-std::optional<MembershipChange> take_orders_as_survivor(const Survivor& self, Board& board,
-                                                        const SurvivorReport& report,
-                                                        const std::function<void()>& release) {
+SurvivorOutcome take_orders_as_survivor(const Survivor& self, Board& board, const SurvivorReport& report,
+                                        const std::function<void()>& release) {
   const RecoveryKeys keys{self.generation};
   try {
     SurvivorState survivor_state = self.training.survivor_state();
@@ -88,14 +87,13 @@ std::optional<MembershipChange> take_orders_as_survivor(const Survivor& self, Bo
     release();
     if (self.saver != nullptr) self.saver->end_writing();
     const auto order = wait_for_order(self, board);
-    if (const auto* const change_membership = std::get_if<MembershipChange>(&order))
-      return *change_membership;
+    if (const auto* const change = std::get_if<MembershipChange>(&order)) return {.order = *change};
     store_part(self, board, std::get<EmergencyCheckpointOrder>(order));
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}cannot contribute to the emergency checkpoint: {}\n", time_stamp(), error.what());
-    if (!board.find(keys.first_report())) throw BoardLost{};
+    return {.is_board_lost = !board.find(keys.first_report())};
   }
-  return std::nullopt;
+  return {};
 }
 
 }  // namespace optimus

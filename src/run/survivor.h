@@ -33,15 +33,16 @@ struct SurvivorReport {
   std::int64_t earlier_epoch = -1;  // as in SurvivorState
 };
 
-// Thrown when the host that decides cannot be reached: it was lost too.
-struct BoardLost {};
+// How the run continues for a survivor.
+struct SurvivorOutcome {
+  std::optional<MembershipChange> order{};  // empty: the run ends, or is_board_lost
+  bool is_board_lost = false;               // the host that decides cannot be reached: it was lost too
+};
 
 // Publishes the survivor state and waits for the order. `release` closes this rank's connections, so that all
 // ranks that wait for it fail too; it is called after the state is published, so that they find that state.
-// Returns the order if the run continues; otherwise stores the rank's part as far as possible. Throws
-// ExcludedFromRun.
-std::optional<MembershipChange> take_orders_as_survivor(const Survivor& self, Board& board,
-                                                        const SurvivorReport& report,
-                                                        const std::function<void()>& release);
+// If the run ends, stores the rank's part as far as possible. Throws ExcludedFromRun.
+SurvivorOutcome take_orders_as_survivor(const Survivor& self, Board& board, const SurvivorReport& report,
+                                        const std::function<void()>& release);
 
 }  // namespace optimus

@@ -115,13 +115,13 @@ std::vector<SmallFile> small_files(const TrainSettings& settings) {
 
 namespace {
 
-void begin_memory_level(const TrainSettings& settings, const TrainOptions& options, FileSystem& files,
-                        StatusLine& line) {
+void begin_memory_level(const RunSpec& spec, FileSystem& files, StatusLine& line) {
+  const TrainSettings& settings = spec.settings;
   const std::int64_t width = settings.plan.precision == Precision::fp64 ? 8 : 4;
   const Bytes state(std::ssize(kStateFields) * width * num_parameters(settings.model));
-  const Path folder = make_memory_level(files, settings.run, options.memory_folder, {state});
+  const Path folder = make_memory_level(files, settings.run, spec.options.memory_folder, {state});
   line.print(fmt::format("in-memory checkpoints in {} every {} steps: {}, and the same again during a write",
-                         folder.string(), options.memory_every, text(state)));
+                         folder.string(), spec.options.memory_every, text(state)));
 }
 
 }  // namespace
@@ -146,46 +146,44 @@ void check_policy_options(const TrainOptions& options) {
 
 }  // namespace
 
-PreparedRun prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events,
-                        bool has_workers) {
-  PreparedRun run;
-  if (!options.resume.empty()) run.resumed = resume(options, *table, files, events);
+RunSpec prepare_run(TrainOptions& options, OptionTable* table, FileSystem& files, EventSink& events,
+                    bool has_workers) {
+  ResumedRun resumed;
+  if (!options.resume.empty()) resumed = resume(options, *table, files, events);
   const at::Device device = choose_device(options.device);
   const DeviceFacts facts = has_workers ? all_device_facts(device, options) : facts_of(device);
-  run.settings = resolve(options, facts, table, events, run.resumed.checkpoint, run.resumed.state);
-  ensure_engine_supports(run.settings.plan, run.settings.model);
-  refuse_finished(run.settings, run.resumed.state);
-  warn_of_other_length(run.resumed, run.settings, events);
-  check_fits(run.settings.plan, run.settings.model, device);
+  TrainSettings settings = resolve(options, facts, table, events, resumed.checkpoint, resumed.state);
+  ensure_engine_supports(settings.plan, settings.model);
+  refuse_finished(settings, resumed.state);
+  warn_of_other_length(resumed, settings, events);
+  check_fits(settings.plan, settings.model, device);
   options.switch_at = with_absolute_paths(options.switch_at);
   check_policy_options(options);
   // Later plans must support current scaling as well.
-  if (run.settings.plan.fp8.scaling == Fp8Scaling::current)
-    options.layout.tp = options.layout.cp = Range{1, 1};
+  if (settings.plan.fp8.scaling == Fp8Scaling::current) options.layout.tp = options.layout.cp = Range{1, 1};
   for (Path* const file : {&options.foretold, &options.learned})
     if (!file->empty()) *file = std::filesystem::absolute(*file);
-  run.settings.phase_plans = plan_phases(options, run.settings, facts);
-  run.script = script_of(options, run.settings);
-  for (const ScriptedSwitch& scripted : run.script) ensure_engine_supports(scripted.plan, run.settings.model);
+  settings.phase_plans = plan_phases(options, settings, facts);
+  std::vector<ScriptedSwitch> script = script_of(options, settings);
+  for (const ScriptedSwitch& scripted : script) ensure_engine_supports(scripted.plan, settings.model);
   make_absolute(options.data);
   make_profile_path_absolute(options);
-  if (!run.resumed.lock.is_held()) run.resumed.lock = FolderLock::take(run.settings.run);
-  return run;
+  if (!resumed.lock.is_held()) resumed.lock = FolderLock::take(settings.run);
+  return {options, std::move(settings), std::move(resumed), std::move(script)};
 }
 
-int num_ranks(const TrainOptions& options, const PreparedRun& run) {
-  int count = std::max(static_cast<int>(*options.devices), num_devices(run.settings.plan));
-  for (const ScriptedSwitch& scripted : run.script) count = std::max(count, num_devices(scripted.plan));
+int num_ranks(const RunSpec& spec) {
+  int count = std::max(static_cast<int>(*spec.options.devices), num_devices(spec.settings.plan));
+  for (const ScriptedSwitch& scripted : spec.script) count = std::max(count, num_devices(scripted.plan));
   return count;
 }
 
 namespace {
 
 // Notes about the number of workers that a user may not expect; one line each.
-std::vector<std::string> worker_notes(const TrainOptions& options, bool is_count_requested,
-                                      const PreparedRun& run, int size) {
+std::vector<std::string> worker_notes(const RunSpec& spec, bool is_count_requested, int size) {
   std::vector<std::string> notes;
-  const int used = num_devices(run.settings.plan), asked = static_cast<int>(*options.devices);
+  const int used = num_devices(spec.settings.plan), asked = static_cast<int>(*spec.options.devices);
   const int cores = num_cores();
   if (size > asked && is_count_requested)
     notes.push_back(
@@ -193,7 +191,7 @@ std::vector<std::string> worker_notes(const TrainOptions& options, bool is_count
   if (used < size)
     notes.push_back(fmt::format("{} of {} workers are idle: the plan has {} device{}", size - used, size,
                                 used, used == 1 ? "" : "s"));
-  if (choose_device(options.device).is_cpu() && cores > 0 && used > cores)
+  if (choose_device(spec.options.device).is_cpu() && cores > 0 && used > cores)
     notes.push_back(fmt::format("{} workers share {} cores and slow each other down", used, cores));
   return notes;
 }
@@ -204,32 +202,23 @@ TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, 
                   const WorkerCommand* workers) {
   RealFileSystem files;
   const bool is_count_requested = options.devices.has_value();
-  const PreparedRun run = prepare_run(options, table, files, events, workers != nullptr);
-  const int size = num_ranks(options, run);
-  begin_run_folder(run.settings, options, table, files);
-  clear_claims(run.settings.run);
-  if (!run.settings.devices_note.empty()) line.print(run.settings.devices_note);
-  if (!run.settings.plan_note.empty()) line.print(run.settings.plan_note);
-  for (const std::string& note : worker_notes(options, is_count_requested, run, size)) line.print(note);
-  if (options.memory_every > 0) begin_memory_level(run.settings, options, files, line);
-  const auto work = [&] {
-    if (size > 1 && workers != nullptr) return train_with_workers(run, options, *table, size, *workers);
-    return train_with_threads(run.settings.run, options, size, events, line,
-                              [&](const RankPart& part) { return train_rank(run, options, part); });
-  };
-  // Called once the run has a checkpoint of its last step on disk.
-  const auto end_memory_level = [&] {
-    if (const Outcome<void> done = remove_memory_level(files, run.settings.run); !done)
-      line.print("warning: " + done.error().why);
-  };
-  try {
-    TrainResult result = work();
-    end_memory_level();
-    return result;
-  } catch (const Interrupted&) {
-    end_memory_level();
-    throw;
-  }
+  const RunSpec spec = prepare_run(options, table, files, events, workers != nullptr);
+  const int size = num_ranks(spec);
+  begin_run_folder(spec, table, files);
+  clear_claims(spec.settings.run);
+  if (!spec.settings.devices_note.empty()) line.print(spec.settings.devices_note);
+  if (!spec.settings.plan_note.empty()) line.print(spec.settings.plan_note);
+  for (const std::string& note : worker_notes(spec, is_count_requested, size)) line.print(note);
+  if (options.memory_every > 0) begin_memory_level(spec, files, line);
+  TrainResult result =
+      size > 1 && workers != nullptr
+          ? train_with_workers(spec, *table, size, *workers)
+          : train_with_threads(spec.settings.run, spec.options, size, events, line,
+                               [&](const RankContext& rank) { return train_rank(spec, rank); });
+  // The run has a checkpoint of its last step on disk.
+  if (const Outcome<void> done = remove_memory_level(files, spec.settings.run); !done)
+    line.print("warning: " + done.error().why);
+  return result;
 }
 
 TrainResult train(const std::string& model, const std::string& data, TrainOptions options) {

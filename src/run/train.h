@@ -6,15 +6,15 @@
 
 #include "base/event.h"
 #include "observe/status_line.h"
-#include "run/train_result.h"
 #include "run/worker_command.h"
+#include "rundir/train_result.h"
 #include "settings/options.h"
 
 namespace optimus {
 
 // `table` is where the options were declared, so that settings.toml records the origin of each; it may be
-// null. Progress and warnings go to `events` and `line`; `events` may throw Interrupted, after which the run
-// folder is complete up to the last step. The ranks of a run on several devices are processes if `workers` is
+// null. Progress and warnings go to `events` and `line`. If `events` throws Interrupted before the first step,
+// so does this; later the training stops after the step, and the result says so. The ranks of a run on several devices are processes if `workers` is
 // given, else threads.
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers = nullptr);

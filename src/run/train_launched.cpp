@@ -18,12 +18,14 @@
 #include "launch/launched_memory.h"
 #include "launch/listed_ranks.h"
 #include "launch/rendezvous.h"
+#include "observe/progress.h"
 #include "plan/layouts.h"
 #include "run/end_watch.h"
 #include "run/host_facts.h"
 #include "run/launched_rank.h"
 #include "run/launched_rendezvous.h"
 #include "run/process_rank.h"
+#include "run/train_rank.h"
 #include "run/training.h"
 #include "run/worker.h"
 #include "rundir/failure_line.h"
@@ -61,7 +63,7 @@ void check_num_ranks(const LaunchedTraining& training) {
 // --- rank 0
 
 struct Prepared {
-  PreparedRun run;
+  RunSpec spec;
   Path folder;       // absolute path
   std::string kind;  // device kind: cpu, cuda, or a named device
 };
@@ -71,11 +73,11 @@ Prepared prepare(const LaunchedTraining& training) {
   TrainOptions& options = training.options;
   check_num_ranks(training);
   Prepared prepared{prepare_run(options, &training.table, files, training.events, true), {}, options.device};
-  const TrainSettings& settings = prepared.run.settings;
+  const TrainSettings& settings = prepared.spec.settings;
   if (num_devices(settings.plan) > training.launch.world_size)
     throw UserError("the plan needs {} devices, but {} has started {} ranks", num_devices(settings.plan),
                     training.launch.launcher, training.launch.world_size);
-  begin_run_folder(settings, options, &training.table, files);
+  begin_run_folder(prepared.spec, &training.table, files);
   for (const std::string& note : {settings.devices_note, settings.plan_note})
     if (!note.empty()) training.line.print(note);
   prepared.folder = std::filesystem::absolute(settings.run);
@@ -87,7 +89,7 @@ Prepared prepare(const LaunchedTraining& training) {
 // not changed.
 void place_copies_apart(const LaunchedTraining& training, const std::vector<PresentRank>& ranks,
                         Prepared& prepared) {
-  Plan& plan = prepared.run.settings.plan;
+  Plan& plan = prepared.spec.settings.plan;
   const bool is_given = training.table.find("plan")->origin > Origin::run;
   if (plan.copy_distance == 0 || is_given) return;
   const int before = plan.copy_distance;
@@ -131,7 +133,7 @@ TrainResult collect_ends(const LaunchedTraining& training, const RendezvousResul
   const Deadline at_least = Deadline::after(kMinTimeout, "the other ranks");
   for (int look = 0; !told.has_passed() || !at_least.has_passed(); ++look) {
     read_reports(run, ends);
-    if (have_all_reported(ends) || (look > 10 && training.is_interrupted())) break;
+    if (have_all_reported(ends) || (look > 10 && training.stop.is_requested())) break;
     pause_before_query(look);
   }
   const auto has = [&](WorkerReport::End how) {
@@ -146,8 +148,8 @@ TrainResult collect_ends(const LaunchedTraining& training, const RendezvousResul
     throw UserError("{}", line);
   }
   remove_host_memory(folder, true);
-  if (own.end == WorkerReport::End::interrupted) throw Interrupted{};
-  return parse_result(own.result);
+  if (own.end == WorkerReport::End::interrupted) return {.end = TrainEnd::stopped};
+  return parse_train_result(own.result);
 }
 
 // Copies the console output of rank 0 to its log.
@@ -179,13 +181,14 @@ WorkerReport rank_0_work(const LaunchedTraining& training, const Prepared& prepa
   return report_of_work(
       [&] { return join_comm(gathered, 0, device); }, log.file(), training.line,
       [&](Comm& comm, StatusLine& line) {
-        EndWatch watch(gathered, comm, training.options.timeout, training.is_interrupted);
-        const RankPlacement worker_id{device, threads, [&] { return watch.is_interrupted(); },
-                                      [&] { return board_of(gathered); }};
-        return run_with_memory(prepared.run.settings, training.options, prepared.folder, 0, [&] {
-          return watch.guard(
-              [&] { return train_part(prepared.run, training.options, worker_id, comm, line); });
-        });
+        EndWatch watch(gathered, comm, training.options.timeout, training.stop);
+        StatusLineSink events(line);
+        const RankContext rank{
+            comm, parse_device(device), threads, events, line, watch.stop_token().with_leave_as_stop(), [&] {
+              return board_of(gathered);
+            }};
+        return run_with_memory(prepared.spec, prepared.folder, 0,
+                               [&] { return watch.guard([&] { return train_rank(prepared.spec, rank); }); });
       });
 }
 
@@ -194,30 +197,30 @@ LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepa
   clear_claims(prepared.folder);
   RealFileSystem files;
   value_or_throw(write_atomically(files, run_settings_path(prepared.folder),
-                                  run_settings(prepared.run, training.table).dump(2) + "\n"));
+                                  run_settings(prepared.spec, training.table).dump(2) + "\n"));
   std::optional<LaunchedElasticRank> own(
-      std::in_place, launched_rank_facts(training, gathered, prepared.run, prepared.folder, prepared.kind));
-  LaunchedElasticRank& worker_id = *own;
+      std::in_place, launched_rank_facts(training, gathered, prepared.spec, prepared.folder, prepared.kind));
+  LaunchedElasticRank& elastic = *own;
   WorkerReport report;
   try {
     const Rank0Log log(prepared.folder, training.line);
-    report = elastic_work(training, prepared.run, prepared.folder, worker_id, gathered, device, stderr);
+    report = elastic_work(training, prepared.spec, prepared.folder, elastic, gathered, device, stderr);
   } catch (const ExcludedFromRun&) {
     own.reset();  // stops hosting the run
     return {rejoin(training, gathered, prepared.folder, device), {}};
   }
-  (void)worker_id.store()->set(gathered.prefix + worker_report_key(0), text(report));
-  worker_id.wait_for_others_to_end(training.is_interrupted);
+  (void)elastic.store()->set(gathered.prefix + worker_report_key(0), text(report));
+  elastic.wait_for_others_to_end();
   if (report.end == WorkerReport::End::failed || report.end == WorkerReport::End::lost) {
     const std::string line =
         fmt::format("rank 0 (process {} on {}): {}{}", ::getpid(), host_name(), report.why,
-                    worker_id.hosted() != nullptr ? worker_id.hosted()->finish() : "");
+                    elastic.hosted() != nullptr ? elastic.hosted()->finish() : "");
     log_failure(prepared.folder, line);
     throw UserError("{}", line);
   }
-  if (report.end == WorkerReport::End::interrupted) throw Interrupted{};
-  TrainResult result = parse_result(report.result);
-  result.run = prepared.run.settings.run.string();  // the path as the user gave it
+  TrainResult result = report.end == WorkerReport::End::interrupted ? TrainResult{.end = TrainEnd::stopped}
+                                                                    : parse_train_result(report.result);
+  result.run = prepared.spec.settings.run.string();  // the path as the user gave it
   return {0, std::move(result)};
 }
 
@@ -248,7 +251,7 @@ LaunchedEnd lead(const LaunchedTraining& training) {
   const std::string mark_name = generate_token();
   const FolderMark mark(prepared->folder, mark_name);
   const ListedRanks listed(prepared->folder, ranks, devices);
-  Json settings = run_settings(prepared->run, training.table);
+  Json settings = run_settings(prepared->spec, training.table);
   settings["run"] = prepared->folder.string(), settings["mark"] = mark_name;
   settings["device"] = prepared->kind, settings["static"] = training.options.is_static;
   const RendezvousResult gathered = rendezvous.send_join_replies(settings);
@@ -256,15 +259,15 @@ LaunchedEnd lead(const LaunchedTraining& training) {
   RealFileSystem files;
   const std::unique_ptr<Board> board = board_of(gathered);
   EmergencyCheckpointWatch emergency_checkpoint(
-      *board, files, salvage_facts(prepared->run.settings, training.options, prepared->folder),
-      [&] { return ranks_with_report(gathered); }, training.is_interrupted);
+      *board, files, emergency_checkpoint_options(prepared->spec, prepared->folder),
+      [&] { return ranks_with_report(gathered); }, training.stop);
   const WorkerReport report = rank_0_work(training, *prepared, gathered, devices[0]);
   const Deadline told = Deadline::after(
       report.end == WorkerReport::End::done ? kFinalTimeout : kReportTimeout, "the other ranks");
   emergency_checkpoint.end();
   publish_end(gathered, 0, report);
   TrainResult result = collect_ends(training, gathered, prepared->folder, report, emergency_checkpoint, told);
-  result.run = prepared->run.settings.run.string();  // the path as the user gave it
+  result.run = prepared->spec.settings.run.string();  // the path as the user gave it
   return {0, std::move(result)};
 }
 
@@ -283,26 +286,28 @@ void redirect_output(const Path& log) {
 Path enter_folder(const LaunchedTraining& training, const RendezvousResult& run, const JsonView& settings) {
   const Path folder = settings.at("run").text();
   expect_same_folder(folder, settings.at("mark").text(), run.ranks[0].host, [&] {
-    if (training.is_interrupted()) throw Interrupted{};
+    if (training.stop.is_requested()) throw Interrupted{};
   });
   redirect_output(folder / log_path(training.launch.rank));
   return folder;
 }
 
-Json follow_body(const LaunchedTraining& training, const RendezvousResult& run, const std::string& device,
-                 EndWatch& watch, Comm& comm, StatusLine& line) {
+TrainResult follow_body(const LaunchedTraining& training, const RendezvousResult& run,
+                        const std::string& device, EndWatch& watch, Comm& comm, StatusLine& line) {
   const int rank = training.launch.rank;
   const JsonView settings(run.settings, "rank 0's settings");
   const Path folder = enter_folder(training, run, settings);
   const bool is_gpu = parse_device(device).is_cuda();
-  const PreparedRun prepared = read_run_settings(folder, settings, is_gpu, training.options, training.table);
+  const RunSpec spec = read_run_settings(folder, settings, is_gpu, training.options, training.table);
   const int threads = threads_of(training.options, run, rank);
   set_num_threads(threads);
-  const RankPlacement worker_id{device, threads, [&] { return watch.is_interrupted(); },
-                                [&] { return board_of(run); }};
-  return run_with_memory(prepared.settings, training.options, folder, rank, [&] {
-    return watch.guard([&] { return train_part(prepared, training.options, worker_id, comm, line); });
-  });
+  StatusLineSink events(line);
+  const RankContext context{
+      comm, parse_device(device), threads, events, line, watch.stop_token().with_leave_as_stop(), [&] {
+        return board_of(run);
+      }};
+  return run_with_memory(spec, folder, rank,
+                         [&] { return watch.guard([&] { return train_rank(spec, context); }); });
 }
 
 // Ignores errors: rank 0 reports what is wrong with a run that cannot be read.
@@ -317,14 +322,13 @@ int follow_elastic(const LaunchedTraining& training, const RendezvousResult& run
   const int rank = training.launch.rank;
   const JsonView settings(run.settings, "rank 0's settings");
   const Path folder = enter_folder(training, run, settings);
-  const PreparedRun prepared =
+  const RunSpec spec =
       read_run_settings(folder, settings, parse_device(device).is_cuda(), training.options, training.table);
-  LaunchedElasticRank worker_id(
-      launched_rank_facts(training, run, prepared, folder, settings.at("device").text()));
-  const WorkerReport report = elastic_work(training, prepared, folder, worker_id, run, device, stderr);
+  LaunchedElasticRank elastic(launched_rank_facts(training, run, spec, folder, settings.at("device").text()));
+  const WorkerReport report = elastic_work(training, spec, folder, elastic, run, device, stderr);
   if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
-  (void)worker_id.store()->set(run.prefix + worker_report_key(rank), text(report));
-  worker_id.wait_for_others_to_end(training.is_interrupted);
+  (void)elastic.store()->set(run.prefix + worker_report_key(rank), text(report));
+  elastic.wait_for_others_to_end();
   return exit_code(report.end);
 }
 
@@ -354,7 +358,7 @@ int follow(const LaunchedTraining& training) {
   const WorkerReport report =
       report_of_work([&] { return join_comm(run, rank, device); }, stderr, training.line,
                      [&](Comm& comm, StatusLine& line) {
-                       EndWatch watch(run, comm, training.options.timeout, training.is_interrupted);
+                       EndWatch watch(run, comm, training.options.timeout, training.stop);
                        return follow_body(training, run, device, watch, comm, line);
                      });
   if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
@@ -378,13 +382,10 @@ LaunchedEnd train_launched(const LaunchedTraining& training) {
     option_value::parse(number, *parent, "OPTIMUS_LAUNCH_PARENT");
     end_with_parent(number);
   }
-  LaunchedTraining told = training;
-  told.signals = with_preemption_notice(training.signals, training.options.notice, process_environment());
-  told.is_interrupted = [&training, &told] {
-    return training.is_interrupted() || told.signals.is_leave_requested();
-  };
-  if (training.launch.rank == 0) return lead(told);
-  return {follow(told), {}};
+  LaunchedTraining noticed = training;
+  noticed.stop = with_preemption_notice(training.stop, training.options.notice, process_environment());
+  if (training.launch.rank == 0) return lead(noticed);
+  return {follow(noticed), {}};
 }
 
 }  // namespace optimus

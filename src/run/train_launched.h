@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "run/launched_rank.h"
-#include "run/train_result.h"
+#include "rundir/train_result.h"
 
 namespace optimus {
 
@@ -16,7 +16,8 @@ struct LaunchedEnd {
   std::optional<TrainResult> result;  // on rank 0: of the run
 };
 
-// Rank 0 throws UserError with one line if the run fails on any rank, and Interrupted. The other ranks throw
+// Rank 0 throws UserError with one line if the run fails on any rank, and Interrupted if it is stopped before
+// the ranks have met. The other ranks throw
 // only as long as rank 0 cannot report the error for them.
 LaunchedEnd train_launched(const LaunchedTraining& training);
 

@@ -6,6 +6,7 @@
 #include "reshard/switch_script.h"
 #include "run/profile.h"
 #include "run/saver.h"
+#include "run/train_rank.h"
 #include "run/train_threads.h"
 #include "run/training.h"
 #include "rundir/plan_files.h"
@@ -18,19 +19,18 @@ namespace {
 
 struct ModuleRun {
   const ModuleData& data;
-  const TrainOptions& options;
   const ModuleDescription& facts;
-  const PreparedRun& prepared;
+  const RunSpec& spec;
 };
 
 // One rank's part of the run, with its own modules.
 class ModuleRankRun {
  public:
-  ModuleRankRun(const ModuleModel& model, const ModuleRun& run, const RankPart& rank)
+  ModuleRankRun(const ModuleModel& model, const ModuleRun& run, const RankContext& rank)
       : model_(model),
         run_(run),
-        settings_(run.prepared.settings),
-        options_(run.options),
+        settings_(run.spec.settings),
+        options_(run.spec.options),
         rank_(rank),
         facts_(run.facts) {
     facts_.device = rank.device;
@@ -48,7 +48,7 @@ class ModuleRankRun {
   const ModuleRun& run_;
   const TrainSettings& settings_;
   const TrainOptions& options_;
-  const RankPart& rank_;
+  const RankContext& rank_;
   ModuleDescription facts_;
   RealFileSystem files_;
   PlanPart part_;
@@ -67,7 +67,7 @@ void ModuleRankRun::take_first_part() {
   if (!has_device(part_.plan, number())) return;
   part_.parameters = std::make_unique<Parameters>(part_.plan, settings_.model, number(), rank_.device);
   set_values(model_, *part_.parameters);
-  if (const std::optional<Path>& checkpoint = run_.prepared.resumed.checkpoint)
+  if (const std::optional<Path>& checkpoint = run_.spec.resumed.checkpoint)
     restore(Checkpoint::open(*checkpoint), settings_.model, Restored::everything, *part_.parameters);
   EngineOptions options = engine_options();
   const bool is_alone = num_devices(part_.plan) == 1;
@@ -90,7 +90,7 @@ PartServices ModuleRankRun::make_services(const PlanPart& part) {
   // Only for the first plan: the profiled steps are the first of the run.
   if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
     made.profiler = std::make_unique<Profiler>(
-        ProfileOptions{options_.profile, settings_.run, run_.prepared.resumed.state.step, settings_.steps},
+        ProfileOptions{options_.profile, settings_.run, run_.spec.resumed.state.step, settings_.steps},
         part.plan, settings_.model, *part.engine, *part.parameters, ranks, rank_.events, rank_.line);
   return made;
 }
@@ -106,30 +106,30 @@ TrainResult ModuleRankRun::train() {
       [&](const PlanPart& part) { return make_services(part); },
   };
   std::optional<RunFolder> records;
-  if (keeps_records) records = open_records(settings_.run, files_, run_.prepared.resumed.state.step);
+  if (keeps_records) records = open_records(settings_.run, files_, run_.spec.resumed.state.step);
   ControlFolder requests(settings_.run);
-  std::optional<PlanSwitchController::RequestSources> outside;
+  std::optional<PlanSwitchController::RequestSources> sources;
   if (keeps_records)
-    outside.emplace(PlanSwitchController::RequestSources{
-        requests, [&](const Plan&) -> Plan {
+    sources.emplace(PlanSwitchController::RequestSources{
+        requests, [](const Plan&) -> Plan {
           throw UserError("the planner does not support models of modules; pass a plan with --plan FILE");
         }});
-  PlanSwitchController switches({settings_.model,
-                                 rank_.comm,
-                                 engine_options(),
-                                 {.timeout = options_.timeout, .early = PrecopyMode::never}},
-                                part_, run_.prepared.script, outside, [&](const PlanSwitch& next) {
-                                  check_fits(next, settings_.model, number(), rank_.device);
-                                });
-  const RankContext context{rank_.comm, rank_.agreement, rank_.is_end_requested, &switches,
-                            newest_epoch(settings_.run).value_or(0)};
-  Training training(options_, settings_, hooks, part_, run_.prepared.resumed.state, context, rank_.events,
-                    rank_.line);
+  StepAgreement agreement(rank_.comm, options_.timeout);
+  Training training(run_.spec, hooks, rank_, agreement, part_, run_.spec.resumed.state,
+                    newest_epoch(settings_.run).value_or(0));
+  PlanSwitchController switches(
+      {settings_.model,
+       rank_.comm,
+       engine_options(),
+       {.timeout = options_.timeout, .early = PrecopyMode::never}},
+      part_, run_.spec.script, sources,
+      [&](const PlanSwitch& next) { check_fits(next, settings_.model, number(), rank_.device); }, training);
   try {
-    const TrainResult result = training.run(records ? &*records : nullptr, &switches);
+    StepsEnd end = training.run({.records = records ? &*records : nullptr, .switches = &switches});
+    agreement.take();  // takes what the others have already sent
     if (keeps_records) requests.close("the run has ended");
-    return result;
-  } catch (const std::exception&) {  // not Interrupted, which has saved already
+    return std::move(end.result);
+  } catch (const std::exception&) {
     switches.release();
     if (keeps_records) requests.close("the run has failed");
     throw;
@@ -139,7 +139,7 @@ TrainResult ModuleRankRun::train() {
 // Copies the trained weights into the caller's modules. They come from the checkpoint, because with ZeRO 3 no
 // rank has all of them.
 void take_weights(const ModuleModel& model, const ModuleRun& run, const Path& checkpoint) {
-  const TrainSettings& settings = run.prepared.settings;
+  const TrainSettings& settings = run.spec.settings;
   const Plan one = uniform_plan(
       settings.model,
       {.batch = settings.plan.batch, .sequence_length = 1, .precision = settings.plan.precision});
@@ -149,12 +149,12 @@ void take_weights(const ModuleModel& model, const ModuleRun& run, const Path& ch
 }
 
 void print_run_summary(const ModuleModel& model, const ModuleRun& run, at::Device device, StatusLine& line) {
-  const TrainSettings& settings = run.prepared.settings;
+  const TrainSettings& settings = run.spec.settings;
   line.print(fmt::format("model {}: {} parameters in {} parts", model.name,
                          with_commas(num_parameters(run.facts.spec)), model.parts.size()));
   line.print(fmt::format("data: {} samples per epoch", with_commas(run.data.num_samples)));
-  const auto threads = static_cast<int>(run.options.threads);
-  const int share = std::max(1, num_cores() / num_ranks(run.options, run.prepared));
+  const auto threads = static_cast<int>(run.spec.options.threads);
+  const int share = std::max(1, num_cores() / num_ranks(run.spec));
   print_plan_summary(settings, device, threads > 0 ? threads : share, line);
 }
 
@@ -176,8 +176,7 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
     throw UserError("{}: the data needs at least one sample and a read function", model.name);
   RealFileSystem files;
   NullSink events;
-  PreparedRun prepared;
-  ResumedRun& resumed = prepared.resumed;
+  ResumedRun resumed;
   OptionTable table;
   declare(table, options);
   mark_explicit_options(table);
@@ -185,26 +184,25 @@ TrainResult train(const ModuleModel& model, const ModuleData& data, TrainOptions
   const at::Device device = choose_device(options.device);
   const Precision precision = resolve_precision(options, {.is_gpu = device.is_cuda()}, nullptr);
   const ModuleDescription facts = describe(model, data.read(0), precision, device);
-  prepared.settings = resolve_custom(options, facts.spec, data.num_samples);
-  const TrainSettings& settings = prepared.settings;
+  TrainSettings settings = resolve_custom(options, facts.spec, data.num_samples);
   refuse(model, settings, precision, resumed.state.step);
   check_fits(settings.plan, settings.model, device);
   options.switch_at = with_absolute_paths(options.switch_at);
-  prepared.script = read_switch_script(options.switch_at, settings.plan, settings.model);
-  for (const ScriptedSwitch& scripted : prepared.script)
-    ensure_engine_supports(scripted.plan, settings.model);
-  const int size = num_ranks(options, prepared);
+  std::vector<ScriptedSwitch> script = read_switch_script(options.switch_at, settings.plan, settings.model);
+  for (const ScriptedSwitch& scripted : script) ensure_engine_supports(scripted.plan, settings.model);
+  if (!resumed.lock.is_held()) resumed.lock = FolderLock::take(settings.run);
+  const RunSpec spec{options, std::move(settings), std::move(resumed), std::move(script)};
+  const int size = num_ranks(spec);
   std::vector<ModuleModel> copies;
   for (int rank = 1; rank < size; ++rank) copies.push_back(copy_of(model));
-  if (!resumed.lock.is_held()) resumed.lock = FolderLock::take(settings.run);
-  begin_run_folder(settings, options, &table, files);
-  const ModuleRun run{data, options, facts, prepared};
+  begin_run_folder(spec, &table, files);
+  const ModuleRun run{data, facts, spec};
   StatusLine line(stderr);
   print_run_summary(model, run, device, line);
-  const TrainResult result =
-      train_with_threads(settings.run, options, size, events, line, [&](const RankPart& part) {
-        const auto rank = static_cast<std::size_t>(part.comm.rank());
-        return ModuleRankRun(rank == 0 ? model : copies[rank - 1], run, part).train();
+  const TrainResult result = train_with_threads(
+      spec.settings.run, spec.options, size, events, line, [&](const RankContext& context) {
+        const auto rank = static_cast<std::size_t>(context.comm.rank());
+        return ModuleRankRun(rank == 0 ? model : copies[rank - 1], run, context).train();
       });
   if (!copies.empty()) take_weights(model, run, result.checkpoint);
   return result;

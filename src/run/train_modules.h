@@ -15,7 +15,7 @@
 #pragma once
 
 #include "engine/module_model.h"
-#include "run/train_result.h"
+#include "rundir/train_result.h"
 #include "settings/options.h"
 
 namespace optimus {

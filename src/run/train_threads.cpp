@@ -1,7 +1,6 @@
 // Implements train_threads.h.
 #include "run/train_threads.h"
 
-#include <atomic>
 #include <exception>
 #include <thread>
 
@@ -9,28 +8,10 @@
 #include "comm/thread_comm.h"
 #include "engine/device.h"
 #include "launch/listed_ranks.h"
-#include "run/training.h"
 #include "run/worker.h"
 
 namespace optimus {
 namespace {
-
-// Remembers the user's interrupt until the agreement of all ranks.
-class InterruptSink final : public EventSink {
- public:
-  explicit InterruptSink(EventSink& events) : events_(events) {}
-  void report(const Event& event) override {
-    try {
-      events_.report(event);
-    } catch (const Interrupted&) {
-      is_end_requested = true;
-    }
-  }
-  std::atomic<bool> is_end_requested = false;
-
- private:
-  EventSink& events_;
-};
 
 struct Closed {
   void operator()(std::FILE* file) const { std::fclose(file); }
@@ -42,22 +23,11 @@ struct RankEnd {
   bool is_lost = false;  // only because other ranks were lost
 };
 
-struct ThreadContext {
-  at::Device device;
-  int threads = 1;
-  EventSink& events;
-  StatusLine& line;
-};
-
-void run_rank(RankEnd& end, std::unique_ptr<Comm> comm, const ThreadContext& worker_id, const RankBody& body,
-              const std::function<bool()>& is_end_requested, Seconds timeout) {
+void run_rank(RankEnd& end, const RankContext& rank, const RankBody& body) {
   try {
     const Group world{Role::world, {}};
-    done_or_throw(comm->connect(0, {&world, 1}, Deadline::after(kStartTimeout, "connecting")));
-    StepAgreement agreement(*comm, timeout);
-    end.result = body({*comm, worker_id.device, worker_id.threads, worker_id.events, worker_id.line,
-                       agreement, is_end_requested});
-    agreement.take();  // takes what the others have already sent
+    done_or_throw(rank.comm.connect(0, {&world, 1}, Deadline::after(kStartTimeout, "connecting")));
+    end.result = body(rank);
   } catch (const PeersLost&) {
     end.failure = std::current_exception(), end.is_lost = true;
   } catch (...) {
@@ -88,34 +58,22 @@ TrainResult train_with_threads(const Path& run, const TrainOptions& options, int
   ThreadWorld world(num_ranks);
   const int share =
       options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, num_cores() / num_ranks);
-  if (num_ranks == 1) {
-    const std::unique_ptr<Comm> comm = world.comm(0);
-    const Group world_of_one{Role::world, {}};
-    done_or_throw(comm->connect(0, {&world_of_one, 1}, Deadline::after(kStartTimeout, "connecting")));
-    StepAgreement agreement(*comm, options.timeout);
-    // A single rank ends as soon as `events` throws.
-    return body({*comm, parse_device(devices[0]), set_num_threads(share), events, line, agreement,
-                 [] { return false; }});
-  }
-  InterruptSink asked(events);
   std::vector<RankEnd> ends(devices.size());
-  const auto work = [&](int rank, EventSink& sink, StatusLine& said) {
-    set_num_threads(share);
-    std::unique_ptr<Comm> comm = world.comm(rank);
-    const ThreadContext worker_id{parse_device(devices[static_cast<std::size_t>(rank)]), share, sink, said};
-    run_rank(
-        ends[static_cast<std::size_t>(rank)], std::move(comm), worker_id, body,
-        [&] { return asked.is_end_requested.load(); }, options.timeout);
+  const auto work = [&](int rank, EventSink& rank_events, StatusLine& rank_line) {
+    const auto index = static_cast<std::size_t>(rank);
+    const int threads = set_num_threads(share);
+    const std::unique_ptr<Comm> comm = world.comm(rank);
+    run_rank(ends[index], {*comm, parse_device(devices[index]), threads, rank_events, rank_line}, body);
   };
   std::vector<std::thread> others;
   for (int rank = 1; rank < num_ranks; ++rank)
     others.emplace_back([&, rank] {
       const std::unique_ptr<std::FILE, Closed> log(std::fopen(listed.log(rank).c_str(), "a"));
-      StatusLine said = StatusLine::for_log(log != nullptr ? log.get() : stderr);
+      StatusLine rank_line = StatusLine::for_log(log != nullptr ? log.get() : stderr);
       NullSink quiet;
-      work(rank, quiet, said);
+      work(rank, quiet, rank_line);
     });
-  work(0, asked, line);
+  work(0, events, line);
   for (std::thread& other : others) other.join();
   return first_result(ends, listed);
 }

@@ -4,17 +4,17 @@
 
 #include <functional>
 
-#include "run/train_rank.h"
-#include "run/train_result.h"
+#include "run/rank_context.h"
+#include "rundir/train_result.h"
 #include "settings/options.h"
 
 namespace optimus {
 
 // The work of one rank; only the result of rank 0 is used.
-using RankBody = std::function<TrainResult(const RankPart& part)>;
+using RankBody = std::function<TrainResult(const RankContext& rank)>;
 
-// Rank 0 runs on the calling thread. If one rank fails the others end too, and the failure is thrown;
-// `events` of rank 0 may throw Interrupted, which ends all ranks after the same step. The run's folder must
+// Rank 0 runs on the calling thread. If one rank fails the others end too, and the failure is thrown. An
+// interrupt from `events`, which rank 0 reports to, ends all ranks after the same step. The run's folder must
 // exist; workers.json lists the ranks during the call.
 TrainResult train_with_threads(const Path& run, const TrainOptions& options, int num_ranks, EventSink& events,
                                StatusLine& line, const RankBody& body);

@@ -17,6 +17,7 @@
 #include "run/host_facts.h"
 #include "run/join.h"
 #include "run/process_rank.h"
+#include "run/train_rank.h"
 #include "run/worker.h"
 #include "rundir/plan_files.h"
 #include "rundir/store_board.h"
@@ -55,12 +56,13 @@ class RunStore {
 
 }  // namespace
 
-TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& options, const OptionTable& table,
-                               int size, const WorkerCommand& command) {
+TrainResult train_with_workers(const RunSpec& spec, const OptionTable& table, int size,
+                               const WorkerCommand& command) {
   RealFileSystem files;
-  const Path folder = std::filesystem::absolute(run.settings.run);
+  const TrainOptions& options = spec.options;
+  const Path folder = std::filesystem::absolute(spec.settings.run);
   value_or_throw(files.create_folders(folder / "logs"));
-  const Json document = run_settings(run, table);
+  const Json document = run_settings(spec, table);
   value_or_throw(write_atomically(files, run_settings_path(folder), document.dump(2) + "\n"));
   const DeviceFacts device = named_device_facts(options);
   const RunStore store(options.store);
@@ -81,40 +83,46 @@ TrainResult train_with_workers(const PreparedRun& run, const TrainOptions& optio
                                                 : kStoppedTimeout});
   const std::unique_ptr<Board> board =
       value_or_throw(StoreBoard::open(store.place(), Deadline::after(Seconds(30), "the run's store")));
-  EmergencyCheckpointOptions facts = salvage_facts(run.settings, options, folder);
+  EmergencyCheckpointOptions checkpoint_options = emergency_checkpoint_options(spec, folder);
   std::optional<MembershipCoordinator> coordinator;
   std::optional<StoreFile> joining;
   if (!options.is_static) {
-    coordinator.emplace(*board, coordinator_facts(run.settings, options, folder, device), workers.entries(),
-                        run.settings.plan, newest_epoch(folder).value_or(0));
-    facts.coordinator = &*coordinator;
+    coordinator.emplace(*board, coordinator_facts(spec, folder, device), workers.entries(),
+                        spec.settings.plan, newest_epoch(folder).value_or(0));
+    checkpoint_options.coordinator = &*coordinator;
     joining.emplace(folder, RunStoreAddress{store.place()});
   }
-  EmergencyCheckpointHost emergency_checkpoint(*board, files, std::move(facts));
-  TrainResult result = parse_result(
-      workers.wait(command.is_interrupted, &emergency_checkpoint, coordinator ? &*coordinator : nullptr));
-  result.run = run.settings.run.string();  // the path as the user gave it
+  EmergencyCheckpointHost emergency_checkpoint(*board, files, std::move(checkpoint_options));
+  TrainResult result =
+      workers.wait(command.stop, &emergency_checkpoint, coordinator ? &*coordinator : nullptr);
+  result.run = spec.settings.run.string();  // the path as the user gave it
   return result;
 }
 
 int train_as_worker(const WorkerSpec& place, TrainOptions& options, OptionTable& table,
-                    const WorkerSignals& signals) {
+                    const StopToken& stop) {
   const auto work = [&](Comm& comm, StatusLine& line) {
     const Path path = run_settings_path(place.run);
     const Json document = read_json(path);
-    const bool is_gpu = parse_device(place.device).is_cuda();
-    const PreparedRun run =
-        read_run_settings(place.run, JsonView(document, path.string()), is_gpu, options, table);
-    const WorkerSignals told = with_preemption_notice(signals, options.notice, process_environment());
-    RankPlacement worker_id{place.device, place.threads, told.is_interrupted,
-                            [&] { return open_board(store_place(place)); }};
+    const at::Device device = parse_device(place.device);
+    const RunSpec spec =
+        read_run_settings(place.run, JsonView(document, path.string()), device.is_cuda(), options, table);
+    const StopToken with_notice = with_preemption_notice(stop, options.notice, process_environment());
+    StatusLineSink events(line);
+    RankContext rank{comm,
+                     device,
+                     place.threads,
+                     events,
+                     line,
+                     with_notice,
+                     [&] { return open_board(store_place(place)); }};
     if (options.is_static) {
-      worker_id.is_interrupted = [&] { return told.is_interrupted() || told.is_leave_requested(); };
-      return train_part(run, options, worker_id, comm, line);
+      rank.stop = with_notice.with_leave_as_stop();
+      return train_rank(spec, rank);
     }
-    const ElasticRank elastic({store_place(place)}, comm, place.rank, told, line);
-    worker_id.elastic = elastic.get();
-    return train_part(run, options, worker_id, comm, line);
+    HostedElasticRank elastic({store_place(place)}, comm, place.rank);
+    rank.elastic = &elastic;
+    return train_rank(spec, rank);
   };
   try {
     return run_as_worker(place, work);
@@ -123,7 +131,7 @@ int train_as_worker(const WorkerSpec& place, TrainOptions& options, OptionTable&
     line.print("the other workers continued without this one; rejoining");
     return train_as_joining_worker(
         {.run = place.run, .device = place.device, .threads = place.threads, .was_member = true}, options,
-        table, signals, line);
+        table, stop, line);
   }
 }
 

@@ -1,14 +1,9 @@
-// Implements training.h: the loop and its records.
+// Implements training.h: the loop. training_change.cpp has the changes of plan, phase and membership.
 #include "run/training.h"
 
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <cctype>
 #include <chrono>
-#include <cmath>
-#include <limits>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -16,78 +11,23 @@
 #include "cluster/standard.h"
 #include "plan/describe.h"
 #include "plan/plan_json.h"
+#include "run/elastic_rank.h"
 #include "run/profile.h"
 #include "run/rank_monitor.h"
-#include "rundir/plan_files.h"
+#include "run/step_record.h"
 #include "settings/expected.h"
 #include "settings/phases.h"
 
 namespace optimus {
 namespace {
 
-// Tags of messages to a rank 0 without a part in the plan; they differ from the tags of steps.
-constexpr int kStepTag = 0x7fe0, kSavedTag = 0x7fe1;
-
-Seconds wall_time() {
-  return Seconds(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
-}
+constexpr int kSavedTag = 0x7fe1;  // differs from the tags of steps and of step records
 
 double seconds_since(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
 }  // namespace
-
-namespace {
-
-// A run that is resumed with the same plan stays in its plan epoch.
-std::int64_t next_epoch(const Path& run, const Plan& plan) {
-  const std::optional<std::int64_t> newest = newest_epoch(run);
-  if (!newest) return 0;
-  const Outcome<std::string> text = read_file(plan_path(run, *newest));
-  return text && *text == plan_text(plan) ? *newest : *newest + 1;
-}
-
-}  // namespace
-
-RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& options,
-                          const OptionTable* table, FileSystem& files, std::int64_t last_step) {
-  begin_run_folder(settings, options, table, files);
-  return open_records(settings.run, files, last_step);
-}
-
-void begin_run_folder(const TrainSettings& settings, const TrainOptions& options, const OptionTable* table,
-                      FileSystem& files) {
-  const Path& run = settings.run;
-  std::error_code error;
-  const Path checkpoints = run / kCheckpointsFolder;
-  const bool has_checkpoints =
-      std::filesystem::is_directory(checkpoints, error) && !std::filesystem::is_empty(checkpoints, error);
-  if (options.resume.empty() && (has_checkpoints || std::filesystem::exists(run / "metrics.jsonl", error)))
-    throw UserError(
-        "{} already contains a run; continue it with --resume, or choose another folder with --run",
-        run.string());
-  value_or_throw(files.create_folders(run / "tensorboard"));
-  std::string resolved;
-  if (table != nullptr) {
-    resolved = table->resolved_toml();
-  } else {
-    OptionTable own;
-    TrainOptions copy = options;
-    declare(own, copy);
-    resolved = own.resolved_toml();
-  }
-  value_or_throw(write_atomically(files, run / "settings.toml", resolved));
-  save_plan(files, run, settings.plan, options.resume.empty() ? 0 : next_epoch(run, settings.plan));
-  write_phase_plans(files, run, settings);
-}
-
-RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step,
-                       const std::function<void()>& check) {
-  return {run, value_or_throw(MetricsFile::open(files, run / "metrics.jsonl", last_step, check)),
-          value_or_throw(TensorBoardFile::create(files, run / "tensorboard", wall_time(), last_step)),
-          value_or_throw(MetricsFile::open(files, run / "decisions.jsonl", last_step, check))};
-}
 
 void print_plan_summary(const TrainSettings& settings, at::Device device, int threads, StatusLine& line) {
   const std::vector<int>& microbatches = settings.plan.pipelines[0].microbatches;
@@ -110,21 +50,19 @@ void print_plan_summary(const TrainSettings& settings, at::Device device, int th
   line.print(fmt::format("run {}", settings.run.string()));
 }
 
-Training::Training(const TrainOptions& options, const TrainSettings& settings, TrainingHooks hooks,
-                   PlanPart& part, const TrainingState& start, const RankContext& context, EventSink& events,
-                   StatusLine& line)
-    : options_(options),
-      settings_(settings),
+Training::Training(const RunSpec& spec, TrainingHooks hooks, const RankContext& rank,
+                   StepAgreement& agreement, PlanPart& part, const TrainingState& start, std::int64_t epoch)
+    : options_(spec.options),
+      settings_(spec.settings),
       hooks_(std::move(hooks)),
+      rank_(rank),
+      agreement_(agreement),
       part_(part),
-      context_(context),
-      events_(events),
-      progress_(line, settings.steps),
-      save_rule_(parse_save_rule(options.save_every, "--save-every")),
-      line_(line),
+      progress_(rank.line, spec.settings.steps),
+      save_rule_(parse_save_rule(spec.options.save_every, "--save-every")),
       step_(start.step),
       next_sample_(start.num_samples),
-      epoch_(context.epoch),
+      epoch_(epoch),
       done_(start),
       last_save_(std::chrono::steady_clock::now()) {
   adopt_state(start);
@@ -133,101 +71,116 @@ Training::Training(const TrainOptions& options, const TrainSettings& settings, T
 
 Training::~Training() = default;
 
-TrainResult Training::run(RunFolder* folder, PlanSwitchController* switches, RankMonitor* monitor) {
-  context_.switches = switches, context_.monitor = monitor;
-  if (services_.saver == nullptr) services_ = hooks_.keep(part_);
+StepsEnd Training::run(const Companions& companions) {
+  companions_ = companions;
+  if (services_.saver == nullptr) services_ = hooks_.make_services(part_);
   const auto began = std::chrono::steady_clock::now();
-  TrainResult result{.run = settings_.run.string(), .steps = settings_.steps};
+  TrainResult result{.run = settings_.run.string()};
   std::int64_t num_tokens = 0;
+  AfterStep next = AfterStep::proceed;
   try {
-    while (step_ < settings_.steps) {
-      const StepMetrics metrics = part_.is_empty() ? step_without_part() : train_step_of_part();
-      send_metrics_to_rank_0(metrics);
-      record(metrics, folder);
+    while (step_ < settings_.steps && next == AfterStep::proceed) {
+      const StepMetrics metrics = run_step();
       result.loss = metrics.loss, num_tokens += metrics.tokens;
       if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
-      save_if_due();
-      save_to_memory();
-      if (step_ == settings_.steps) continue;
-      events_.report(Progress{"training", step_, settings_.steps, "steps"});
-      end_of_step(folder);
+      if (step_ < settings_.steps) next = end_of_step();
     }
-  } catch (const Interrupted&) {  // by the user, between steps
-    progress_.finish();
-    save_last();
-    line_.print(
-        fmt::format("stopped after step {}; --resume {} continues the run", step_, settings_.run.string()));
-    throw;
   } catch (const UserError&) {  // unreadable data: what was learned so far is saved
     progress_.finish();
     if (num_tokens > 0 && services_.saver != nullptr && services_.saver->is_alone())
-      line_.print(fmt::format("saved in {}", save_last().string()));
+      rank_.line.print(fmt::format("saved in {}", save_last().string()));
     throw;
   }
   progress_.finish();
+  if (next == AfterStep::change_membership)
+    return {.kind = StepsEnd::Kind::membership_change, .drained = drained_, .leaves = has_announced_leave_};
+  result.steps = step_;
   result.tokens_per_second = static_cast<double>(num_tokens) / seconds_since(began);
   result.checkpoint = save_last().string();
-  return result;
+  if (next == AfterStep::proceed) return {.kind = StepsEnd::Kind::finished, .result = std::move(result)};
+  result.end = TrainEnd::stopped;
+  rank_.line.print(
+      fmt::format("stopped after step {}; --resume {} continues the run", step_, settings_.run.string()));
+  return {.kind = StepsEnd::Kind::stopped, .result = std::move(result)};
+}
+
+StepMetrics Training::run_step() {
+  const StepMetrics metrics = part_.is_empty() ? step_without_part() : train_step_of_part();
+  if (!part_.is_empty() && is_rank_0_without_part() && rank_.comm.rank() == reporting_rank())
+    send_step_record(rank_.comm, metrics, Deadline::after(options_.timeout, "rank 0"));
+  report_step(metrics);
+  save_if_due();
+  save_to_memory();
+  return metrics;
 }
 
 // Called on all ranks, with or without a part.
-void Training::end_of_step(RunFolder* folder) {
-  const StepVote agreed = context_.agreement.take();
-  if (context_.step_heartbeat != nullptr) context_.step_heartbeat->set_completed_step(step_);
-  if (agreed.ends || !agreed.stays) throw Interrupted{};
-  if (agreed.changes_membership || agreed.drained >= 0)
-    throw MembershipChangeRequested{agreed.drained, has_announced_leave_};
-  if (context_.monitor != nullptr) context_.monitor->receive();
-  set_phase_begin(agreed.phase);
-  StepVote vote;
-  if (context_.switches != nullptr)
-    context_.switches->step_ended(
-        step_, agreed,
-        {[this] { release_part(); },
-         [this, folder](const SwitchOutcome& end) { return adopt_new_part(end, folder); }});
-  if (context_.monitor != nullptr) {
-    if (agreed.collects) context_.monitor->collect(step_);
-    if (agreed.probes) context_.monitor->probe();
+Training::AfterStep Training::end_of_step() {
+  const bool is_interrupted =
+      reports_interrupt(rank_.events, Progress{"training", step_, settings_.steps, "steps"});
+  const StepVote agreed = agreement_.take();
+  if (rank_.elastic != nullptr && rank_.elastic->step_heartbeat() != nullptr)
+    rank_.elastic->step_heartbeat()->set_completed_step(step_);
+  const bool is_alone = rank_.comm.size() == 1;  // and need not wait for the agreement of the next step
+  if (agreed.ends || !agreed.stays || (is_alone && is_interrupted)) return AfterStep::stop;
+  if (agreed.changes_membership || agreed.drained >= 0) {
+    drained_ = agreed.drained;
+    return AfterStep::change_membership;
   }
-  if (context_.switches != nullptr) vote = context_.switches->vote();  // from what was observed
-  if (context_.monitor != nullptr && folder != nullptr) record_decisions(*folder);
-  vote.ends = context_.is_end_requested(), vote.changes_membership = context_.wants_membership_change();
-  vote.stays = !context_.leaves();
-  vote.collects = context_.monitor != nullptr && context_.monitor->wants_to_collect();
-  vote.probes = context_.monitor != nullptr && context_.monitor->wants_to_probe();
+  if (companions_.monitor != nullptr) companions_.monitor->receive();
+  set_phase_begin(agreed.phase);
+  if (companions_.switches != nullptr) companions_.switches->step_ended(step_, agreed);
+  if (companions_.monitor != nullptr) {
+    if (agreed.collects) companions_.monitor->collect(step_);
+    if (agreed.probes) companions_.monitor->probe();
+  }
+  agreement_.submit(vote(is_interrupted));
+  return AfterStep::proceed;
+}
+
+// This rank's requests for the next agreement.
+StepVote Training::vote(bool is_interrupted) {
+  StepVote vote;
+  if (companions_.switches != nullptr) vote = companions_.switches->vote();  // from what was observed
+  report_decisions();
+  const StopRequest request = is_interrupted ? StopRequest::stop : rank_.stop.requested();
+  vote.ends = request == StopRequest::stop;
+  vote.stays = request != StopRequest::leave;
+  vote.changes_membership =
+      !vote.stays || (rank_.elastic != nullptr && rank_.elastic->wants_membership_change());
+  vote.collects = companions_.monitor != nullptr && companions_.monitor->wants_to_collect();
+  vote.probes = companions_.monitor != nullptr && companions_.monitor->wants_to_probe();
   vote.phase = phase_begins_.empty() ? 0 : phase_begins_.back();
   has_announced_leave_ = !vote.stays;
-  context_.agreement.submit(vote);
+  return vote;
+}
+
+AdaptationController* Training::controller() const {
+  return companions_.monitor != nullptr ? companions_.monitor->controller() : nullptr;
 }
 
 // On rank 0: reports that the plan stays, and the measured gain of a plan that the run proposed.
-void Training::record_decisions(RunFolder& folder) {
-  AdaptationController* const controller = context_.monitor->controller();
-  if (controller == nullptr) return;
-  if (const std::optional<StayDecision> stay = controller->take_stay()) record_stay(folder, *stay);
-  const std::optional<double> gain = controller->take_measured_gain();
-  if (!gain) return;
-  progress_.finish();
-  line_.print(fmt::format("step {}: measured gain of plan epoch {}: {:+.0f} % (predicted {:+.0f} %)", step_,
-                          epoch_, 100 * *gain, 100 * proposed_gain_));
-  const Outcome<void> kept = folder.decisions.append_line(measured_gain_line(step_, epoch_, *gain));
-  if (!kept) events_.report(Warning{kept.error().why});
-}
-
-void Training::record_stay(RunFolder& folder, const StayDecision& stay) {
-  const std::string plan = plan_hash(part_.plan);
-  progress_.finish();
-  line_.print(fmt::format("step {}: {}; keeping the current plan: {}", step_, stay.why, stay.reason));
-  const Outcome<void> kept =
-      folder.decisions.append_line(decision_line({.step = step_,
-                                                  .kind = "stay",
-                                                  .evidence = fmt::format("{}; {}", stay.why, stay.reason),
-                                                  .from = plan,
-                                                  .to = plan,
-                                                  .epoch = epoch_,
-                                                  .cause = stay.cause,
-                                                  .alternatives = stay.alternatives}));
-  if (!kept) events_.report(Warning{kept.error().why});
+void Training::report_decisions() {
+  if (controller() == nullptr || companions_.records == nullptr) return;
+  const auto show = [&](const auto& decision) {
+    progress_.finish();
+    report(decision, *companions_.records, rank_.line, rank_.events);
+  };
+  if (const std::optional<StayDecision> stay = controller()->take_stay()) {
+    const std::string plan = plan_hash(part_.plan), name = short_text(part_.plan);
+    show(Decision{.step = step_,
+                  .kind = "stay",
+                  .evidence = fmt::format("{}; {}", stay->why, stay->reason),
+                  .from = plan,
+                  .to = plan,
+                  .from_name = name,
+                  .to_name = name,
+                  .epoch = epoch_,
+                  .cause = stay->cause,
+                  .alternatives = stay->alternatives});
+  }
+  if (const std::optional<double> gain = controller()->take_measured_gain())
+    show(MeasuredGain{step_, epoch_, *gain, proposed_gain_});
 }
 
 TrainingState Training::state() const {
@@ -247,8 +200,9 @@ void Training::save_if_due() {
   const std::optional<SaveResult> ended = saver.take_result(false);
   if (ended && ended->saved) saved_ = ended->metrics;
   if (ended && !ended->saved)
-    events_.report(Warning{fmt::format("could not write the checkpoint of step {}; training continues: {}",
-                                       ended->metrics.step, ended->saved.error().why)});
+    rank_.events.report(
+        Warning{fmt::format("could not write the checkpoint of step {}; training continues: {}",
+                            ended->metrics.step, ended->saved.error().why)});
   if (step_ == settings_.steps) return;
   const bool is_time = is_due(save_rule_, step_, Seconds(seconds_since(last_save_)));
   if (save_rule_.period.value > 0 ? !saver.agree(is_time) : !is_time) return;
@@ -261,7 +215,7 @@ void Training::save_to_memory() {
   Saver& memory = *services_.memory;
   const std::optional<SaveResult> ended = memory.take_result(false);
   if (ended && !ended->saved)
-    events_.report(
+    rank_.events.report(
         Warning{fmt::format("could not store the state of step {} in memory; training continues: {}",
                             ended->metrics.step, ended->saved.error().why)});
   if (step_ < settings_.steps && step_ % options_.memory_every == 0) memory.begin(state());
@@ -271,9 +225,9 @@ Path Training::save_last() {
   const Path folder = settings_.run / kCheckpointsFolder / fmt::format("step-{}", step_);
   const auto vote = [] { return at::zeros({1}, at::kByte); };
   const Deadline deadline = Deadline::after(options_.timeout, "the last checkpoint");
-  if (context_.comm.rank() == 0 && is_rank_0_without_part())
+  if (rank_.comm.rank() == 0 && is_rank_0_without_part())
     done_or_throw(
-        context_.comm.receive(reporting_rank(), vote(), kSavedTag, "the last checkpoint")->wait(deadline));
+        rank_.comm.receive(reporting_rank(), vote(), kSavedTag, "the last checkpoint")->wait(deadline));
   if (services_.saver == nullptr) return folder;
   Saver& saver = *services_.saver;
   std::optional<SaveResult> last = saver.take_result(true);
@@ -283,8 +237,8 @@ Path Training::save_last() {
   }
   if (!last->saved)
     throw UserError("the checkpoint of step {} was not written: {}", step_, last->saved.error().why);
-  if (is_rank_0_without_part() && context_.comm.rank() == reporting_rank())
-    done_or_throw(context_.comm.send(0, vote(), kSavedTag, "the last checkpoint")->wait(deadline));
+  if (is_rank_0_without_part() && rank_.comm.rank() == reporting_rank())
+    done_or_throw(rank_.comm.send(0, vote(), kSavedTag, "the last checkpoint")->wait(deadline));
   return last->saved->folder;
 }
 
@@ -300,7 +254,7 @@ StepMetrics Training::train_step_of_part() {
       return hooks_.read(part_.plan, step, sample);
     });
   if (services_.profiler != nullptr) services_.profiler->before(step_);
-  if (context_.monitor != nullptr) context_.monitor->begin_step(*part_.engine);
+  if (companions_.monitor != nullptr) companions_.monitor->begin_step(*part_.engine);
   // The step sizes of stages with delays grow to the given one within five warm-ups; each micro-batch is an
   // update.
   const std::int64_t num_rescheduled =
@@ -317,12 +271,11 @@ StepMetrics Training::train_step_of_part() {
   StepMetrics metrics = metrics_of(report);
   decide_phase();
   done_ = state(), last_ = metrics;
-  if (context_.monitor != nullptr)
-    context_.monitor->end_step(*part_.engine,
-                               {metrics.seconds.value, data_wait, batch.squares, batch.expected_squares,
-                                num_sequences(batch), batch.num_tokens});
-  if (context_.monitor != nullptr && context_.monitor->controller() != nullptr)
-    context_.monitor->controller()->observe_loss(report.loss);
+  if (companions_.monitor != nullptr)
+    companions_.monitor->end_step(*part_.engine,
+                                  {metrics.seconds.value, data_wait, batch.squares, batch.expected_squares,
+                                   num_sequences(batch), batch.num_tokens});
+  if (controller() != nullptr) controller()->observe_loss(report.loss);
   if (services_.profiler != nullptr) services_.profiler->after(step_);
   metrics.saved = std::exchange(saved_, std::nullopt);
   if (is_last || (options_.eval_every > 0 && step_ % options_.eval_every == 0))
@@ -356,52 +309,27 @@ double Training::flops_per_token() const {
 
 bool Training::is_rank_0_without_part() const { return !has_device(part_.plan, 0); }
 
-// Sends the metrics of a step to rank 0, which keeps the records but has no part.
-void Training::send_metrics_to_rank_0(const StepMetrics& metrics) {
-  if (part_.is_empty() || !is_rank_0_without_part() || context_.comm.rank() != reporting_rank()) return;
-  at::Tensor numbers =
-      at::tensor({metrics.loss, metrics.grad_norm, static_cast<double>(metrics.tokens), metrics.seconds.value,
-                  metrics.is_skipped ? 1.0 : 0.0, metrics.loss_scale.value_or(0),
-                  metrics.validation_loss.value_or(std::numeric_limits<double>::quiet_NaN()),
-                  static_cast<double>(metrics.memory.value_or(Bytes(0)).value)},
-                 at::kDouble);
-  done_or_throw(context_.comm.send(0, numbers, kStepTag, "step metrics")
-                    ->wait(Deadline::after(options_.timeout, "rank 0")));
-}
-
 // A step of a rank without a part in the plan: it only counts, and on rank 0 receives the metrics.
 StepMetrics Training::step_without_part() {
   ++step_, next_sample_ += part_.plan.batch;
   done_.step = step_, done_.num_samples = next_sample_;
   StepMetrics metrics{.step = step_, .learning_rate = learning_rate_at(settings_.learning_rate, step_)};
   metrics.epoch = epoch_;
-  if (context_.comm.rank() != 0) return metrics;
-  at::Tensor numbers = at::zeros({8}, at::kDouble);
-  done_or_throw(context_.comm.receive(reporting_rank(), numbers, kStepTag, "step metrics")
-                    ->wait(Deadline::after(options_.timeout, "the plan's ranks")));
-  const double* const values = numbers.const_data_ptr<double>();
-  if (context_.monitor != nullptr && context_.monitor->controller() != nullptr)
-    context_.monitor->controller()->observe_loss(values[0]);
-  metrics.loss = values[0], metrics.grad_norm = values[1], metrics.tokens = std::llround(values[2]);
-  metrics.seconds = Seconds(values[3]), metrics.is_skipped = values[4] != 0;
-  metrics.tokens_per_second = values[2] / std::max(1e-9, values[3]);
+  if (rank_.comm.rank() != 0) return metrics;
+  receive_step_record(rank_.comm, reporting_rank(), metrics,
+                      Deadline::after(options_.timeout, "the plan's ranks"));
   metrics.tflops = metrics.tokens_per_second * flops_per_token() / 1e12;
-  if (values[5] > 0) metrics.loss_scale = values[5];
-  if (!std::isnan(values[6])) metrics.validation_loss = values[6];
-  metrics.memory = Bytes(std::llround(values[7]));
+  if (controller() != nullptr) controller()->observe_loss(metrics.loss);
   last_ = metrics;
   return metrics;
 }
 
-void Training::record(const StepMetrics& metrics, RunFolder* folder) {
-  if (folder != nullptr)
-    for (const Outcome<void>& done :
-         {folder->metrics.append(metrics), folder->board.append(metrics, wall_time())})
-      if (!done) events_.report(Warning{done.error().why});
+void Training::report_step(const StepMetrics& metrics) {
+  if (companions_.records != nullptr) record(metrics, *companions_.records, rank_.events);
   if (metrics.is_skipped)
-    events_.report(
+    rank_.events.report(
         Warning{fmt::format("step {}: the gradient is not finite; the update was skipped", metrics.step)});
-  if (folder != nullptr || !part_.is_empty()) progress_.step_ended(metrics);
+  if (companions_.records != nullptr || !part_.is_empty()) progress_.step_ended(metrics);
 }
 
 }  // namespace optimus

@@ -1,5 +1,5 @@
-// The loop over the steps of a run, for every kind of model: reads batches, runs updates, writes metrics. A
-// Course supplies the batches and the validation of a kind of model; the engine implements a step.
+// The loop over the steps of a run, for every kind of model: reads batches, runs updates, writes metrics.
+// TrainingHooks supply the batches and the validation of a kind of model; the engine implements a step.
 #pragma once
 
 #include <chrono>
@@ -8,45 +8,23 @@
 #include <memory>
 #include <optional>
 
-#include "base/event.h"
-#include "base/file.h"
 #include "elastic/emergency_checkpoint.h"
 #include "engine/engine.h"
 #include "engine/module_block.h"
-#include "observe/decisions.h"
-#include "observe/metrics.h"
 #include "observe/progress.h"
-#include "observe/status_line.h"
-#include "observe/tensorboard.h"
+#include "run/rank_context.h"
+#include "run/run_folder.h"
 #include "run/saver.h"
-#include "run/train_result.h"
+#include "rundir/train_result.h"
+#include "settings/run_spec.h"
 #include "settings/save_rule.h"
-#include "settings/settings.h"
 #include "switching/plan_switch_controller.h"
 
 namespace optimus {
 
-class RankMonitor;
-
+class AdaptationController;
 class Profiler;
-
-// The record files of a run.
-struct RunFolder {
-  Path path;
-  MetricsFile metrics;
-  TensorBoardFile board;
-  MetricsFile decisions;  // in the format of decision_line()
-};
-// Throws UserError if the folder already contains a run that is not being resumed, or if it cannot be
-// written. A resumed run keeps its metrics up to last_step. `table` may be null.
-RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& options,
-                          const OptionTable* table, FileSystem& files, std::int64_t last_step);
-// The two halves of that: the process that resolves the settings writes settings and plan, and rank 0 keeps
-// the records.
-void begin_run_folder(const TrainSettings& settings, const TrainOptions& options, const OptionTable* table,
-                      FileSystem& files);
-RunFolder open_records(const Path& run, FileSystem& files, std::int64_t last_step,
-                       const std::function<void()>& check = {});
+class RankMonitor;
 
 // The objects that belong to one rank's part of a plan; created again for every plan.
 struct PartServices {
@@ -60,48 +38,44 @@ struct TrainingHooks {
   // Called on another thread, while the previous step is computed. Steps count from 0.
   std::function<Batch(const Plan& plan, std::int64_t step, std::int64_t first_sample)> read;
   std::function<std::optional<double>(const PlanPart& part)> validate;
-  std::function<PartServices(const PlanPart& part)> keep;
+  std::function<PartServices(const PlanPart& part)> make_services;
 };
 
-// What the loop needs of the other ranks. All ranks of the run execute the same loop, including those without
-// a part in the plan.
-struct RankContext {
-  Comm& comm;
-  StepAgreement& agreement;
-  std::function<bool()> is_end_requested;    // whether this rank is asked to end
-  PlanSwitchController* switches = nullptr;  // null: the plan never changes
-  std::int64_t epoch = 0;                    // plan epoch at the start
-  // whether a membership change is requested: a worker joins, or this rank leaves
-  std::function<bool()> wants_membership_change = [] { return false; };
-  std::function<bool()> leaves = [] { return false; };
-  RankMonitor* monitor = nullptr;           // null: steps are not measured
-  StepHeartbeat* step_heartbeat = nullptr;  // where this rank reports its progress
-};
-
-// Thrown between two steps, on all ranks alike: the membership is about to change (membership_change.h).
-struct MembershipChangeRequested {
-  int drained = -1;  // a rank that leaves because a user requested it
-  bool leaves =
-      // this rank has announced that it leaves; ranks that have not announced it stay for now, so that at
-      // least one rank remains
-      false;
+// How a sequence of steps ended; the same on all ranks.
+struct StepsEnd {
+  enum class Kind { finished, stopped, membership_change };
+  Kind kind = Kind::finished;
+  TrainResult result{};  // finished, stopped
+  // Membership change (membership_change.h):
+  int drained = -1;     // a rank that leaves because a user requested it
+  bool leaves = false;  // this rank has announced that it leaves; the others stay for now, so that at least
+                        // one rank remains
 };
 
 // Prints the lines before the first step: plan, precision, device, run folder.
 void print_plan_summary(const TrainSettings& settings, at::Device device, int threads, StatusLine& line);
 
-class Training {
+// One rank's training. All ranks of the run execute the same loop, including those without a part in the plan.
+class Training final : public SwitchListener {
  public:
-  // The training starts from `start`, either restored or new. All arguments must outlive this.
-  Training(const TrainOptions& options, const TrainSettings& settings, TrainingHooks hooks, PlanPart& part,
-           const TrainingState& start, const RankContext& context, EventSink& events, StatusLine& line);
-  ~Training();
+  // Starts from `start`, either restored or new, in plan epoch `epoch`. All arguments must outlive this.
+  Training(const RunSpec& spec, TrainingHooks hooks, const RankContext& rank, StepAgreement& agreement,
+           PlanPart& part, const TrainingState& start, std::int64_t epoch);
+  ~Training() override;
 
-  // Runs all steps and saves a checkpoint of the last. Throws what `events` throws if the user ends the run,
-  // after a checkpoint, and MembershipChangeRequested; it may be called again afterwards. `folder` is null on
-  // ranks that keep no records, `switches` is null if the plan never changes, and `monitor` is null if steps
-  // are not measured.
-  TrainResult run(RunFolder* folder, PlanSwitchController* switches, RankMonitor* monitor = nullptr);
+  // What accompanies a sequence of steps. Each may be null.
+  struct Companions {
+    RunFolder* records = nullptr;              // on the rank that keeps the records
+    PlanSwitchController* switches = nullptr;  // null: the plan never changes
+    RankMonitor* monitor = nullptr;            // null: steps are not measured
+  };
+  // Runs steps until all are done or all ranks agree to end. A finished or stopped training has saved a
+  // checkpoint of its last step. May be called again after a membership change. Throws PeersLost.
+  StepsEnd run(const Companions& companions);
+
+  // SwitchListener: the plan changes between two steps.
+  void before_switch() override;
+  std::string switch_ended(const SwitchOutcome& outcome) override;
 
   // Called when run() has failed (emergency_checkpoint.h): the state that this rank still has. Completes a
   // step whose gate it has passed.
@@ -124,27 +98,31 @@ class Training {
   void end_writing();
 
  private:
-  void release_part();
+  // What follows a step; the same on all ranks.
+  enum class AfterStep { proceed, stop, change_membership };
+
+  StepMetrics run_step();
+  StepMetrics train_step_of_part();
+  StepMetrics step_without_part();
+  AfterStep end_of_step();
+  StepVote vote(bool is_interrupted);
   double flops_per_token() const;
   // Sets the engine and the phases to this state.
   void adopt_state(const TrainingState& state);
   void decide_phase();
   void set_phase_begin(std::int64_t begin);
-  std::string evidence_text(const SwitchOutcome& end) const;
-  StepMetrics train_step_of_part();
-  StepMetrics step_without_part();
-  void send_metrics_to_rank_0(const StepMetrics& metrics);
+  void adopt_new_plan();
+  Decision decision_of(const SwitchOutcome& outcome) const;
+  std::string evidence_text(const SwitchOutcome& outcome) const;
   StepMetrics metrics_of(const StepReport& report) const;
-  void record(const StepMetrics& metrics, RunFolder* folder);
-  void end_of_step(RunFolder* folder);
-  std::string adopt_new_part(const SwitchOutcome& end, RunFolder* folder);
-  void record_decisions(RunFolder& folder);
-  void record_stay(RunFolder& folder, const StayDecision& stay);
+  void report_step(const StepMetrics& metrics);
+  void report_decisions();
   void save_if_due();
   void save_to_memory();
   // Writes the final checkpoint. Throws UserError if that fails.
   Path save_last();
   TrainingState state() const;
+  AdaptationController* controller() const;
   // Whether a rank of the plan sends rank 0, which keeps the records, the metrics of each step, because rank
   // 0 has no part.
   bool is_rank_0_without_part() const;
@@ -153,13 +131,13 @@ class Training {
   const TrainOptions& options_;
   const TrainSettings& settings_;
   const TrainingHooks hooks_;
+  const RankContext& rank_;
+  StepAgreement& agreement_;
   PlanPart& part_;
-  RankContext context_;
-  EventSink& events_;
+  Companions companions_;
   TrainingProgress progress_;
   std::optional<double> peak_flops_;
   const SaveRule save_rule_;
-  StatusLine& line_;
   PartServices services_;
   std::int64_t step_, next_sample_;         // the current step; the first sample that was not read yet
   std::int64_t epoch_;                      // plan epoch
@@ -168,9 +146,10 @@ class Training {
   std::optional<StepMetrics> last_;  // the metrics of done_
   std::chrono::steady_clock::time_point step_began_;
   std::chrono::steady_clock::time_point switch_began_;
+  int drained_ = -1;                  // as in StepsEnd
   bool has_announced_leave_ = false;  // announced after the previous step
   double proposed_gain_ = 0;          // predicted, of the last plan that the run proposed
-  double rate_ = 0;                   // of the current step
+  double rate_ = 0;                   // learning rate of the current step
   std::chrono::steady_clock::time_point last_save_;
   std::optional<SaveMetrics> saved_;  // for the next metrics line
   std::future<Batch> next_;

@@ -30,16 +30,10 @@ std::optional<double> peak_flops(at::Device device, Precision precision) {
   return peak > 0 ? std::optional(peak) : std::nullopt;
 }
 
-// Rounds up: part of a step is "1 step".
-std::string steps_text(double steps) {
-  const auto number = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(steps)));
-  return fmt::format("{} step{}", number, number == 1 ? "" : "s");
-}
-
 }  // namespace
 
 // A save in progress belongs to the old plan, and a prefetched batch is in its order.
-void Training::release_part() {
+void Training::before_switch() {
   switch_began_ = std::chrono::steady_clock::now();
   finish_saves();
   services_ = {};
@@ -77,76 +71,67 @@ void Training::adopt_state(const TrainingState& state) {
     engine.noise.moment = 1 - std::pow(options_.beta1, static_cast<double>(state.num_updates));
 }
 
-std::string Training::adopt_new_part(const SwitchOutcome& end, RunFolder* folder) {
-  const std::string from = plan_hash(end.from), to = plan_hash(end.to);
-  const std::string hashes = fmt::format("plan {} → {}", from.substr(0, 4), to.substr(0, 4));
-  if (!end.why_not.empty()) {
-    const std::string line = fmt::format("step {}: {} rejected: {}", step_, hashes, end.why_not);
-    if (end.proposal && end.proposal->is_provisional && context_.monitor != nullptr)
-      return context_.monitor->controller()->proposal_cancelled(), line;
-    if (folder != nullptr) events_.report(Warning{line});
-    if (end.proposal && context_.monitor != nullptr) context_.monitor->controller()->proposal_refused();
+std::string Training::switch_ended(const SwitchOutcome& outcome) {
+  if (companions_.monitor != nullptr) companions_.monitor->switch_ended(outcome, part_, step_);
+  if (outcome.kind == SwitchOutcome::Kind::not_tried) return outcome.why_not;
+  if (!outcome.is_made()) {
+    const std::string line =
+        fmt::format("step {}: plan {} → {} rejected: {}", step_, plan_hash(outcome.from).substr(0, 4),
+                    plan_hash(outcome.to).substr(0, 4), outcome.why_not);
+    if (companions_.records != nullptr && outcome.kind == SwitchOutcome::Kind::refused)
+      rank_.events.report(Warning{line});
     return line;
   }
+  adopt_new_plan();
+  const Decision decision = decision_of(outcome);
+  if (outcome.proposal) proposed_gain_ = outcome.proposal->predicted_gain;
+  if (companions_.records != nullptr) {
+    progress_.finish();
+    report(decision, *companions_.records, rank_.line, rank_.events);
+  }
+  return text(decision);
+}
+
+void Training::adopt_new_plan() {
   ++epoch_;
-  if (context_.monitor != nullptr) {
-    context_.monitor->took(part_);
-    if (AdaptationController* const controller = context_.monitor->controller())
-      controller->plan_adopted(part_.plan, end.proposal, step_);
-  }
   RealFileSystem files;
-  if (folder != nullptr) save_plan(files, settings_.run, part_.plan, epoch_);
-  services_ = hooks_.keep(part_);
-  if (!part_.is_empty()) {
-    peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
-    done_ = state();  // a rank that had no part has not counted updates so far
-  }
-  const Seconds paused(
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - switch_began_).count());
-  const double steps = last_ ? paused.value / std::max(1e-9, last_->seconds.value) : 0;
-  std::string line =
-      fmt::format("step {}: {} ({} → {}), prepared {}, paused {} ({:.1f} steps), moved {} (minimum {})",
-                  step_, hashes, short_text(end.from), short_text(end.to), text(end.prepared), text(paused),
-                  steps, text(end.report.moved), text(end.report.minimum));
-  if (end.proposal) {
-    proposed_gain_ = end.proposal->predicted_gain;
-    line = fmt::format("step {}: {}; switching to {} (expected {:+.0f} %, break-even after {}); {}", step_,
-                       end.why, short_text(end.to), 100 * proposed_gain_,
-                       steps_text(end.proposal->payback_steps), line.substr(line.find(": ") + 2));
-  }
-  const std::string why = evidence_text(end);
-  if (end.is_phase) line = fmt::format("step {}: {}; {}", step_, why, line.substr(line.find(": ") + 2));
-  if (end.report.early.value > 0)
-    line +=
-        fmt::format(", pre-copied {} ({} sent again)", text(end.report.early), text(end.report.precopied));
-  if (folder == nullptr) return line;
-  progress_.finish();
-  line_.print(line);
+  if (companions_.records != nullptr) save_plan(files, settings_.run, part_.plan, epoch_);
+  services_ = hooks_.make_services(part_);
+  if (part_.is_empty()) return;
+  peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
+  done_ = state();  // a rank that had no part has not counted updates so far
+}
+
+Decision Training::decision_of(const SwitchOutcome& outcome) const {
+  const std::chrono::duration<double> paused = std::chrono::steady_clock::now() - switch_began_;
   Decision decision{.step = step_,
                     .kind = "switch",
-                    .evidence = why,
-                    .from = from,
-                    .to = to,
+                    .evidence = evidence_text(outcome),
+                    .from = plan_hash(outcome.from),
+                    .to = plan_hash(outcome.to),
+                    .from_name = short_text(outcome.from),
+                    .to_name = short_text(outcome.to),
                     .epoch = epoch_,
-                    .pause = paused,
-                    .prepare = end.prepared,
-                    .moved = end.report.moved,
-                    .minimum = end.report.minimum,
-                    .early = end.report.early,
-                    .precopied = end.report.precopied};
-  if (end.proposal)
-    decision.predicted_gain = end.proposal->predicted_gain, decision.cause = end.proposal->cause,
-    decision.alternatives = end.proposal->alternatives;
-  const Outcome<void> kept = folder->decisions.append_line(decision_line(decision));
-  if (!kept) events_.report(Warning{kept.error().why});
-  return line;
+                    .step_seconds = step_seconds(),
+                    .pause = Seconds(paused.count()),
+                    .prepare = outcome.prepared,
+                    .moved = outcome.report.moved,
+                    .minimum = outcome.report.minimum,
+                    .early = outcome.report.early,
+                    .precopied = outcome.report.precopied};
+  if (!outcome.proposal) return decision;
+  decision.predicted_gain = outcome.proposal->predicted_gain;
+  decision.payback_steps = outcome.proposal->payback_steps;
+  decision.cause = outcome.proposal->cause;
+  decision.alternatives = outcome.proposal->alternatives;
+  return decision;
 }
 
 // A new phase changes what is learned, so the value that decided about it is added to the evidence.
-std::string Training::evidence_text(const SwitchOutcome& end) const {
-  if (!end.is_phase || !is_noise_ramp(options_.batch_ramp) || part_.is_empty()) return end.why;
+std::string Training::evidence_text(const SwitchOutcome& outcome) const {
+  if (!outcome.is_phase || !is_noise_ramp(options_.batch_ramp) || part_.is_empty()) return outcome.why;
   const std::optional<double> noise = part_.engine->noise.samples();
-  return noise ? fmt::format("{}, gradient noise scale {:.3g} samples", end.why, *noise) : end.why;
+  return noise ? fmt::format("{}, gradient noise scale {:.3g} samples", outcome.why, *noise) : outcome.why;
 }
 
 SurvivorState Training::survivor_state() {
@@ -161,7 +146,7 @@ SurvivorState Training::survivor_state() {
   // A rank without a part in the plan has nothing to save, and a rank that is changing plans has no complete
   // state.
   survivor_state.is_torn =
-      part_.parameters == nullptr || (context_.switches != nullptr && context_.switches->is_moving());
+      part_.parameters == nullptr || (companions_.switches != nullptr && companions_.switches->is_moving());
   if (survivor_state.is_torn || part_.engine == nullptr) return survivor_state;
   Engine& engine = *part_.engine;
   engine.release();
@@ -194,7 +179,7 @@ void Training::set_phase_begin(std::int64_t begin) {
   if (begin == 0) return;
   if (phase_begins_.empty() || phase_begins_.back() < begin) phase_begins_.push_back(begin);
   done_.phase_begins = phase_begins_;
-  if (context_.switches != nullptr) context_.switches->set_phase_begin(begin);
+  if (companions_.switches != nullptr) companions_.switches->set_phase_begin(begin);
 }
 
 }  // namespace optimus

@@ -45,8 +45,10 @@ WorkerReport report_of_work(const std::function<std::unique_ptr<Comm>()>& join_r
   std::unique_ptr<Comm> comm;
   try {
     comm = join_run();
-    return {WorkerReport::End::done, "", {}, body(*comm, line)};
-  } catch (const Interrupted&) {
+    const TrainResult result = body(*comm, line);
+    const bool is_stopped = result.end == TrainEnd::stopped;
+    return {is_stopped ? WorkerReport::End::interrupted : WorkerReport::End::done, "", {}, serialize(result)};
+  } catch (const Interrupted&) {  // before the first step
     return {WorkerReport::End::interrupted, "", {}, {}};
   } catch (const PeersLost& error) {
     fmt::print(log, "{}", comm->flight_log().text());

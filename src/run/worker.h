@@ -10,6 +10,7 @@
 #include "comm/comm.h"
 #include "observe/status_line.h"
 #include "rundir/board.h"
+#include "rundir/train_result.h"
 #include "rundir/worker_protocol.h"
 #include "store/key_store.h"
 
@@ -20,7 +21,7 @@ inline constexpr Seconds kStartTimeout{600};
 
 // The work of a rank; its result goes into the report. `line` is the console on rank 0 and the rank's log
 // elsewhere.
-using WorkerBody = std::function<Json(Comm& comm, StatusLine& line)>;
+using WorkerBody = std::function<TrainResult(Comm& comm, StatusLine& line)>;
 
 // Returns the exit code: 0 done, 130 interrupted, 1 failed. The worker ends when the process that started it
 // ends. After a failure the rank's last operations are in its log.

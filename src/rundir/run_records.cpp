@@ -26,7 +26,13 @@ void check_run(const Path& run) {
 
 std::vector<Decision> read_decisions(const Path& run) {
   const Path path = run / "decisions.jsonl";
-  return parse_decisions(content_of(path), path.string());
+  std::vector<Decision> decisions = parse_decisions(content_of(path), path.string());
+  const RunPlans plans = read_run_plans(run);
+  for (Decision& one : decisions) {  // records of version 0.1 have only hashes
+    if (one.from_name.empty()) one.from_name = name_of(plans, one.from);
+    if (one.to_name.empty()) one.to_name = name_of(plans, one.to);
+  }
+  return decisions;
 }
 
 RunPlans read_run_plans(const Path& run) {

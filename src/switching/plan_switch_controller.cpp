@@ -29,13 +29,15 @@ std::string phase_text(const Plan& from, const Plan& to) {
 
 PlanSwitchController::PlanSwitchController(SwitchContext facts, PlanPart& part,
                                            std::vector<ScriptedSwitch> script,
-                                           std::optional<RequestSources> outside,
-                                           std::function<void(const PlanSwitch&)> check)
+                                           std::optional<RequestSources> sources,
+                                           std::function<void(const PlanSwitch&)> check,
+                                           SwitchListener& listener)
     : facts_(std::move(facts)),
       part_(part),
       script_(std::move(script)),
-      sources_(std::move(outside)),
+      sources_(std::move(sources)),
       check_(std::move(check)),
+      listener_(listener),
       requested_plan_(part.plan),
       scripted_plan_(part.plan) {}
 
@@ -60,11 +62,14 @@ StepVote PlanSwitchController::vote() {
   return vote;
 }
 
-void PlanSwitchController::refuse_request(const std::string& why) {
-  if (proposal_)
-    sources_->refused();
-  else
-    sources_->requests.answer(request_->name, {false, why});
+void PlanSwitchController::refuse_untried(const std::string& why) {
+  const std::string line = listener_.switch_ended({.kind = SwitchOutcome::Kind::not_tried,
+                                                   .why_not = why,
+                                                   .why = request_->why,
+                                                   .proposal = proposal_,
+                                                   .from = requested_plan_,
+                                                   .to = request_->plan.value_or(requested_plan_)});
+  if (!proposal_) sources_->requests.answer(request_->name, {false, line});
   request_.reset(), proposal_.reset();
 }
 
@@ -76,7 +81,7 @@ bool PlanSwitchController::is_awaiting_confirmation() {
   constexpr std::int64_t kVoteSteps = 2;  // steps until all ranks have acted on a vote
   if (next_scripted_ < script_.size() && script_[next_scripted_].step - kStepsAhead - kVoteSteps <= step_)
     return false;
-  const ProvisionalStatus now = sources_->provisional_status();
+  const ProvisionalStatus now = sources_->proposals->provisional_status();
   if (now == ProvisionalStatus::confirmed) proposal_->is_provisional = false;
   return now == ProvisionalStatus::open && !sources_->requests.has_waiting_requests();
 }
@@ -90,7 +95,8 @@ PlanSwitchController::Prepared PlanSwitchController::take_prepared() {
 }
 
 bool PlanSwitchController::take_proposal() {
-  proposal_ = sources_->proposal();
+  if (sources_->proposals == nullptr) return false;
+  proposal_ = sources_->proposals->take_proposal();
   if (!proposal_) return false;
   request_ = PlanRequest{"", proposal_->plan, proposal_->why};
   return true;
@@ -129,28 +135,28 @@ void PlanSwitchController::take_request() {
     try {
       request_->plan = planned_choice_.get();
     } catch (const UserError& error) {
-      return refuse_request(error.what());
+      return refuse_untried(error.what());
     }
   }
   if (*request_->plan == requested_plan_)
-    return refuse_request(fmt::format("the run already uses plan {} ({})",
+    return refuse_untried(fmt::format("the run already uses plan {} ({})",
                                       plan_hash(requested_plan_).substr(0, 4), short_text(requested_plan_)));
   ++num_requested_;
 }
 
-void PlanSwitchController::step_ended(std::int64_t step, const StepVote& agreed, const SwitchHooks& hooks) {
+void PlanSwitchController::step_ended(std::int64_t step, const StepVote& agreed) {
   step_ = step;
   const bool are_all_prepared = attempt_ && agreed.prepared == num_attempts_;
-  if (are_all_prepared && !attempt_->is_scripted && !begin_precopy()) end(hooks);
+  if (are_all_prepared && !attempt_->is_scripted && !begin_precopy()) end();
   if (!attempt_ && agreed.asked > num_begun_) begin_requested();
   while (next_scripted_ < script_.size() && script_[next_scripted_].step < step) ++next_scripted_;
   if (next_scripted_ == script_.size()) return;
   const ScriptedSwitch& next = script_[next_scripted_];
   const bool is_due = next.step == step;
   if (are_all_prepared && attempt_ && attempt_->is_scripted && next.step == step + 1) begin_precopy();
-  if (is_due && attempt_ && !attempt_->is_scripted) end(hooks);
+  if (is_due && attempt_ && !attempt_->is_scripted) end();
   if (!attempt_ && next.step - kStepsAhead <= step) begin_scripted(next);
-  if (is_due) end(hooks);
+  if (is_due) end();
 }
 
 // Phases whose step is not yet decided are the last entries of a script.
@@ -173,11 +179,11 @@ void PlanSwitchController::begin_scripted(const ScriptedSwitch& next) {
   begin(with_batch(part_.plan, plan.batch, plan.sequence_length), true, true, true);
 }
 
-void PlanSwitchController::begin_phase_with_present_plan(const SwitchHooks& hooks) {
+void PlanSwitchController::begin_phase_with_present_plan() {
   const Plan& plan = script_[next_scripted_].plan;
   has_retried_ = true;
   begin(with_batch(part_.plan, plan.batch, plan.sequence_length), true, true, true);
-  end(hooks);
+  end();
 }
 
 void PlanSwitchController::begin(const Plan& plan, bool is_scripted, bool is_placed, bool is_phase) {
@@ -297,41 +303,49 @@ SwitchReport PlanSwitchController::move(PlanSwitch& change) {
   }
 }
 
-void PlanSwitchController::end(const SwitchHooks& hooks) {
+SwitchOutcome PlanSwitchController::outcome_of(const Attempt& attempt, const Prepared& prepared) const {
+  const bool is_phase = attempt.is_scripted && script_[next_scripted_].is_phase;
+  SwitchOutcome outcome{.why_not = first_refusal(prepared),
+                        .why = is_phase              ? phase_text(requested_plan_, attempt.plan)
+                               : attempt.is_scripted ? "scripted"
+                               : request_            ? request_->why
+                                                     : "",
+                        .is_phase = is_phase,
+                        .proposal = attempt.is_scripted ? std::nullopt : proposal_,
+                        .from = requested_plan_,
+                        .to = attempt.plan,
+                        .prepared = prepared.seconds};
+  const bool is_provisional = outcome.proposal && outcome.proposal->is_provisional;
+  if (!outcome.why_not.empty())
+    outcome.kind = is_provisional ? SwitchOutcome::Kind::cancelled : SwitchOutcome::Kind::refused;
+  return outcome;
+}
+
+void PlanSwitchController::end() {
   end_precopy();
   Prepared prepared = attempt_->ready ? std::move(*attempt_->ready) : take_prepared();
-  Attempt attempt = std::move(*attempt_);
+  const Attempt attempt = std::move(*attempt_);
   attempt_.reset();
-  const bool is_phase = attempt.is_scripted && script_[next_scripted_].is_phase;
-  SwitchOutcome end{.why_not = first_refusal(prepared),
-                    .why = is_phase              ? phase_text(requested_plan_, attempt.plan)
-                           : attempt.is_scripted ? "scripted"
-                           : request_            ? request_->why
-                                                 : "",
-                    .is_phase = is_phase,
-                    .proposal = attempt.is_scripted ? std::nullopt : proposal_,
-                    .from = requested_plan_,
-                    .to = std::move(attempt.plan),
-                    .prepared = prepared.seconds};
-  if (end.why_not.empty()) {
-    hooks.release();
-    end.report = move(*prepared.change);
-    requested_plan_ = end.to;
-    if (attempt.is_scripted) scripted_plan_ = end.to;
+  SwitchOutcome outcome = outcome_of(attempt, prepared);
+  if (outcome.is_made()) {
+    listener_.before_switch();
+    outcome.report = move(*prepared.change);
+    requested_plan_ = outcome.to;
+    if (attempt.is_scripted) scripted_plan_ = outcome.to;
     drop_earlier(attempt.number);
   } else {
     prepared.change.reset();
     drop_refused(attempt.number);
   }
-  const std::string line = hooks.done(end);
-  if (is_phase && !end.why_not.empty()) {
+  const std::string line = listener_.switch_ended(outcome);
+  if (outcome.is_phase && !outcome.is_made()) {
     if (has_retried_)
-      throw UserError("the next phase of the training ({}) cannot begin: {}", end.why, end.why_not);
-    return begin_phase_with_present_plan(hooks);
+      throw UserError("the next phase of the training ({}) cannot begin: {}", outcome.why, outcome.why_not);
+    return begin_phase_with_present_plan();
   }
   if (attempt.is_scripted) ++next_scripted_, has_retried_ = false;
   if (!attempt.is_scripted && request_) {
-    if (!proposal_) sources_->requests.answer(request_->name, {end.why_not.empty(), line});
+    if (!proposal_) sources_->requests.answer(request_->name, {outcome.is_made(), line});
     request_.reset(), proposal_.reset();
   }
 }

@@ -26,21 +26,34 @@
 
 namespace optimus {
 
-// How an attempt ended, the same on all ranks.
+// How a request for another plan ended. The kinds made, refused and cancelled are known to all ranks.
 struct SwitchOutcome {
-  std::string why_not{};                   // the rank that refused and its reason; empty: the switch was made
+  enum class Kind {
+    made,
+    refused,    // by a rank
+    cancelled,  // a provisional proposal whose finding was not confirmed; on other ranks: refused
+    not_tried,  // on rank 0: the request is invalid, or the run already uses that plan
+  };
+  Kind kind = Kind::made;
+  std::string why_not{};                   // the rank that refused and its reason; made: empty
   std::string why{};                       // reason for the switch; only rank 0 knows it
   bool is_phase = false;                   // another phase of the training began with it
   std::optional<PlanProposal> proposal{};  // the proposal behind it; only rank 0 knows it
   Plan from, to;                           // as requested: of their devices only the number counts
-  Seconds prepared;                        // time that this rank prepared
+  Seconds prepared{};                      // time that this rank prepared
   SwitchReport report{};
+
+  bool is_made() const { return kind == Kind::made; }
 };
 
-// Callbacks of the training.
-struct SwitchHooks {
-  std::function<void()> release;  // before the switch: drops references to the part's engine or parameters
-  std::function<std::string(const SwitchOutcome&)> done;  // returns the line that is shown to users
+// The training, which acts on the outcome of every request: scripted, requested by a user, or proposed.
+class SwitchListener {
+ public:
+  virtual ~SwitchListener() = default;
+  // Drops all references to the part's engine and parameters.
+  virtual void before_switch() = 0;
+  // Returns the line that is shown to users.
+  virtual std::string switch_ended(const SwitchOutcome& outcome) = 0;
 };
 
 class PlanSwitchController {
@@ -50,23 +63,21 @@ class PlanSwitchController {
     ControlFolder& requests;
     // The best plan for the same batch and sequence length; on a thread of its own; throws UserError.
     std::function<Plan(const Plan& now)> choose;
-    bool can_drain = false;                                                               // ranks may leave
-    std::function<std::optional<PlanProposal>()> proposal = [] { return std::nullopt; };  // after a step
-    // For a provisional proposal, after each step while it is prepared.
-    std::function<ProvisionalStatus()> provisional_status = [] { return ProvisionalStatus::confirmed; };
-    std::function<void()> refused = [] {};  // a proposal that was not tried: the run already uses that plan
+    bool can_drain = false;               // ranks may leave
+    ProposalSource* proposals = nullptr;  // null: the run does not adapt
   };
   // check: throws UserError if this rank cannot make the switch; on a thread of its own.
   // facts.move.retains_old: retain the old state if facts.move.spare suffices. All arguments must outlive
   // this.
   PlanSwitchController(SwitchContext facts, PlanPart& part, std::vector<ScriptedSwitch> script,
-                       std::optional<RequestSources> outside, std::function<void(const PlanSwitch&)> check);
+                       std::optional<RequestSources> sources, std::function<void(const PlanSwitch&)> check,
+                       SwitchListener& listener);
   ~PlanSwitchController();
 
   // This rank's vote after a step.
   StepVote vote();
   // After a step, by all ranks with the result of the agreement. Throws PeersLost.
-  void step_ended(std::int64_t step, const StepVote& agreed, const SwitchHooks& hooks);
+  void step_ended(std::int64_t step, const StepVote& agreed);
   // By all ranks after the same step: the next phase without a step begins after this one. May be called
   // repeatedly.
   void set_phase_begin(std::int64_t begin);
@@ -101,18 +112,19 @@ class PlanSwitchController {
   void begin_scripted(const ScriptedSwitch& next);
   Prepared prepare(const Plan& plan, int number, bool is_placed, bool is_phase) const;
   // A phase begins whatever happens to its plan: after a refusal with the present devices and layers.
-  void begin_phase_with_present_plan(const SwitchHooks& hooks);
+  void begin_phase_with_present_plan();
   void take_request();
   bool take_next_request();
   bool take_proposal();
   bool is_awaiting_confirmation();
   Prepared take_prepared();
-  void refuse_request(const std::string& why);
+  void refuse_untried(const std::string& why);
   void begin_requested();
   // All are prepared, and one step remains: decides whether state is sent early during it.
   bool begin_precopy();
   void end_precopy();
-  void end(const SwitchHooks& hooks);
+  void end();
+  SwitchOutcome outcome_of(const Attempt& attempt, const Prepared& prepared) const;
   SwitchReport move(PlanSwitch& change);
   void drop_earlier(int number);
   void drop_refused(int number);
@@ -126,6 +138,7 @@ class PlanSwitchController {
   std::vector<ScriptedSwitch> script_;
   const std::optional<RequestSources> sources_;
   const std::function<void(const PlanSwitch&)> check_;
+  SwitchListener& listener_;
   std::size_t next_scripted_ = 0;
   std::int64_t step_ = 0;                 // the last one that has ended
   std::optional<PlanRequest> request_;    // rank 0: the request in progress

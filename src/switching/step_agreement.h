@@ -15,9 +15,8 @@ struct StepVote {
   bool ends = false;          // asked to end
   std::int64_t asked = 0;     // number of plans requested, as far as this rank knows
   std::int64_t prepared = 0;  // number of plans that it has prepared or refused
-  bool changes_membership =
-      // a worker joins or leaves: all ranks stop for a membership change (elastic/membership_change.h)
-      false;
+  // A worker joins or leaves: all ranks stop for a membership change (elastic/membership_change.h).
+  bool changes_membership = false;
   int drained = -1;        // a rank that must leave
   bool stays = true;       // it does not leave; combined: some rank stays that is not drained
   bool collects = false;   // the ranks' observations are collected (observation_tree.h)
@@ -31,6 +30,7 @@ class StepAgreement {
   // The world group must be connected in every epoch.
   StepAgreement(Comm& comm, Seconds timeout);
   ~StepAgreement();
+  StepAgreement(const StepAgreement&) = delete;
 
   // After a step: the combined result of the previous step. The run ends when one rank wants that; `asked` is
   // the maximum, `prepared` the minimum over all ranks. All meet when one wants to.
@@ -40,9 +40,17 @@ class StepAgreement {
   void release() { in_flight_.reset(); }
 
  private:
+  // The votes of all ranks, reduced to their maximum: minima are stored as their negatives, ranks count from 1
+  // (0: none).
+  struct ReducedVote {
+    std::int64_t ends, asked, minus_prepared, changes_membership, drained;
+    std::int64_t last_staying, minus_first_staying;
+    std::int64_t collects, probes, phase;
+  };
+
   Comm& comm_;
   const Seconds timeout_;
-  at::Tensor votes_;
+  const at::Tensor votes_;  // a ReducedVote; the operation in flight shares it
   std::unique_ptr<Pending> in_flight_;
 };
 

@@ -72,7 +72,7 @@ class PhaseTest(CommandLineTest):
         self.assertEqual(self.phases(alone), changes)
         for step, what in changes:
             self.assertIn(f"after step {step}: {what}", stderr, "missing in the announcement before the run")
-            self.assertIn(f"step {step}: phase: {what}; plan", stderr, "missing when the phase begins")
+            self.assertIn(f"step {step}: phase: {what}; ", stderr, "missing when the phase begins")
         # A given plan keeps its stages; the number of micro-batches follows the batch size.
         self.exported("pp", "--batch", "4", "--pp", "2", "--microbatch", "1")
         given, stderr = self.train("given", *RAMP, "--plan", self.folder / "pp" / "plan.json")

@@ -98,8 +98,8 @@ class ReportTest(CommandLineTest):
         self.assertEqual((second["predicted_gain"], second["realised_gain"], second["alternatives"]), (None, None, []))
         lines = run("decisions", self.run_folder).stdout.splitlines()
         self.assertEqual(len(lines), 2)
-        self.assertRegex(lines[0], r"^step 20: slow link 1: 9\.10x since step 10 → .+ → pp2.*, predicted \+48 %, measured \+50 %, paused 36\.0 ms")
-        self.assertIn("recover: lost rank 1", lines[1])
+        self.assertRegex(lines[0], r"^step 20: slow link 1: 9\.10x since step 10; switching .+ → pp2.* \(expected \+48 %, break-even after 1 step\); .*, paused 36\.0 ms, .*; measured \+50 %")
+        self.assertIn("step 30: lost rank 1; continuing on", lines[1])
 
     def test_incomplete_last_line_is_ignored(self):
         self.write_decisions(self.switch(), end='\n{"step": 31, "ki')

@@ -81,8 +81,8 @@ TEST_F(MembershipChangeTest, RanksLeaveAndJoin) {
 // before the others know of the notice.
 TEST_F(MembershipChangeTest, AllRanksLeaveOneAfterAnother) {
   Scenario scenario{.num_ranks = 3, .layout = {{"pp", 3}}, .fates = std::vector<RankFate>(3)};
-  scenario.fates[1].stays_for = 4;  // it is the only one to leave after step 3
-  scenario.fates[0].stays_for = scenario.fates[2].stays_for = 6;
+  scenario.fates[1].stays_for = 2;  // it is the only one to leave after step 3
+  scenario.fates[0].stays_for = scenario.fates[2].stays_for = 3;
   const Ran ran = train("one by one", scenario);
   EXPECT_EQ(ran.ends[0], "interrupted");
   EXPECT_EQ(ran.ends[1], "left");

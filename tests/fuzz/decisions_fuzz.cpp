@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace optimus;
   try {
     for (Decision& one : parse_decisions({reinterpret_cast<const char*>(data), size}, "decisions")) {
-      if (text(one, one.from, one.to).find_first_of("\n\r\x1b") != std::string::npos) std::abort();
+      if (text(one).find_first_of("\n\r\x1b") != std::string::npos) std::abort();
       if (one.kind == "realised") std::abort();
       if (one.alternatives.size() > 16) one.alternatives.resize(16);
       const std::string line = decision_line(one) + "\n";

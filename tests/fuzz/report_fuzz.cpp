@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const StepMetrics& step : parse_metrics(all.substr(0, middle), "metrics"))
       chart.line.push_back({static_cast<double>(step.step), step.loss});
     for (const Decision& one : parse_decisions(all.substr(std::min(middle + 1, all.size())), "decisions")) {
-      chart.marks.push_back({static_cast<double>(one.step), one.kind, text(one, one.from, one.to)});
+      chart.marks.push_back({static_cast<double>(one.step), one.kind, text(one)});
       chart.bands.push_back({static_cast<double>(one.step), static_cast<double>(one.step), one.evidence});
     }
   } catch (const UserError&) {

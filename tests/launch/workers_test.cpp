@@ -25,7 +25,7 @@ namespace {
 volatile std::sig_atomic_t is_asked_to_end = 0;
 
 // Steps until an event; each rank creates a file after its first steps.
-Json steps(Comm& comm, const WorkerSpec& place, const std::string& how) {
+TrainResult steps(Comm& comm, const WorkerSpec& place, const std::string& how) {
   const Group world{Role::world, {}};
   done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(Seconds(30), "connecting")));
   StepAgreement agreement(comm, Seconds(1.5));
@@ -37,11 +37,11 @@ Json steps(Comm& comm, const WorkerSpec& place, const std::string& how) {
     done_or_throw(comm.all_reduce(world, numbers, ReduceOp::sum, "gradients")
                       ->wait(Deadline::after(Seconds(1.5), "a step")));
     if (step == 5) std::ofstream(place.run / fmt::format("began-{}", comm.rank())) << "\n";
-    if (agreement.take().ends) throw Interrupted{};
+    if (agreement.take().ends) return {.end = TrainEnd::stopped};
     agreement.submit({.ends = is_asked_to_end != 0});
   }
   agreement.take();
-  return {{"steps", 20}};
+  return {.steps = 20};
 }
 
 TEST(Worker, IsOne) {
@@ -75,7 +75,7 @@ struct WorkersTest : testing::Test {
   }
   std::string failure_of(Workers& workers) {
     try {
-      workers.wait([] { return false; });
+      workers.wait(StopToken());
     } catch (const UserError& error) {
       return error.what();
     }
@@ -103,7 +103,7 @@ TEST_F(WorkersTest, CompleteTheirWork) {
   EXPECT_EQ(listed["workers"][2]["pid"], workers->pid(2));
   EXPECT_EQ(listed["workers"][2]["device"], "cpu");
   EXPECT_EQ(listed["workers"][2]["log"], "logs/rank-2.log");
-  EXPECT_EQ(workers->wait([] { return false; })["steps"], 20);
+  EXPECT_EQ(workers->wait(StopToken()).steps, 20);
   expect_no_process_left(*workers);
   EXPECT_TRUE(read_json(run / "workers.json")["workers"].empty());
 }
@@ -144,7 +144,8 @@ TEST_F(WorkersTest, NamesWorkerThatExited) {
 TEST_F(WorkersTest, AllEndOnRequest) {
   const auto workers = start("forever");
   wait_until_under_way();
-  EXPECT_THROW(workers->wait([] { return true; }), Interrupted);
+  const StopToken requested([] { return StopRequest::stop; });
+  EXPECT_EQ(workers->wait(requested).end, TrainEnd::stopped);
   expect_no_process_left(*workers);
 }
 

@@ -12,7 +12,8 @@ namespace {
 
 Decision chosen() {
   Decision one{.step = 412, .kind = "switch", .evidence = "slow link 1–3: 9.10x since step 397"};
-  one.from = "624e12", one.to = "37d712", one.epoch = 1, one.cause = "link", one.predicted_gain = 0.38;
+  one.from = "624e12", one.to = "37d712", one.from_name = "pp4", one.to_name = "pp2 tp2";
+  one.epoch = 1, one.cause = "link", one.predicted_gain = 0.38;
   one.pause = Seconds(0.036), one.moved = Bytes(2048), one.minimum = Bytes(1024);
   one.alternatives = {{"pp2 tp2", "recut", 0.31}, {"dp4", "replan", std::nullopt}};
   return one;
@@ -33,6 +34,10 @@ TEST(Decisions, SurviveRoundTrip) {
     // Of arbitrary bytes only valid text: invalid bytes are replaced (below).
     const auto word = rc::gen::container<std::string>(rc::gen::inRange<char>(1, 127));
     one.evidence = *word, one.from = *word, one.to = *word, one.cause = *word;
+    one.from_name = *word, one.to_name = *word;
+    one.num_workers = *rc::gen::inRange(0, 100), one.steps_lost = *rc::gen::inRange(0, 100);
+    one.payback_steps = *rc::gen::inRange(0, 100) / 8.0,
+    one.step_seconds = Seconds(*rc::gen::inRange(0, 9) / 4.0);
     one.epoch = *rc::gen::inRange(0, 100);
     if (*rc::gen::arbitrary<bool>()) one.predicted_gain = *rc::gen::inRange(-100, 100) / 64.0;
     one.pause = Seconds(*rc::gen::inRange(0, 1000) / 7.0), one.moved = Bytes(*rc::gen::inRange(0, 1 << 30));
@@ -58,9 +63,10 @@ TEST(Decisions, AssignsMeasuredGainToItsSwitch) {
   Decision other{.step = 500, .kind = "recover", .evidence = "lost rank 3", .epoch = 2};
   Decision again = chosen();
   again.step = 600, again.epoch = 3;
-  const std::string content = decision_line(chosen()) + "\n" + measured_gain_line(440, 1, 0.35) + "\n" +
-                              decision_line(other) + "\n" + measured_gain_line(520, 2, 0.5) + "\n" +
-                              decision_line(again) + "\n" + measured_gain_line(700, 3, HUGE_VAL) + "\n" +
+  const std::string content = decision_line(chosen()) + "\n" + decision_line(MeasuredGain{440, 1, 0.35}) +
+                              "\n" + decision_line(other) + "\n" + decision_line(MeasuredGain{520, 2, 0.5}) +
+                              "\n" + decision_line(again) + "\n" +
+                              decision_line(MeasuredGain{700, 3, HUGE_VAL}) + "\n" +
                               R"({"step":701,"kind":"swi)";  // being written
   const std::vector<Decision> read = parse_decisions(content, "d");
   ASSERT_EQ(read.size(), 3U);
@@ -69,27 +75,39 @@ TEST(Decisions, AssignsMeasuredGainToItsSwitch) {
   EXPECT_EQ(read[2].measured_gain, std::nullopt);  // not finite
   // The same epoch number twice: the newer switch gets the gain.
   const std::string twice = decision_line(chosen()) + "\n" + decision_line(chosen()) + "\n" +
-                            measured_gain_line(440, 1, -0.1) + "\n";
+                            decision_line(MeasuredGain{440, 1, -0.1}) + "\n";
   EXPECT_EQ(parse_decisions(twice, "d")[0].measured_gain, std::nullopt);
   EXPECT_EQ(parse_decisions(twice, "d")[1].measured_gain, -0.1);
 }
 
 TEST(Decisions, FormatsAsOneLine) {
   Decision one = chosen();
+  one.payback_steps = 8.2, one.prepare = Seconds(0.21), one.step_seconds = Seconds(0.09);
   one.measured_gain = 0.351;
   EXPECT_EQ(
-      text(one, "pp4", "pp2 tp2"),
-      "step 412: slow link 1–3: 9.10x since step 397 → pp4 → pp2 tp2, predicted +38 %, measured +35 %, "
-      "paused 36.0 ms, moved 2.00 KiB (bound 1.00 KiB); alternatives: pp2 tp2 (recut) +31 %, dp4 (replan)");
+      text(one),
+      "step 412: slow link 1–3: 9.10x since step 397; switching pp4 → pp2 tp2 (expected +38 %, break-even "
+      "after 9 steps); plan 624e → 37d7, prepared 210.0 ms, paused 36.0 ms (0.4 steps), moved 2.00 KiB "
+      "(minimum 1.00 KiB); measured +35 %; alternatives: pp2 tp2 (recut) +31 %, dp4 (replan)");
+  Decision scripted{.step = 10, .kind = "switch", .evidence = "scripted", .from = "624e12", .to = "37d712"};
+  EXPECT_EQ(text(scripted),
+            "step 10: scripted; switching plan 624e → plan 37d7; plan 624e → 37d7, prepared 0.0 us, paused "
+            "0.0 us, moved 0 B (minimum 0 B)");
   Decision lost{.step = 13, .kind = "recover", .evidence = "lost rank 0\x1b[2J\n"};
-  EXPECT_EQ(text(lost, "dp4", "dp3"),
-            "step 13: recover: lost rank 0 [2J  → dp4 → dp3, paused 0.0 us, moved 0 B (bound 0 B)");
+  lost.from_name = "dp4", lost.to_name = "dp3", lost.num_workers = 3, lost.steps_lost = 2;
+  EXPECT_EQ(text(lost),
+            "step 13: lost rank 0 [2J ; continuing with 3 workers on dp3 (was dp4); paused 0.0 us, moved 0 B "
+            "(minimum 0 B), 2 steps lost");
   Decision stays{.step = 61, .kind = "stay", .evidence = "slow link 1–3: 2.10x since step 45; nothing pays"};
-  stays.alternatives = {{"pp2 tp2", "another plan", 0.01}};
-  EXPECT_EQ(
-      text(stays, "pp4", "pp4"),
-      "step 61: stay: slow link 1–3: 2.10x since step 45; nothing pays (pp4); alternatives: pp2 tp2 (another "
-      "plan) +1 %");
+  stays.from_name = "pp4", stays.alternatives = {{"pp2 tp2", "another plan", 0.01}};
+  EXPECT_EQ(text(stays),
+            "step 61: slow link 1–3: 2.10x since step 45; nothing pays; keeping pp4; alternatives: pp2 tp2 "
+            "(another plan) +1 %");
+  Decision phase = scripted;
+  phase.evidence = "phase: batch 4 → 8", phase.from_name = phase.to_name = "dp4";
+  EXPECT_TRUE(text(phase).starts_with("step 10: phase: batch 4 → 8; keeping layout dp4; plan 624e → 37d7, "));
+  EXPECT_EQ(text(MeasuredGain{430, 2, 0.351, 0.38}),
+            "step 430: measured gain of plan epoch 2: +35 % (expected +38 %)");
 }
 
 TEST(Decisions, RejectsInvalidLinesWithLineNumber) {

@@ -22,11 +22,12 @@
 #include "engine/device.h"
 #include "plan/plan_json.h"
 #include "reshard/control.h"
+#include "run/elastic_rank.h"
 #include "run/faulty_comm.h"
 #include "run/memory_store.h"
 #include "run/rank_watch.h"
+#include "run/run_folder.h"
 #include "run/train_rank.h"
-#include "run/training.h"
 #include "rundir/store_board.h"
 #include "settings/choose_plan.h"
 
@@ -40,7 +41,7 @@ inline constexpr int kMaxWorkers = 12;
 struct RankFate {
   Fault fault{};
   std::int64_t leaves_after = -1;  // leaves after this step; -1: does not leave
-  int stays_for = -1;  // answers this many times that it stays (two queries per step), then that it leaves
+  int stays_for = -1;  // answers this many times that it stays (one query per step), then that it leaves
   std::int64_t joins_after = -1;  // joins after this step; -1: present from the start
 };
 
@@ -57,6 +58,25 @@ struct Scenario {
   bool is_planner_late = false;
   std::map<std::string, int>
       next_layout{};  // constraints on the plan to switch to after kSwitchStep; empty: no switch
+};
+
+// The elastic side of a rank that is a thread.
+class ThreadElasticRank final : public ElasticRank {
+ public:
+  ThreadElasticRank(int worker_id, RankWatch& watch, std::optional<MembershipChange> order)
+      : worker_id_(worker_id), watch_(watch), order_(std::move(order)) {}
+  int worker_id() const override { return worker_id_; }
+  bool wants_membership_change() override { return watch_.wants_membership_change(); }
+  void membership_changed(const MembershipChange& next) override {
+    watch_.membership_changed(next.membership);
+  }
+  StepHeartbeat* step_heartbeat() override { return nullptr; }
+  const std::optional<MembershipChange>& first_order() const override { return order_; }
+
+ private:
+  const int worker_id_;
+  RankWatch& watch_;
+  const std::optional<MembershipChange> order_;
 };
 
 class MembershipChangeTest : public testing::Test {
@@ -114,8 +134,7 @@ class MembershipChangeTest : public testing::Test {
 
   // Everything that the threads of one story share.
   struct World {
-    const PreparedRun& run;
-    const TrainOptions& options;
+    const RunSpec& spec;
     ThreadWorld threads{kMaxWorkers};
     std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>();
     std::atomic<std::int64_t> step = 0;
@@ -141,31 +160,19 @@ class MembershipChangeTest : public testing::Test {
         return (fate.leaves_after >= 0 && world.step >= fate.leaves_after) ||
                (fate.stays_for >= 0 && ++num_asked > fate.stays_for);
       };
-      const RankElastic elastic{
-          .worker_id = worker_id,
-          .leaves = leaves,
-          .wants_membership_change = [&] { return watch.wants_membership_change() || leaves(); },
-          .membership_changed =
-              [&](const MembershipChange& next) { watch.membership_changed(next.membership); },
-          .switch_to_console = [] {},
-          .order = std::move(order)};
-      StepAgreement agreement(comm, world.options.timeout);
-      const auto is_asked = [&] {
+      ThreadElasticRank elastic(worker_id, watch, std::move(order));
+      const StopToken stop([&] {
         if (comm.rank() == 0) ++world.step;
-        return false;
-      };
+        return leaves() ? StopRequest::leave : StopRequest::none;
+      });
       const TrainResult result =
-          train_rank(world.run, world.options,
-                     {comm, at::Device(at::kCPU), 1, quiet, line, agreement, is_asked,
-                      [&] { return std::make_unique<StoreBoard>(world.store); }, &elastic});
-      agreement.take();
-      end = result.checkpoint.empty() ? "left" : "done";
+          train_rank(world.spec, {comm, at::Device(at::kCPU), 1, quiet, line, stop,
+                                  [&] { return std::make_unique<StoreBoard>(world.store); }, &elastic});
+      end = result.end == TrainEnd::left ? "left" : result.end == TrainEnd::stopped ? "interrupted" : "done";
     } catch (const Killed&) {
       end = "killed";
     } catch (const ExcludedFromRun&) {
       end = "left behind";
-    } catch (const Interrupted&) {
-      end = "interrupted";
     } catch (const std::exception& error) {
       end = error.what();
     }
@@ -195,11 +202,11 @@ class MembershipChangeTest : public testing::Test {
     OptionTable table;
     declare(table, options);
     NullSink quiet;
-    const PreparedRun run = prepare_run(options, &table, files_, quiet, false);
-    begin_run_folder(run.settings, options, &table, files_);
+    const RunSpec spec = prepare_run(options, &table, files_, quiet, false);
+    begin_run_folder(spec, &table, files_);
     if (scenario.drained >= 0)
       folder_.write(name + "/control/1-1.request", Json{{"drain", scenario.drained}}.dump() + "\n");
-    World world{run, options};
+    World world{spec};
     StoreBoard board(world.store);
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < scenario.fates.size(); ++i) {
@@ -227,7 +234,8 @@ class MembershipChangeTest : public testing::Test {
   }
 
   static InterimPlanner::Facts answers(const World& world, const Scenario& scenario) {
-    InterimPlanner::Facts facts = first_answers(world.options, world.run.settings.model, {}, kMaxWorkers);
+    InterimPlanner::Facts facts =
+        first_answers(world.spec.options, world.spec.settings.model, {}, kMaxWorkers);
     if (scenario.is_planner_late)
       facts.choose = [choose = facts.choose](int size) {
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -238,7 +246,7 @@ class MembershipChangeTest : public testing::Test {
 
   std::string host(World& world, Board& board, const Scenario& scenario) {
     std::vector<WorkerEntry> first(static_cast<std::size_t>(scenario.num_ranks));
-    const TrainSettings& settings = world.run.settings;
+    const TrainSettings& settings = world.spec.settings;
     MembershipCoordinator coordinator(board,
                                       {.model = settings.model,
                                        .run = settings.run,

@@ -18,6 +18,7 @@
 #include "plan/plan_json.h"
 #include "run/faulty_comm.h"
 #include "run/memory_board.h"
+#include "run/run_folder.h"
 #include "run/train_rank.h"
 #include "run/worker.h"
 
@@ -68,8 +69,8 @@ class SurvivorTest : public testing::Test {
     OptionTable table;
     declare(table, options);
     NullSink quiet;
-    const PreparedRun run = prepare_run(options, &table, files_, quiet, false);
-    begin_run_folder(run.settings, options, &table, files_);
+    const RunSpec spec = prepare_run(options, &table, files_, quiet, false);
+    begin_run_folder(spec, &table, files_);
     ThreadWorld world(layout.devices);
     MemoryBoard board;
     Ran ran;
@@ -79,13 +80,13 @@ class SurvivorTest : public testing::Test {
     for (int rank = 0; rank < layout.devices; ++rank)
       ranks.emplace_back([&, rank] {
         const auto at = static_cast<std::size_t>(rank);
-        ran.ends[at] = one_rank(run, options, world, board, rank, faults[at], ran);
+        ran.ends[at] = one_rank(spec, world, board, rank, faults[at], ran);
         is_gone[at] = true;
       });
     EmergencyCheckpointHost emergency_checkpoint(board, files_,
                                                  {.run = folder,
-                                                  .model = run.settings.model,
-                                                  .small_files = small_files(run.settings),
+                                                  .model = spec.settings.model,
+                                                  .small_files = small_files(spec.settings),
                                                   .late_grace = Seconds(0.5)});
     bool is_under_way = true;
     while (is_under_way) {
@@ -99,8 +100,8 @@ class SurvivorTest : public testing::Test {
     return ran;
   }
 
-  std::string one_rank(const PreparedRun& run, const TrainOptions& options, ThreadWorld& world, Board& board,
-                       int rank, const Fault& fault, Ran& ran) {
+  std::string one_rank(const RunSpec& spec, ThreadWorld& world, Board& board, int rank, const Fault& fault,
+                       Ran& ran) {
     class Shared final : public Board {
      public:
       explicit Shared(Board& board) : board_(board) {}
@@ -120,15 +121,12 @@ class SurvivorTest : public testing::Test {
     try {
       const Group world_group{Role::world, {}};
       done_or_throw(comm.connect(0, {&world_group, 1}, Deadline::after(Seconds(20), "connecting")));
-      StepAgreement agreement(comm, options.timeout);
-      const auto step_ended = [&] {
+      const StopToken polled_after_steps([&] {
         if (rank == 0) ran.num_operations = comm.num_operations, ran.gates = comm.gates;
-        return false;
-      };
-      train_rank(run, options, {comm, at::Device(at::kCPU), 1, quiet, line, agreement, step_ended, [&] {
-                                  return std::make_unique<Shared>(board);
-                                }});
-      agreement.take();
+        return StopRequest::none;
+      });
+      train_rank(spec, {comm, at::Device(at::kCPU), 1, quiet, line, polled_after_steps,
+                        [&] { return std::make_unique<Shared>(board); }});
       return "done";
     } catch (const Killed&) {
       return "killed";

@@ -40,6 +40,27 @@ struct RequestedRun {
   std::function<void(int rank, int epoch)> dropped = [](int, int) {};  // any thread
 };
 
+class ScriptedProposals final : public ProposalSource {
+ public:
+  explicit ScriptedProposals(const RequestedRun& run) : run_(run) {}
+  std::optional<PlanProposal> take_proposal() override { return run_.proposal(); }
+  ProvisionalStatus provisional_status() const override { return run_.provisional_status(); }
+
+ private:
+  const RequestedRun& run_;
+};
+
+class RecordedOutcomes final : public SwitchListener {
+ public:
+  void before_switch() override {}
+  std::string switch_ended(const SwitchOutcome& outcome) override {
+    if (outcome.kind != SwitchOutcome::Kind::not_tried) ended.push_back({begun, step, outcome});
+    return outcome.why_not;
+  }
+  std::atomic<std::int64_t> step = 0, begun = 0;
+  std::vector<ObservedOutcome> ended;
+};
+
 // Runs one rank's steps. Returns how its attempts ended.
 std::vector<ObservedOutcome> run_rank(const ModelSpec& model, Comm& comm, const RequestedRun& run) {
   PlanPart part{.plan = copies(model, 0)};
@@ -52,33 +73,29 @@ std::vector<ObservedOutcome> run_rank(const ModelSpec& model, Comm& comm, const 
   groups.push_back({Role::world, {}});
   done_or_throw(comm.connect(0, groups, Deadline::after(Seconds(60), "connecting")));
   std::optional<ControlFolder> requests;
-  std::optional<PlanSwitchController::RequestSources> outside;
+  ScriptedProposals proposals(run);
+  std::optional<PlanSwitchController::RequestSources> sources;
   if (run.requests && comm.rank() == 0) {
     requests.emplace(*run.requests);
-    outside.emplace(PlanSwitchController::RequestSources{*requests, [&](const Plan&) { return part.plan; }});
-    outside->proposal = run.proposal, outside->provisional_status = run.provisional_status;
+    sources.emplace(PlanSwitchController::RequestSources{
+        .requests = *requests, .choose = [&](const Plan&) { return part.plan; }, .proposals = &proposals});
   }
   std::atomic<int> num_attempts = 0;
-  std::atomic<std::int64_t> step = 0, begun = 0;
+  RecordedOutcomes outcomes;
   StepAgreement agreement(comm, Seconds(60));
-  PlanSwitchController switches({model, comm, options, {.timeout = Seconds(60)}}, part, run.script, outside,
-                                [&](const PlanSwitch&) {
-                                  begun = step.load();
-                                  run.check(comm.rank(), num_attempts++);
-                                });
-  std::vector<ObservedOutcome> ends;
-  while (ends.size() < kAttempts && ++step <= kMaxSteps) {  // all ranks see the same
+  const auto check = [&](const PlanSwitch&) {
+    outcomes.begun = outcomes.step.load();
+    run.check(comm.rank(), num_attempts++);
+  };
+  PlanSwitchController switches({model, comm, options, {.timeout = Seconds(60)}}, part, run.script, sources,
+                                check, outcomes);
+  while (outcomes.ended.size() < kAttempts && ++outcomes.step <= kMaxSteps) {  // all ranks see the same
     std::this_thread::sleep_for(kStep);
-    switches.step_ended(step, agreement.take(),
-                        {[] {},
-                         [&](const SwitchOutcome& end) {
-                           ends.push_back({begun, step, end});
-                           return end.why_not;
-                         }});
+    switches.step_ended(outcomes.step, agreement.take());
     agreement.submit(switches.vote());
   }
   agreement.take();
-  return ends;
+  return outcomes.ended;
 }
 
 std::vector<std::vector<ObservedOutcome>> run_all(const RequestedRun& run) {
@@ -153,7 +170,10 @@ TEST(PlanSwitchController, ProvisionalProposalIsPreparedAndWaits) {
   for (const std::vector<ObservedOutcome>& own : ends) {
     ASSERT_EQ(own.size(), 2U);
     EXPECT_EQ(own[0].end.why_not, "rank 0: its reason no longer applies");
+    const bool is_rank_0 = &own == &ends.front();
+    EXPECT_EQ(own[0].end.kind, is_rank_0 ? SwitchOutcome::Kind::cancelled : SwitchOutcome::Kind::refused);
     EXPECT_EQ(own[1].end.why_not, "");
+    EXPECT_TRUE(own[1].end.is_made());
     EXPECT_EQ(own[1].end.from, copies(model, 0));
     EXPECT_EQ(own[1].end.report.moved, own[1].end.report.minimum);
     for (const ObservedOutcome& one : own) EXPECT_GE(one.step - one.begun, kOpen);

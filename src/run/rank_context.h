@@ -1,0 +1,32 @@
+// RankContext: where one rank of a run computes and whom it reports to, in whatever process it is: a thread, a
+// worker of this machine, a rank of a launcher, or a worker that joined. What it computes is in RunSpec. All
+// that a context refers to outlives the rank's work.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/event.h"
+#include "base/stop_token.h"
+#include "comm/comm.h"
+#include "observe/status_line.h"
+#include "rundir/board.h"
+
+namespace optimus {
+
+class ElasticRank;
+
+struct RankContext {
+  Comm& comm;
+  at::Device device;
+  int threads = 1;
+  EventSink& events;
+  StatusLine& line;  // the console on rank 0, the rank's log elsewhere
+  StopToken stop{};
+  // Opens the key-value board on which ranks meet outside their groups after a failure. Null: nothing is
+  // saved then.
+  std::function<std::unique_ptr<Board>()> open_board{};
+  ElasticRank* elastic = nullptr;  // null: the rank fails with the others
+};
+
+}  // namespace optimus

@@ -1,0 +1,22 @@
+// RunSpec: all that is decided about a training before its first step. The process that starts the run
+// resolves it (run/train.h); worker processes read the same values from the run's folder
+// (run/process_rank.h). Constant from then on.
+#pragma once
+
+#include <vector>
+
+#include "reshard/switch_script.h"
+#include "settings/options.h"
+#include "settings/resume.h"
+#include "settings/settings.h"
+
+namespace optimus {
+
+struct RunSpec {
+  TrainOptions options;  // every value that the user left open is filled in
+  TrainSettings settings;
+  ResumedRun resumed{};  // its lock is held by the starting process for the duration of the run
+  std::vector<ScriptedSwitch> script{};
+};
+
+}  // namespace optimus
