@@ -1,6 +1,6 @@
-// StopToken: how work that takes long learns that it is asked to end. Signals, a launcher, a preemption notice
-// and the store of a run are the sources; each holder polls the token at a point where it can end cleanly.
-// Cheap to copy. Callable from any thread if its source is.
+// StopToken: how work that takes long learns that it is asked to end. Signals, a launcher, a preemption
+// notice and the store of a run are the sources; each holder polls the token at a point where it can end
+// cleanly. Cheap to copy. Callable from any thread if its source is.
 #pragma once
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 // The worker processes of a run on this machine: started, watched, and ended together. Not what they do
 // (worker.h), nor how they connect to each other (comm/c10d_comm.h).
 //
-// Each worker is a process with standard output and error in its log, in a process group of its own, so that
-// Ctrl-C reaches only this process, and it ends when this process ends. When one fails, the others get some
-// time to report what they observed; then all are ended, and one line names the first failure.
+// Each worker is a process with standard output and error in its log, in a process group of its own, so
+// that Ctrl-C reaches only this process, and it ends when this process ends. When one fails, the others get
+// some time to report what they observed; then all are ended, and one line names the first failure.
 #pragma once
 
 #include <sys/types.h>
@@ -46,9 +46,10 @@ class Workers {
   ~Workers();
   Workers(const Workers&) = delete;
 
-  // Waits until all have ended and returns the result of rank 0. `stop` is polled: when it is requested, all
-  // workers are asked once to stop. Throws UserError, with one line, if one failed. With `emergency_checkpoint`, the state of the remaining ranks is saved before they end; with
-  // `coordinator`, they continue without lost ranks if they can.
+  // Waits until all have ended and returns the result of rank 0. `stop` is polled: when it is requested,
+  // all workers are asked once to stop. Throws UserError, with one line, if one failed. With
+  // `emergency_checkpoint`, the state of the remaining ranks is saved before they end; with `coordinator`,
+  // they continue without lost ranks if they can.
   TrainResult wait(const StopToken& stop, EmergencyCheckpointHost* emergency_checkpoint = nullptr,
                    MembershipCoordinator* coordinator = nullptr);
   std::vector<WorkerEntry> entries() const;  // of all workers, by worker id

@@ -1,8 +1,8 @@
-// Lets the ranks of a launcher notice each other's end through the run's store. A rank that fails records it
-// in the store; if a rank dies, the store sets the last-will key of its connection. The watch thread of every
-// other rank then aborts that rank's waits. Before the first step, stopped ranks are noticed too: each watch
-// increments a counter in the store, and rank 0 checks that the counters advance. From the first step on, the
-// ranks wait for each other with --timeout. Thread-safe.
+// Lets the ranks of a launcher notice each other's end through the run's store. A rank that fails records
+// it in the store; if a rank dies, the store sets the last-will key of its connection. The watch thread of
+// every other rank then aborts that rank's waits. Before the first step, stopped ranks are noticed too:
+// each watch increments a counter in the store, and rank 0 checks that the counters advance. From the first
+// step on, the ranks wait for each other with --timeout. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -26,11 +26,11 @@ class EndWatch {
   ~EndWatch();
   EndWatch(const EndWatch&) = delete;
 
-  // Runs `work`, whose waits the watch can abort. The result is a stopped training if it aborted them because
-  // `stop` was requested before the first step.
+  // Runs `work`, whose waits the watch can abort. The result is a stopped training if it aborted them
+  // because `stop` was requested before the first step.
   TrainResult guard(const std::function<TrainResult()>& work);
-  // For the rank's training, which polls it after every step: from the first poll on, the ranks agree on how to
-  // end (StepAgreement), and the watch leaves that to them.
+  // For the rank's training, which polls it after every step: from the first poll on, the ranks agree on
+  // how to end (StepAgreement), and the watch leaves that to them.
   StopToken stop_token();
 
  private:

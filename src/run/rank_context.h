@@ -1,6 +1,6 @@
-// RankContext: where one rank of a run computes and whom it reports to, in whatever process it is: a thread, a
-// worker of this machine, a rank of a launcher, or a worker that joined. What it computes is in RunSpec. All
-// that a context refers to outlives the rank's work.
+// RankContext: where one rank of a run computes and where it reports, in whatever process it is: a thread, a
+// worker of this machine, a rank of a launcher, or a worker that joined. What it computes is in RunSpec.
+// All that a context refers to outlives the rank's work.
 #pragma once
 
 #include <functional>

@@ -1,11 +1,11 @@
-// RankMonitor: measures one rank's steps, and forwards its observations and those of the ranks below it in the
-// observation tree. On rank 0 they reach the AdaptationController.
+// RankMonitor: measures one rank's steps, and forwards its observations and those of the ranks below it in
+// the observation tree. On rank 0 they reach the AdaptationController.
 //
 // All ranks collect after the same steps, as the step agreement specifies (StepVote::collects): after every
 // step if a step takes a tenth of a second or more, else the mean of several steps. On CUDA, computation is
-// timed by events in the stream and communication by its transport, only in the first step of several; steps
-// that can be recorded as CUDA graphs (on one device) are not timed, because timing would prevent recording.
-// The device's clock rate is added to the observations. Not thread-safe.
+// timed by events in the stream and communication by its transport, only in the first step of several;
+// steps that can be recorded as CUDA graphs (on one device) are not timed, because timing would prevent
+// recording. The device's clock rate is added to the observations. Not thread-safe.
 #pragma once
 
 #include <functional>

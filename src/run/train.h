@@ -13,9 +13,9 @@
 namespace optimus {
 
 // `table` is where the options were declared, so that settings.toml records the origin of each; it may be
-// null. Progress and warnings go to `events` and `line`. If `events` throws Interrupted before the first step,
-// so does this; later the training stops after the step, and the result says so. The ranks of a run on several devices are processes if `workers` is
-// given, else threads.
+// null. Progress and warnings go to `events` and `line`. If `events` throws Interrupted before the first
+// step, so does this; later the training stops after the step, and the result says so. The ranks of a run
+// on several devices are processes if `workers` is given, else threads.
 TrainResult train(TrainOptions& options, OptionTable* table, EventSink& events, StatusLine& line,
                   const WorkerCommand* workers = nullptr);
 

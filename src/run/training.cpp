@@ -52,8 +52,7 @@ void print_plan_summary(const TrainSettings& settings, at::Device device, int th
 
 Training::Training(const RunSpec& spec, TrainingHooks hooks, const RankContext& rank,
                    StepAgreement& agreement, PlanPart& part, const TrainingState& start, std::int64_t epoch)
-    : options_(spec.options),
-      settings_(spec.settings),
+    : spec_(spec),
       hooks_(std::move(hooks)),
       rank_(rank),
       agreement_(agreement),
@@ -75,15 +74,15 @@ StepsEnd Training::run(const Companions& companions) {
   companions_ = companions;
   if (services_.saver == nullptr) services_ = hooks_.make_services(part_);
   const auto began = std::chrono::steady_clock::now();
-  TrainResult result{.run = settings_.run.string()};
+  TrainResult result{.run = spec_.settings.run.string()};
   std::int64_t num_tokens = 0;
   AfterStep next = AfterStep::proceed;
   try {
-    while (step_ < settings_.steps && next == AfterStep::proceed) {
+    while (step_ < spec_.settings.steps && next == AfterStep::proceed) {
       const StepMetrics metrics = run_step();
       result.loss = metrics.loss, num_tokens += metrics.tokens;
       if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
-      if (step_ < settings_.steps) next = end_of_step();
+      if (step_ < spec_.settings.steps) next = end_of_step();
     }
   } catch (const UserError&) {  // unreadable data: what was learned so far is saved
     progress_.finish();
@@ -99,15 +98,15 @@ StepsEnd Training::run(const Companions& companions) {
   result.checkpoint = save_last().string();
   if (next == AfterStep::proceed) return {.kind = StepsEnd::Kind::finished, .result = std::move(result)};
   result.end = TrainEnd::stopped;
-  rank_.line.print(
-      fmt::format("stopped after step {}; --resume {} continues the run", step_, settings_.run.string()));
+  rank_.line.print(fmt::format("stopped after step {}; --resume {} continues the run", step_,
+                               spec_.settings.run.string()));
   return {.kind = StepsEnd::Kind::stopped, .result = std::move(result)};
 }
 
 StepMetrics Training::run_step() {
   const StepMetrics metrics = part_.is_empty() ? step_without_part() : train_step_of_part();
   if (!part_.is_empty() && is_rank_0_without_part() && rank_.comm.rank() == reporting_rank())
-    send_step_record(rank_.comm, metrics, Deadline::after(options_.timeout, "rank 0"));
+    send_step_record(rank_.comm, metrics, Deadline::after(spec_.options.timeout, "rank 0"));
   report_step(metrics);
   save_if_due();
   save_to_memory();
@@ -117,7 +116,7 @@ StepMetrics Training::run_step() {
 // Called on all ranks, with or without a part.
 Training::AfterStep Training::end_of_step() {
   const bool is_interrupted =
-      reports_interrupt(rank_.events, Progress{"training", step_, settings_.steps, "steps"});
+      reports_interrupt(rank_.events, Progress{"training", step_, spec_.settings.steps, "steps"});
   const StepVote agreed = agreement_.take();
   if (rank_.elastic != nullptr && rank_.elastic->step_heartbeat() != nullptr)
     rank_.elastic->step_heartbeat()->set_completed_step(step_);
@@ -186,10 +185,10 @@ void Training::report_decisions() {
 TrainingState Training::state() const {
   TrainingState state;
   state.step = step_, state.num_updates = part_.engine->num_updates, state.num_samples = next_sample_;
-  state.seed = options_.seed, state.precision = settings_.plan.precision;
+  state.seed = spec_.options.seed, state.precision = spec_.settings.plan.precision;
   state.loss_scale = {part_.engine->loss_scale.value, part_.engine->loss_scale.num_good_steps};
   state.fp8 = part_.engine->fp8_history();
-  if (is_noise_ramp(options_.batch_ramp)) state.noise = part_.engine->noise;
+  if (is_noise_ramp(spec_.options.batch_ramp)) state.noise = part_.engine->noise;
   state.phase_begins = phase_begins_;
   return state;
 }
@@ -203,7 +202,7 @@ void Training::save_if_due() {
     rank_.events.report(
         Warning{fmt::format("could not write the checkpoint of step {}; training continues: {}",
                             ended->metrics.step, ended->saved.error().why)});
-  if (step_ == settings_.steps) return;
+  if (step_ == spec_.settings.steps) return;
   const bool is_time = is_due(save_rule_, step_, Seconds(seconds_since(last_save_)));
   if (save_rule_.period.value > 0 ? !saver.agree(is_time) : !is_time) return;
   saver.begin(state());
@@ -218,13 +217,13 @@ void Training::save_to_memory() {
     rank_.events.report(
         Warning{fmt::format("could not store the state of step {} in memory; training continues: {}",
                             ended->metrics.step, ended->saved.error().why)});
-  if (step_ < settings_.steps && step_ % options_.memory_every == 0) memory.begin(state());
+  if (step_ < spec_.settings.steps && step_ % spec_.options.memory_every == 0) memory.begin(state());
 }
 
 Path Training::save_last() {
-  const Path folder = settings_.run / kCheckpointsFolder / fmt::format("step-{}", step_);
+  const Path folder = spec_.settings.run / kCheckpointsFolder / fmt::format("step-{}", step_);
   const auto vote = [] { return at::zeros({1}, at::kByte); };
-  const Deadline deadline = Deadline::after(options_.timeout, "the last checkpoint");
+  const Deadline deadline = Deadline::after(spec_.options.timeout, "the last checkpoint");
   if (rank_.comm.rank() == 0 && is_rank_0_without_part())
     done_or_throw(
         rank_.comm.receive(reporting_rank(), vote(), kSavedTag, "the last checkpoint")->wait(deadline));
@@ -244,10 +243,10 @@ Path Training::save_last() {
 
 StepMetrics Training::train_step_of_part() {
   step_began_ = std::chrono::steady_clock::now();
-  const bool is_last = step_ + 1 == settings_.steps;
+  const bool is_last = step_ + 1 == spec_.settings.steps;
   const Batch batch = next_.valid() ? next_.get() : hooks_.read(part_.plan, step_, next_sample_);
   const double data_wait = seconds_since(step_began_);
-  rate_ = learning_rate_at(settings_.learning_rate, ++step_);
+  rate_ = learning_rate_at(spec_.settings.learning_rate, ++step_);
   next_sample_ += part_.plan.batch;
   if (!is_last)  // prefetched while this step is computed
     next_ = std::async(std::launch::async, [this, step = step_, sample = next_sample_] {
@@ -258,16 +257,16 @@ StepMetrics Training::train_step_of_part() {
   // The step sizes of stages with delays grow to the given one within five warm-ups; each micro-batch is an
   // update.
   const std::int64_t num_rescheduled =
-      5 * settings_.learning_rate.warmup * std::ssize(part_.plan.pipelines[0].microbatches);
+      5 * spec_.settings.learning_rate.warmup * std::ssize(part_.plan.pipelines[0].microbatches);
   const StepReport report = value_or_throw(
       part_.engine->train_step(batch, {.learning_rate = rate_,
-                                       .beta1 = options_.beta1,
-                                       .beta2 = options_.beta2,
-                                       .epsilon = options_.epsilon,
-                                       .weight_decay = options_.weight_decay,
-                                       .clip = options_.clip,
+                                       .beta1 = spec_.options.beta1,
+                                       .beta2 = spec_.options.beta2,
+                                       .epsilon = spec_.options.epsilon,
+                                       .weight_decay = spec_.options.weight_decay,
+                                       .clip = spec_.options.clip,
                                        .pipemare = {.num_rescheduled = num_rescheduled},
-                                       .measures_gradient_noise = is_noise_ramp(options_.batch_ramp)}));
+                                       .measures_gradient_noise = is_noise_ramp(spec_.options.batch_ramp)}));
   StepMetrics metrics = metrics_of(report);
   decide_phase();
   done_ = state(), last_ = metrics;
@@ -278,7 +277,7 @@ StepMetrics Training::train_step_of_part() {
   if (controller() != nullptr) controller()->observe_loss(report.loss);
   if (services_.profiler != nullptr) services_.profiler->after(step_);
   metrics.saved = std::exchange(saved_, std::nullopt);
-  if (is_last || (options_.eval_every > 0 && step_ % options_.eval_every == 0))
+  if (is_last || (spec_.options.eval_every > 0 && step_ % spec_.options.eval_every == 0))
     metrics.validation_loss = hooks_.validate(part_);
   return metrics;
 }
@@ -304,7 +303,7 @@ void Training::end_writing() {
 
 // For the current phase.
 double Training::flops_per_token() const {
-  return model_flops_per_token(settings_.model, part_.plan.sequence_length);
+  return model_flops_per_token(spec_.settings.model, part_.plan.sequence_length);
 }
 
 bool Training::is_rank_0_without_part() const { return !has_device(part_.plan, 0); }
@@ -313,11 +312,11 @@ bool Training::is_rank_0_without_part() const { return !has_device(part_.plan, 0
 StepMetrics Training::step_without_part() {
   ++step_, next_sample_ += part_.plan.batch;
   done_.step = step_, done_.num_samples = next_sample_;
-  StepMetrics metrics{.step = step_, .learning_rate = learning_rate_at(settings_.learning_rate, step_)};
+  StepMetrics metrics{.step = step_, .learning_rate = learning_rate_at(spec_.settings.learning_rate, step_)};
   metrics.epoch = epoch_;
   if (rank_.comm.rank() != 0) return metrics;
   receive_step_record(rank_.comm, reporting_rank(), metrics,
-                      Deadline::after(options_.timeout, "the plan's ranks"));
+                      Deadline::after(spec_.options.timeout, "the plan's ranks"));
   metrics.tflops = metrics.tokens_per_second * flops_per_token() / 1e12;
   if (controller() != nullptr) controller()->observe_loss(metrics.loss);
   last_ = metrics;

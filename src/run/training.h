@@ -55,7 +55,7 @@ struct StepsEnd {
 // Prints the lines before the first step: plan, precision, device, run folder.
 void print_plan_summary(const TrainSettings& settings, at::Device device, int threads, StatusLine& line);
 
-// One rank's training. All ranks of the run execute the same loop, including those without a part in the plan.
+// One rank's training. All ranks of the run execute the same loop, also those without a part in the plan.
 class Training final : public SwitchListener {
  public:
   // Starts from `start`, either restored or new, in plan epoch `epoch`. All arguments must outlive this.
@@ -128,8 +128,7 @@ class Training final : public SwitchListener {
   bool is_rank_0_without_part() const;
   int reporting_rank() const { return part_.plan.pipelines[0].stages[0].devices[0]; }
 
-  const TrainOptions& options_;
-  const TrainSettings& settings_;
+  const RunSpec& spec_;
   const TrainingHooks hooks_;
   const RankContext& rank_;
   StepAgreement& agreement_;

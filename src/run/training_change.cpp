@@ -68,7 +68,7 @@ void Training::adopt_state(const TrainingState& state) {
   engine.noise = state.noise;
   // Moments of a run that did not measure noise get the weight that they would have without clipping.
   if (state.noise.moment == 0)
-    engine.noise.moment = 1 - std::pow(options_.beta1, static_cast<double>(state.num_updates));
+    engine.noise.moment = 1 - std::pow(spec_.options.beta1, static_cast<double>(state.num_updates));
 }
 
 std::string Training::switch_ended(const SwitchOutcome& outcome) {
@@ -95,7 +95,7 @@ std::string Training::switch_ended(const SwitchOutcome& outcome) {
 void Training::adopt_new_plan() {
   ++epoch_;
   RealFileSystem files;
-  if (companions_.records != nullptr) save_plan(files, settings_.run, part_.plan, epoch_);
+  if (companions_.records != nullptr) save_plan(files, spec_.settings.run, part_.plan, epoch_);
   services_ = hooks_.make_services(part_);
   if (part_.is_empty()) return;
   peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
@@ -129,7 +129,7 @@ Decision Training::decision_of(const SwitchOutcome& outcome) const {
 
 // A new phase changes what is learned, so the value that decided about it is added to the evidence.
 std::string Training::evidence_text(const SwitchOutcome& outcome) const {
-  if (!outcome.is_phase || !is_noise_ramp(options_.batch_ramp) || part_.is_empty()) return outcome.why;
+  if (!outcome.is_phase || !is_noise_ramp(spec_.options.batch_ramp) || part_.is_empty()) return outcome.why;
   const std::optional<double> noise = part_.engine->noise.samples();
   return noise ? fmt::format("{}, gradient noise scale {:.3g} samples", outcome.why, *noise) : outcome.why;
 }
@@ -168,9 +168,9 @@ void Training::follow(const std::vector<double>& gate) {
 // is learned next does not depend on the deciding rank. Ranks without a part learn of it through the step
 // agreement.
 void Training::decide_phase() {
-  if (!is_noise_ramp(options_.batch_ramp)) return;
+  if (!is_noise_ramp(spec_.options.batch_ramp)) return;
   if (const auto begin =
-          next_phase_start(settings_.phases, phase_begins_, step_, part_.engine->noise.samples()))
+          next_phase_start(spec_.settings.phases, phase_begins_, step_, part_.engine->noise.samples()))
     phase_begins_.push_back(*begin);
 }
 

@@ -1,6 +1,6 @@
-// The agreement of all ranks after every step: whether to continue, whether a plan was requested, whether all
-// are prepared for it. Each rank contributes a StepVote; the combined result is available one step later, so
-// no rank waits for it, and all ranks act after the same step.
+// The agreement of all ranks after every step: whether to continue, whether a plan was requested, whether
+// all are prepared for it. Each rank contributes a StepVote; the combined result is available one step
+// later, so no rank waits for it, and all ranks act after the same step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,16 +32,16 @@ class StepAgreement {
   ~StepAgreement();
   StepAgreement(const StepAgreement&) = delete;
 
-  // After a step: the combined result of the previous step. The run ends when one rank wants that; `asked` is
-  // the maximum, `prepared` the minimum over all ranks. All meet when one wants to.
+  // After a step: the combined result of the previous step. The run ends when one rank wants that; `asked`
+  // is the maximum, `prepared` the minimum over all ranks. All meet when one wants to.
   StepVote take();
   void submit(const StepVote& own);
   // When the run has failed: drops the operation in flight.
   void release() { in_flight_.reset(); }
 
  private:
-  // The votes of all ranks, reduced to their maximum: minima are stored as their negatives, ranks count from 1
-  // (0: none).
+  // The votes of all ranks, reduced to their maximum: minima are stored as their negatives, ranks count
+  // from 1 (0: none).
   struct ReducedVote {
     std::int64_t ends, asked, minus_prepared, changes_membership, drained;
     std::int64_t last_staying, minus_first_staying;
