@@ -190,7 +190,7 @@ tl::expected<MembershipChange, std::string> plan_membership_change(
     const Plan chosen = with_phase_of_state(facts, facts.choose(order.num_staying, state), order);
     order.to = change_plan(order.from, chosen, facts.model, present_ranks(state)).to;
     return order;
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     return tl::unexpected(std::string(error.what()));
   }
 }

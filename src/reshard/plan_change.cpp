@@ -88,7 +88,7 @@ WaveOrder order_of_moves(const PlanChange& change) {
   if (DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, options)))
     return std::move(*order);
   DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, diff_options(change)));
-  if (!order && !order.error().lost.empty()) throw UserError("{}", order.error().why);
+  if (!order && !order.error().lost.empty()) throw RuntimeFailure("{}", order.error().why);
   ensure(order.has_value(), "no order of moves: {}", order ? "" : order.error().why);
   return std::move(*order);
 }

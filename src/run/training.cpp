@@ -158,7 +158,7 @@ TrainResult Training::run(RunFolder* folder, PlanSwitchController* switches, Ran
     line_.print(
         fmt::format("stopped after step {}; --resume {} continues the run", step_, settings_.run.string()));
     throw;
-  } catch (const UserError&) {  // unreadable data: what was learned so far is saved
+  } catch (const Error&) {  // unreadable data: what was learned so far is saved
     progress_.finish();
     if (num_tokens > 0 && services_.saver != nullptr && services_.saver->is_alone())
       line_.print(fmt::format("saved in {}", save_last().string()));
@@ -282,7 +282,7 @@ Path Training::save_last() {
     last = saver.take_result(true);
   }
   if (!last->saved)
-    throw UserError("the checkpoint of step {} was not written: {}", step_, last->saved.error().why);
+    throw RuntimeFailure("the checkpoint of step {} was not written: {}", step_, last->saved.error().why);
   if (is_rank_0_without_part() && context_.comm.rank() == reporting_rank())
     done_or_throw(context_.comm.send(0, vote(), kSavedTag, "the last checkpoint")->wait(deadline));
   return last->saved->folder;

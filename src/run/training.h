@@ -37,7 +37,7 @@ struct RunFolder {
   TensorBoardFile board;
   MetricsFile decisions;  // in the format of decision_line()
 };
-// Throws UserError if the folder already contains a run that is not being resumed, or if it cannot be
+// Throws Error if the folder already contains a run that is not being resumed, or if it cannot be
 // written. A resumed run keeps its metrics up to last_step. `table` may be null.
 RunFolder open_run_folder(const TrainSettings& settings, const TrainOptions& options,
                           const OptionTable* table, FileSystem& files, std::int64_t last_step);
@@ -142,7 +142,7 @@ class Training {
   void record_stay(RunFolder& folder, const StayDecision& stay);
   void save_if_due();
   void save_to_memory();
-  // Writes the final checkpoint. Throws UserError if that fails.
+  // Writes the final checkpoint. Throws RuntimeFailure if that fails.
   Path save_last();
   TrainingState state() const;
   // Whether a rank of the plan sends rank 0, which keeps the records, the metrics of each step, because rank
