@@ -8,7 +8,8 @@
 //                            input
 //
 // A parser throws UserError, because the user may have written the text. A function that decides whether a
-// plan is possible returns the reason why not; it is a UserError only where the user's own plan is refused.
+// plan is possible returns Feasible<T> or the reason why not; it becomes a UserError only where the user's own
+// plan or request is refused.
 //
 // Read next: base/options.h (the source of most UserErrors about settings), cli/main.cpp (exit codes).
 #pragma once
@@ -77,6 +78,26 @@ template <typename T>
 T value_or_throw(Outcome<T> outcome) {
   if (!outcome) throw RuntimeFailure("{}", outcome.error().why);
   if constexpr (!std::is_void_v<T>) return std::move(*outcome);
+}
+
+// The reason why no plan, or not this plan, is possible: one line with the value and what would be right.
+struct Infeasible {
+  std::string why;
+};
+
+template <typename T>
+using Feasible = tl::expected<T, Infeasible>;
+
+template <typename... Args>
+tl::unexpected<Infeasible> infeasible(fmt::format_string<Args...> format, Args&&... args) {
+  return tl::unexpected<Infeasible>(Infeasible{fmt::format(format, std::forward<Args>(args)...)});
+}
+
+// Where what the user has requested is refused: throws the reason as a UserError.
+template <typename T>
+T value_or_throw(Feasible<T> result) {
+  if (!result) throw UserError("{}", result.error().why);
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
 [[noreturn]] void ensure_failed(const std::string& message, const std::source_location& where);
