@@ -8,8 +8,8 @@
 //                            input
 //
 // A parser throws UserError, because the user may have written the text. A function that decides whether a
-// plan is possible returns Feasible<T> or the reason why not; it becomes a UserError only where the user's own
-// plan or request is refused.
+// plan is possible returns Feasible<T> or the reason why not; it becomes a UserError only where the plan or
+// the request of the user is refused.
 //
 // Read next: base/options.h (the source of most UserErrors about settings), cli/main.cpp (exit codes).
 #pragma once

@@ -186,7 +186,7 @@ Manifest read_manifest(const Path& folder) {
   const std::string content = value_or_throw(read_file(path, kMaxManifestBytes));
   try {
     return parse_manifest(content, path.string());
-  } catch (const UserError& damage) {  // nobody edits a manifest
+  } catch (const UserError& damage) {  // users do not edit manifests
     throw RuntimeFailure("{}", damage.what());
   }
 }

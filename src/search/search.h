@@ -9,8 +9,8 @@
 // candidate could be better. The best candidates are then improved beyond the space (search/refine.h).
 //
 // Pure: no clock, no files. find_plan() returns the reason if nothing meets the demand: one sentence with the
-// nearest change that would help (search/reason.h). search() throws it as a UserError. Both throw UserError for
-// a demand that is not valid.
+// nearest change that would help (search/reason.h). search() throws it as a UserError. Both throw UserError
+// for a demand that is not valid.
 #pragma once
 
 #include <cstdint>
