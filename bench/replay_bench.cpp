@@ -119,7 +119,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return optimus::run(argc, argv);
-  } catch (const optimus::UserError& error) {
+  } catch (const optimus::Error& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
   }

@@ -60,7 +60,7 @@ class CheckpointVerify final : public CheckpointCommand {
                                         : problem);
     }
     console.result({{"checkpoints", list}}, output.empty() ? "no checkpoints\n" : output);
-    if (!first_problem.empty()) throw UserError("{}", first_problem);
+    if (!first_problem.empty()) throw RuntimeFailure("{}", first_problem);
     return 0;
   }
 
@@ -69,7 +69,7 @@ class CheckpointVerify final : public CheckpointCommand {
   static std::string problem_of(const CheckpointEntry& entry, Console& console) {
     try {
       Checkpoint::open(entry.folder).verify(console);
-    } catch (const UserError& error) {
+    } catch (const Error& error) {
       return error.what();
     }
     return entry.is_whole ? "" : entry.folder.string() + " contains a checkpoint of another step";

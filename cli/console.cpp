@@ -39,7 +39,7 @@ void Console::write(const std::string& text) {
   line_.clear();
   const bool is_written =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!is_written) throw UserError("cannot write to standard output: {}", std::strerror(errno));
+  if (!is_written) throw RuntimeFailure("cannot write to standard output: {}", std::strerror(errno));
 }
 
 StopToken Console::stop_token() const {

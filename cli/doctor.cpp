@@ -127,7 +127,7 @@ Check run_token() {
     if (info.world_size > 1 && !info.is_one_host)
       return {"token", false, "not set, but the ranks are on several hosts", token_instructions()};
     return {"token", true, "not set: a run on one host creates its own", ""};
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     return {"token", false, error.what(), token_instructions()};
   }
 }

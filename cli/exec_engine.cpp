@@ -27,7 +27,7 @@ namespace {
     arguments.push_back(words.data() + at);
   arguments.push_back(nullptr);
   ::execv(engine.c_str(), arguments.data());
-  throw UserError("could not start {}: {}", engine.string(), std::strerror(errno));
+  throw RuntimeFailure("could not start {}: {}", engine.string(), std::strerror(errno));
 }
 
 }  // namespace

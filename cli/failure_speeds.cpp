@@ -47,8 +47,8 @@ ReplaySpeeds speeds_from_table(const FailureOptions& options, const std::string&
   if (options.reconfiguration.empty() || model.empty())
     throw UsageError("--throughput CSV needs --halts CSV and --model NAME, a model of that table");
   ReplaySpeeds speeds;
-  speeds.tables = PublishedTables::parse(value_or_throw(read_file(options.throughput, kMaxTraceBytes)),
-                                         value_or_throw(read_file(options.reconfiguration, kMaxTraceBytes)),
+  speeds.tables = PublishedTables::parse(read_input_file(options.throughput, kMaxTraceBytes),
+                                         read_input_file(options.reconfiguration, kMaxTraceBytes),
                                          options.throughput.string(), options.reconfiguration.string());
   const PublishedSystem& templates = speeds.tables->of(System::oobleck, model);
   speeds.throughput = templates.throughput, speeds.batch = templates.batch;
@@ -65,7 +65,7 @@ RecoveryCosts recovery_costs(const FailureOptions& options, std::optional<double
   RecoveryCosts costs;
   if (link_bytes_per_second) costs.link_bytes_per_second = kLinkEfficiency * *link_bytes_per_second;
   if (options.recovery_costs.empty()) return costs;
-  return parse_recovery_costs(value_or_throw(read_file(options.recovery_costs, Bytes(1 << 20))),
+  return parse_recovery_costs(read_input_file(options.recovery_costs, Bytes(1 << 20)),
                               options.recovery_costs.string(), costs);
 }
 

@@ -64,7 +64,7 @@ AvailabilityTrace periodic_trace(const std::string& text) {
 AvailabilityTrace open_trace(const FailureOptions& options) {
   constexpr std::string_view kPeriodic = "periodic:";
   if (options.trace.starts_with(kPeriodic)) return periodic_trace(options.trace.substr(kPeriodic.size()));
-  return parse_trace(value_or_throw(read_file(options.trace, kMaxTraceBytes)), options.trace);
+  return parse_trace(read_input_file(options.trace, kMaxTraceBytes), options.trace);
 }
 
 void check_failures(const FailureOptions& options) {
@@ -203,8 +203,7 @@ int replay_policies(Console& console, const FailureOptions& options, ModelOption
   check_failures(options);
   const std::vector<std::string> policies = policies_in(options.policies);
   if (!options.trace.starts_with("periodic:"))
-    if (const std::string text = value_or_throw(read_file(options.trace, kMaxTraceBytes));
-        looks_like_time_line(text))
+    if (const std::string text = read_input_file(options.trace, kMaxTraceBytes); looks_like_time_line(text))
       return replay_timeline(console, {options, model, cluster, constants}, text);
   const AvailabilityTrace trace = open_trace(options);
   if (!(trace.length > 0)) throw UserError("{}: the trace has no events", options.trace);

@@ -92,7 +92,7 @@ class Learn final : public Command {
 
   void read_traces() {
     for (const std::string& name : split(traces_, ',')) {
-      const AvailabilityTrace whole = parse_trace(value_or_throw(read_file(name, kMaxTraceBytes)), name);
+      const AvailabilityTrace whole = parse_trace(read_input_file(name, kMaxTraceBytes), name);
       if (!(whole.length > 0)) throw UserError("{}: the trace has no events", name);
       if (!cluster_.empty()) {
         const ReplaySpeeds speeds =

@@ -148,7 +148,7 @@ int exit_code_of(int argc, char** argv) {
   } catch (const optimus::UsageError& error) {
     print_error(error.what());
     return 2;
-  } catch (const optimus::UserError& error) {
+  } catch (const optimus::Error& error) {
     print_error(error.what());
     return 1;
   } catch (const optimus::Interrupted&) {

@@ -22,7 +22,7 @@ class ReplayCommand final : public Command {
     check_run(run_);
     const std::vector<Policy> policies = chosen();
     const Path metrics = run_ / "metrics.jsonl";
-    const auto steps = parse_metrics(value_or_throw(read_file(metrics)), metrics.string());
+    const auto steps = parse_metrics(read_input_file(metrics), metrics.string());
     if (steps.size() < 2) throw UserError("{}: fewer than two steps, nothing to replay", metrics.string());
     const RunPlans plans = read_run_plans(run_);
     const RecordedTrial recorded = recorded_trial(

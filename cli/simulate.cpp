@@ -55,7 +55,7 @@ class Simulate final : public Command {
 
  private:
   int compare(Console& console) {
-    const std::string text = value_or_throw(read_file(runs_, kMaxTableBytes));
+    const std::string text = read_input_file(runs_, kMaxTableBytes);
     const std::vector<Run> runs = read_runs(parse_csv(text, runs_.string()));
     const std::vector<RunOutcome> outcomes = predict_runs(runs, named_.constants);
     console.result(accuracy_json(runs, outcomes), accuracy_text(runs, outcomes));
@@ -124,7 +124,7 @@ class Simulate final : public Command {
       MeasuredRun& run = *runs.emplace_back(std::make_unique<MeasuredRun>());
       const Path metrics = Path(folder) / "metrics.jsonl", plan = Path(folder) / "plan.json";
       const std::vector<double> seconds =
-          step_seconds_of(value_or_throw(read_file(metrics, kMaxMetricsBytes)), metrics.string());
+          step_seconds_of(read_input_file(metrics, kMaxMetricsBytes), metrics.string());
       run.plan = read_plan(plan);
       ModelOptions model = model_;
       if (model.model.empty()) model.model = folder;

@@ -65,15 +65,29 @@ StopToken stop_token_of_rank(const Console& console) {
 }
 
 // The program at the other end of standard input is the host of this training (src/api/engine_process.h):
-// when it is gone, the training ends after a checkpoint.
-void stop_with_host() {
-  if (std::getenv(kHostVariable) == nullptr) return;
+// when it is gone, the training ends after a checkpoint. Returns false if there is no host.
+bool stop_with_host() {
+  if (std::getenv(kHostVariable) == nullptr) return false;
   ::unsetenv(kHostVariable);  // the workers have no host
   std::thread([] {
     char byte;
     while (::read(STDIN_FILENO, &byte, 1) > 0) continue;
     ::kill(::getpid(), SIGINT);
   }).detach();
+  return true;
+}
+
+int train_here(TrainOptions& options, OptionTable& table, Console& console) {
+  if (const std::optional<WorkerSpec> place = worker_spec(process_environment()))
+    return train_as_worker(*place, options, table, stop_token_of_rank(console));
+  const LaunchInfo launch = detect_launcher(process_environment());
+  if (launch.world_size > 1) {
+    const LaunchedEnd end =
+        train_launched({launch, options, table, console, console.line(), stop_token_of_rank(console)});
+    return end.result ? report(*end.result, console) : end.code;
+  }
+  const WorkerCommand workers{"/proc/self/exe", {"optimus", "train"}, console.stop_token()};
+  return report(train(options, &table, console, console.line(), &workers), console);
 }
 
 }  // namespace
@@ -89,17 +103,14 @@ int run_joining(const Path& run, const std::string& device, int threads, Console
 
 int run_training(TrainOptions& options, OptionTable& table, Console& console) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed standard error does not end a training
-  stop_with_host();
-  if (const std::optional<WorkerSpec> place = worker_spec(process_environment()))
-    return train_as_worker(*place, options, table, stop_token_of_rank(console));
-  const LaunchInfo launch = detect_launcher(process_environment());
-  if (launch.world_size > 1) {
-    const LaunchedEnd end =
-        train_launched({launch, options, table, console, console.line(), stop_token_of_rank(console)});
-    return end.result ? report(*end.result, console) : end.code;
+  if (!stop_with_host()) return train_here(options, table, console);
+  try {
+    return train_here(options, table, console);
+  } catch (const Error& error) {
+    const bool is_user_error = dynamic_cast<const UserError*>(&error) != nullptr;
+    console.result({{kFailureKey, is_user_error ? kUserFailure : kRuntimeFailure}}, "");
+    throw;
   }
-  const WorkerCommand workers{"/proc/self/exe", {"optimus", "train"}, console.stop_token()};
-  return report(train(options, &table, console, console.line(), &workers), console);
 }
 
 }  // namespace optimus

@@ -63,6 +63,17 @@ void refuse(std::ofstream& report) {
   }
 }
 
+// A run folder that cannot be created is an exception of kind runtime.
+void fail_to_write(const std::string& file, std::ofstream& report) {
+  try {
+    optimus::TrainOptions options{.tokenizer = "bytes", .run = file + "/run", .steps = 1, .devices = 1};
+    options.more = kSmall;
+    (void)optimus::train("gpt2", file, options);
+  } catch (const optimus::Error& error) {
+    report << "not written: " << (error.kind() == optimus::ErrorKind::runtime) << " " << error.what() << "\n";
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -71,6 +82,7 @@ int main(int argc, char** argv) {
   try {
     train(argv[1], argv[2], report);
     refuse(report);
+    fail_to_write(argv[1], report);
   } catch (const std::exception& error) {
     report << "failed: " << error.what() << "\n";
     return 1;

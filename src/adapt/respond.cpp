@@ -123,15 +123,13 @@ class Responder {
     const Cluster rest(profile);
     const Demand demand = demand_on(usual_, rest, usual_.constants);
     const ClusterView cluster_view(rest);
-    try {
-      const SearchResult found = search(demand, cluster_view, search_limits(limits_, view_.num_devices(), 0));
-      PlannedOption one{{.response = Response::drop, .doubt = kDoubtOfPrediction}, found.plan, dropped};
-      one.option.step_seconds = one.option.usual_seconds = found.step.seconds;
-      one.option.pause_seconds = pause_of(costs_, usual_.model, found.plan, true);
-      one.option.devices = num_devices(found.plan);
-      options_.push_back(std::move(one));
-    } catch (const UserError&) {  // the model does not fit on the remaining devices
-    }
+    const auto found = find_plan(demand, cluster_view, search_limits(limits_, view_.num_devices(), 0));
+    if (!found) return;  // the model does not fit on the remaining devices
+    PlannedOption one{{.response = Response::drop, .doubt = kDoubtOfPrediction}, found->plan, dropped};
+    one.option.step_seconds = one.option.usual_seconds = found->step.seconds;
+    one.option.pause_seconds = pause_of(costs_, usual_.model, found->plan, true);
+    one.option.devices = num_devices(found->plan);
+    options_.push_back(std::move(one));
   }
 
   const Demand& usual_;

@@ -87,7 +87,7 @@ TimeLine parse_time_line(std::string_view text, const std::string& source) {
 }
 
 TimeLine read_time_line(const Path& file) {
-  return parse_time_line(value_or_throw(read_file(file, Bytes(std::int64_t{1} << 28))), file.string());
+  return parse_time_line(read_input_file(file, Bytes(std::int64_t{1} << 28)), file.string());
 }
 
 }  // namespace optimus

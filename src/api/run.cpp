@@ -74,6 +74,15 @@ TrainResult parse_result(const std::string& output) {
   return result;
 }
 
+// What the program has reported about its failure. nullopt: nothing; it was killed, or its options are wrong.
+std::optional<ErrorKind> reported_kind(const std::string& output) {
+  const Json json = Json::parse(output, nullptr, /*allow_exceptions=*/false);
+  const Json kind = json.is_object() ? json.value(kFailureKey, Json()) : Json();
+  if (kind == kUserFailure) return ErrorKind::user;
+  if (kind == kRuntimeFailure) return ErrorKind::runtime;
+  return std::nullopt;
+}
+
 // "optimus: " begins the line with which the program reports why it failed.
 constexpr std::string_view kErrorPrefix = "optimus: ", kInternalPrefix = "internal error";
 
@@ -190,10 +199,10 @@ void Run::State::finish(int code) {
       const std::string why =
           last_error.empty() ? fmt::format("the worker program ended with code {}", code) : last_error;
       const bool has_begun = last_step.has_value() || code > kExitUsage;
-      failure.emplace(is_internal ? ErrorKind::internal
-                      : has_begun ? ErrorKind::runtime
-                                  : ErrorKind::user,
-                      why);
+      const ErrorKind assumed = is_internal ? ErrorKind::internal
+                                : has_begun ? ErrorKind::runtime
+                                            : ErrorKind::user;
+      failure.emplace(reported_kind(engine.output()).value_or(assumed), why);
     }
     result.is_reporting = is_reporting;
   } catch (const std::exception& error) {

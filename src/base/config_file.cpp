@@ -158,7 +158,7 @@ class SettingsReader {
 
 void read_config_file(OptionTable& table, const Path& path, std::span<const std::string> ignored_keys,
                       Origin origin) {
-  const std::string content = value_or_throw(read_file(path, Bytes(1 << 24)));
+  const std::string content = read_input_file(path, Bytes(1 << 24));
   check_nesting_depth(content, path);
   const char escape = choose_escape_character(content, path);
   toml::table parsed;

@@ -1,9 +1,15 @@
 // Three kinds of failure and the mechanism for each.
 //
 //   user error            -> UserError, thrown; states the problem, the value and a valid alternative
-//   environment failure   -> Outcome<T>, returned; the caller must check it (lost peer, full disk, timeout)
+//   environment failure   -> Outcome<T>, returned; the caller must check it (lost peer, full disk, timeout,
+//                            damaged checkpoint). A caller that cannot continue throws it as a
+//                            RuntimeFailure, usually by value_or_throw().
 //   internal error        -> ensure(...), throws InternalError with the values; never used to check external
 //                            input
+//
+// A parser throws UserError, because the user may have written the text. A function that decides whether a
+// plan is possible returns Feasible<T> or the reason why not; it becomes a UserError only where the plan or
+// the request of the user is refused.
 //
 // Read next: base/options.h (the source of most UserErrors about settings), cli/main.cpp (exit codes).
 #pragma once
@@ -18,12 +24,27 @@
 
 namespace optimus {
 
-// An error of the user. what() is one line. The command line prints it and exits with code 1.
-class UserError : public std::runtime_error {
+// What the program reports to people: what() is one line. The command line prints it and exits with code 1.
+// Catch Error where the cause does not matter, and one of its classes where it does.
+class Error : public std::runtime_error {
+ protected:
+  explicit Error(const std::string& what) : std::runtime_error(what) {}
+};
+
+// A mistake of the user: an option, a file or a request that cannot work.
+class UserError : public Error {
  public:
   template <typename... Args>
   explicit UserError(fmt::format_string<Args...> format, Args&&... args)
-      : std::runtime_error(fmt::format(format, std::forward<Args>(args)...)) {}
+      : Error(fmt::format(format, std::forward<Args>(args)...)) {}
+};
+
+// The environment failed: the file system, the network, a process, a peer or a store.
+class RuntimeFailure : public Error {
+ public:
+  template <typename... Args>
+  explicit RuntimeFailure(fmt::format_string<Args...> format, Args&&... args)
+      : Error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
 // A command line that cannot be parsed. Like UserError, but the exit code is 2.
@@ -52,11 +73,31 @@ tl::unexpected<Failure> failure(fmt::format_string<Args...> format, Args&&... ar
   return tl::unexpected<Failure>(Failure{fmt::format(format, std::forward<Args>(args)...)});
 }
 
-// For callers that cannot continue after a failure: converts the failure into a UserError.
+// For callers that cannot continue after a failure: throws it as a RuntimeFailure.
 template <typename T>
 T value_or_throw(Outcome<T> outcome) {
-  if (!outcome) throw UserError("{}", outcome.error().why);
+  if (!outcome) throw RuntimeFailure("{}", outcome.error().why);
   if constexpr (!std::is_void_v<T>) return std::move(*outcome);
+}
+
+// The reason why no plan, or not this plan, is possible: one line with the value and what would be right.
+struct Infeasible {
+  std::string why;
+};
+
+template <typename T>
+using Feasible = tl::expected<T, Infeasible>;
+
+template <typename... Args>
+tl::unexpected<Infeasible> infeasible(fmt::format_string<Args...> format, Args&&... args) {
+  return tl::unexpected<Infeasible>(Infeasible{fmt::format(format, std::forward<Args>(args)...)});
+}
+
+// Where what the user has requested is refused: throws the reason as a UserError.
+template <typename T>
+T value_or_throw(Feasible<T> result) {
+  if (!result) throw UserError("{}", result.error().why);
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
 [[noreturn]] void ensure_failed(const std::string& message, const std::source_location& where);

@@ -206,6 +206,19 @@ Outcome<std::string> read_file(const Path& path, Bytes limit) {
   return content;
 }
 
+std::string read_input_file(const Path& path, Bytes limit) {
+  Outcome<std::string> content = read_file(path, limit);
+  if (content) return std::move(*content);
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  const bool is_other = std::filesystem::status_known(status) && !std::filesystem::is_regular_file(status);
+  const bool is_too_large =
+      std::filesystem::is_regular_file(status) &&
+      std::filesystem::file_size(path, error) > static_cast<std::uintmax_t>(limit.value);
+  if (is_other || (is_too_large && !error)) throw UserError("{}", content.error().why);
+  throw RuntimeFailure("{}", content.error().why);
+}
+
 Outcome<MappedFile> MappedFile::open(const Path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const Outcome<std::size_t> size = regular_size(file, path);

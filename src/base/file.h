@@ -88,6 +88,10 @@ void remove_temporaries(FileSystem& files, const Path& path);
 // Reads the whole file. Fails if the file is larger than `limit`.
 Outcome<std::string> read_file(const Path& path, Bytes limit = Bytes(std::int64_t{1} << 32));
 
+// Reads a file that the user has named. Throws UserError if it is not a file or is too large, and
+// RuntimeFailure if it cannot be read.
+std::string read_input_file(const Path& path, Bytes limit = Bytes(std::int64_t{1} << 32));
+
 // A read-only memory map of a file. The bytes are valid as long as this object lives.
 class MappedFile {
  public:

@@ -18,17 +18,17 @@ void check_size(const Path& path, Bytes expected) {
   std::error_code error;
   const auto size = std::filesystem::file_size(path, error);
   if (error == std::errc::no_such_file_or_directory)
-    throw UserError("{} is missing, although the checkpoint's manifest lists it", path.string());
-  if (error) throw UserError("cannot read {}: {}", path.string(), error.message());
+    throw RuntimeFailure("{} is missing, although the checkpoint's manifest lists it", path.string());
+  if (error) throw RuntimeFailure("cannot read {}: {}", path.string(), error.message());
   if (static_cast<std::int64_t>(size) != expected.value)
-    throw UserError("{} is damaged: it has {} bytes, the checkpoint's manifest specifies {}", path.string(),
-                    size, expected.value);
+    throw RuntimeFailure("{} is damaged: it has {} bytes, the checkpoint's manifest specifies {}",
+                         path.string(), size, expected.value);
 }
 
 void check_checksum(const Path& path, Checksum found, Checksum expected) {
   if (found == expected) return;
-  throw UserError("{} is damaged: checksum {}, the checkpoint's manifest specifies {}", path.string(),
-                  text(found), text(expected));
+  throw RuntimeFailure("{} is damaged: checksum {}, the checkpoint's manifest specifies {}", path.string(),
+                       text(found), text(expected));
 }
 
 }  // namespace
@@ -74,14 +74,14 @@ struct Checkpoint::State {
       return fmt::format("{}: tensor {}", file.path().string(), in_quotes(name, 200));
     };
     if (tensor == nullptr)
-      throw UserError("{} is missing, although the checkpoint's manifest lists it", what());
+      throw RuntimeFailure("{} is missing, although the checkpoint's manifest lists it", what());
     const Shape shape = piece.box.shape();
     if (!std::equal(tensor->shape.begin(), tensor->shape.end(), shape.dims.begin(),
                     shape.dims.begin() + shape.num_dims))
-      throw UserError("{} has shape {}, but its box has shape {}", what(), shape_text(tensor->shape),
-                      text(shape));
+      throw RuntimeFailure("{} has shape {}, but its box has shape {}", what(), shape_text(tensor->shape),
+                           text(shape));
     if (!is_float(tensor->type))
-      throw UserError("{} has type {}, but a float type is expected", what(), text(tensor->type));
+      throw RuntimeFailure("{} has type {}, but a float type is expected", what(), text(tensor->type));
     return *tensor;
   }
 

@@ -28,7 +28,7 @@ enum class ChecksumCheck { when_read, never };
 // Thread-safe. Shards are memory-mapped at first use.
 class Checkpoint {
  public:
-  // Opens a folder with a manifest whose files all exist and have the right size. Throws UserError.
+  // Opens a folder with a manifest whose files all exist and have the right size. Throws Error.
   static Checkpoint open(const Path& folder, ChecksumCheck check = ChecksumCheck::when_read);
   Checkpoint(Checkpoint&&) noexcept;
   ~Checkpoint();
@@ -47,11 +47,11 @@ class Checkpoint {
   void read(StateField field, std::string_view tensor, const Box& box, std::span<double> out) const;
 
   bool has_file(std::string_view name) const;
-  // The content of a file that is not a shard, checked against its checksum. Throws a UserError if it does
+  // The content of a file that is not a shard, checked against its checksum. Throws an Error if it does
   // not exist.
   std::string small_file(std::string_view name) const;
 
-  // Reads every byte of every file. Throws a UserError that names the first damaged file.
+  // Reads every byte of every file. Throws a RuntimeFailure that names the first damaged file.
   void verify(EventSink& events) const;
 
  private:

@@ -22,7 +22,7 @@ std::vector<StepFolder> step_folders(const Path& run) {
     if (!it->is_directory(ignored)) continue;
     if (auto folder = parse_step_folder(it->path())) result.push_back(std::move(*folder));
   }
-  if (error) throw UserError("cannot read {}: {}", parent.string(), error.message());
+  if (error) throw RuntimeFailure("cannot read {}: {}", parent.string(), error.message());
   std::sort(result.begin(), result.end(), [](const StepFolder& a, const StepFolder& b) {
     if (a.step != b.step) return a.step < b.step;
     return a.is_temporary != b.is_temporary ? a.is_temporary : a.path < b.path;
@@ -51,7 +51,7 @@ bool is_complete(const StepFolder& folder) {
       const auto size = fs::file_size(folder.path / file.name, error);
       return !error && static_cast<std::int64_t>(size) == file.bytes.value;
     });
-  } catch (const UserError&) {
+  } catch (const Error&) {
     return false;
   }
 }
@@ -109,7 +109,7 @@ std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint) {
   try {
     entry.step = read_manifest(run_or_checkpoint).step;
     entry.is_whole = is_complete({entry.step, false, run_or_checkpoint});
-  } catch (const UserError&) {
+  } catch (const Error&) {
   }
   return {entry};
 }
@@ -128,7 +128,7 @@ Outcome<void> clear_leftovers(FileSystem& files, const Path& run) {
       if (folder.is_temporary ? restore_final_name(files, folder) : has_manifest(folder.path)) continue;
       if (Outcome<void> done = remove_checkpoint(files, folder.path); !done) return done;
     }
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     return failure("{}", error.what());
   }
   return {};
@@ -145,7 +145,7 @@ Outcome<void> apply_retention(FileSystem& files, const Path& run, const Retentio
       if (retention.keep_every > 0 && whole[i].step % retention.keep_every == 0) continue;
       if (Outcome<void> done = remove_checkpoint(files, whole[i].path); !done) return done;
     }
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     return failure("{}", error.what());
   }
   return {};

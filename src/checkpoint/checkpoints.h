@@ -22,7 +22,7 @@ struct CheckpointEntry {
 };
 
 // Lists all checkpoints by step, including incomplete ones (a save in progress, or the remains of a killed
-// one). Empty if the run has no checkpoints. Throws a UserError if the folder cannot be read.
+// one). Empty if the run has no checkpoints. Throws a RuntimeFailure if the folder cannot be read.
 std::vector<CheckpointEntry> list_checkpoints(const Path& run);
 std::optional<CheckpointEntry> newest_complete(const Path& run);
 

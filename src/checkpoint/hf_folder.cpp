@@ -21,7 +21,7 @@ bool file_exists(const Path& path) {
 Json read_origin_json(const Path& folder, const char* name) {
   if (folder.empty() || !file_exists(folder / name)) return nullptr;
   const Path path = folder / name;
-  return parse_json(value_or_throw(read_file(path, kMaxSettingsBytes)), path.string());
+  return parse_json(read_input_file(path, kMaxSettingsBytes), path.string());
 }
 
 const char* torch_name(ElementType type) {
@@ -95,7 +95,7 @@ std::vector<SmallFile> hf_description(const HfDescription& description) {
       boundary_tokens(description, read_origin_json(description.origin, "config.json"));
   const Path settings = description.origin / "generation_config.json";
   if (!description.origin.empty() && file_exists(settings)) {
-    files.push_back({settings.filename().string(), value_or_throw(read_file(settings, kMaxSettingsBytes))});
+    files.push_back({settings.filename().string(), read_input_file(settings, kMaxSettingsBytes)});
   } else if (description.model.is_causal) {
     const OrderedJson generation{{"bos_token_id", tokens.begin}, {"eos_token_id", tokens.end}};
     files.push_back({settings.filename().string(), generation.dump(2) + "\n"});

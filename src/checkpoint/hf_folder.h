@@ -16,11 +16,11 @@ namespace optimus {
 
 // The files from which AutoTokenizer creates the tokenizer that `tokenizer` specifies (in the form that
 // open_tokenizer() accepts): "bytes", a tokenizer.json with the files in the same folder, or a folder (empty
-// if it contains no tokenizer). Throws UserError.
+// if it contains no tokenizer). Throws Error.
 std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer);
 
 // The tokens that end generated text, as specified by a folder (generation_config.json, otherwise the
-// eos_token_id of config.json). Empty if it specifies none. Throws UserError.
+// eos_token_id of config.json). Empty if it specifies none. Throws Error.
 std::vector<TokenId> hf_end_tokens(const Path& folder);
 
 struct HfDescription {
@@ -34,7 +34,7 @@ struct HfDescription {
 };
 
 // All files except the weights. config.json is the last one and must be written last, because a folder
-// without it is not a model. Throws UserError.
+// without it is not a model. Throws Error.
 std::vector<SmallFile> hf_description(const HfDescription& description);
 
 // Writes the files in order, each atomically.

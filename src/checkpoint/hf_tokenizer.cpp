@@ -45,12 +45,12 @@ std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer) {
   const Path file = is_folder ? given / kTokenizer : given;
   std::vector<SmallFile> files;
   const bool has_table = !is_folder || std::filesystem::exists(file, ignored);
-  if (has_table) files.push_back({kTokenizer, value_or_throw(read_file(file, kMaxTokenizerBytes))});
+  if (has_table) files.push_back({kTokenizer, read_input_file(file, kMaxTokenizerBytes)});
   // A tokenizer with another file name may be in a folder with unrelated files.
   if (file.filename() == kTokenizer)
     for (const char* name : kCompanionFiles)
       if (const Path path = file.parent_path() / name; std::filesystem::is_regular_file(path, ignored))
-        files.push_back({name, value_or_throw(read_file(path, kMaxTokenizerBytes))});
+        files.push_back({name, read_input_file(path, kMaxTokenizerBytes)});
   const bool has_settings =
       std::any_of(files.begin(), files.end(), [](const SmallFile& one) { return one.name == kSettings; });
   if (has_table && !has_settings)

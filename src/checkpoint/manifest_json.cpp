@@ -183,7 +183,12 @@ Manifest parse_shard_list(std::string_view text, const std::string& source) {
 
 Manifest read_manifest(const Path& folder) {
   const Path path = folder / kManifestFile;
-  return parse_manifest(value_or_throw(read_file(path, kMaxManifestBytes)), path.string());
+  const std::string content = value_or_throw(read_file(path, kMaxManifestBytes));
+  try {
+    return parse_manifest(content, path.string());
+  } catch (const UserError& damage) {  // users do not edit manifests
+    throw RuntimeFailure("{}", damage.what());
+  }
 }
 
 }  // namespace optimus

@@ -19,7 +19,7 @@ namespace optimus {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  // Reads the values of a box of one logical tensor, row-major, and nothing else of it. Throws UserError.
+  // Reads the values of a box of one logical tensor, row-major, and nothing else of it. Throws Error.
   virtual void read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const = 0;
   virtual void read_box(const LogicalTensor& tensor, const Box& box, std::span<double> out) const = 0;
   // Reads the whole tensor.
@@ -50,7 +50,7 @@ struct OpenedModel {
   std::string tokenizer;  // a name as open_tokenizer() takes it
   std::unique_ptr<WeightSource> weights;
 };
-// Opens a model that has weights. Throws UserError, also if it has none.
+// Opens a model that has weights. Throws Error, also if it has none.
 OpenedModel open_trained_model(const std::string& model, EventSink& events);
 
 // The tokenizer for a model's texts: the requested one, else the model's own, else bytes, with a warning if

@@ -52,7 +52,7 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> file, const std:
 // A memory-mapped file. Thread-safe; tensors are valid as long as this object lives.
 class SafetensorsFile {
  public:
-  static SafetensorsFile open(const Path& path);  // throws UserError
+  static SafetensorsFile open(const Path& path);  // throws Error
   // Uses a file that is already mapped.
   static SafetensorsFile open(const Path& path, MappedFile file);
 
@@ -72,7 +72,7 @@ class SafetensorsFile {
 // model.safetensors.index.json.
 class SafetensorsFolder {
  public:
-  // Opens a folder, or one safetensors file. Throws a UserError; every tensor must be in the shard that the
+  // Opens a folder, or one safetensors file. Throws an Error; every tensor must be in the shard that the
   // index specifies, and in no other one.
   static SafetensorsFolder open(const Path& path);
 

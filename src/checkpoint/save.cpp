@@ -96,7 +96,7 @@ Outcome<Manifest> merged_lists(const Path& folder, int num_writers) {
       lists.push_back(parse_shard_list(*content, path.string()));
     }
     return merge(lists, folder.string());
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     return failure("{}", error.what());
   }
 }

@@ -15,7 +15,7 @@ namespace {
 
 Cluster read_cluster(const std::string& path) {
   constexpr Bytes kMaxFileBytes{std::int64_t{32} << 20};
-  const std::string text = value_or_throw(read_file(path, kMaxFileBytes));
+  const std::string text = read_input_file(path, kMaxFileBytes);
   HardwareProfile profile = hardware_from_json(parse_json(text, path), path);
   if (profile.name.empty()) profile.name = Path(path).stem().string();
   return Cluster(std::move(profile), path);

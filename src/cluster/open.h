@@ -12,7 +12,7 @@ namespace optimus {
 Path measured_cluster_path();
 
 // "here" is this machine as measured, "herex2" two workers on it. Names have precedence over files;
-// "./h100x8" refers to the file. Throws UserError.
+// "./h100x8" refers to the file. Throws Error.
 Cluster open_cluster(const std::string& name_or_path);
 // Whether the name is "here" or of the form "herex2", so that the links are measured instead of taken from
 // specifications.

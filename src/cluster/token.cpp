@@ -37,7 +37,7 @@ std::optional<Token> find_token(const Environment& environment, const Path& file
   if ((about.st_mode & 077) != 0)
     throw UserError("--token-file {}: other users can read it (mode {:o}); run chmod 600 {}", file.string(),
                     about.st_mode & 0777, file.string());
-  const std::string content = value_or_throw(read_file(file, Bytes(1 << 12)));
+  const std::string content = read_input_file(file, Bytes(1 << 12));
   return checked(std::string(trim(content)), "--token-file " + file.string());
 }
 

@@ -49,7 +49,7 @@ NamedConstants parse_constants(std::string_view text, const std::string& source)
 }
 
 NamedConstants read_constants(const Path& path) {
-  return parse_constants(value_or_throw(read_file(path, Bytes(1 << 20))), path.string());
+  return parse_constants(read_input_file(path, Bytes(1 << 20)), path.string());
 }
 
 }  // namespace optimus

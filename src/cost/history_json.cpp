@@ -148,7 +148,7 @@ Path history_path() { return measured_cluster_path().parent_path() / "history.js
 
 History read_history(const std::string& name) {
   const Path path = name == "here" ? history_path() : Path(name);
-  return parse_history(value_or_throw(read_file(path, kMaxHistoryBytes)), path.string());
+  return parse_history(read_input_file(path, kMaxHistoryBytes), path.string());
 }
 
 Outcome<void> write_history(FileSystem& files, const Path& path, const History& history) {

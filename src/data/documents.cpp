@@ -40,7 +40,7 @@ std::vector<Path> files_below(const Path& folder, EventSink& events) {
       files.push_back(at->path());
     }
   }
-  if (error) throw UserError("cannot read folder {}: {}", folder.string(), error.message());
+  if (error) throw RuntimeFailure("cannot read folder {}: {}", folder.string(), error.message());
   std::sort(files.begin(), files.end());
   const std::size_t num_found = files.size();
   std::erase_if(files, looks_binary);

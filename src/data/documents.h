@@ -33,7 +33,7 @@ class DocumentReader {
  public:
   // Each input is a .jsonl (or .ndjson) file, any other file, which is read as text, or a folder. In a
   // folder, hidden files and binary files (a zero byte in the first 8 KiB) are skipped with a warning that
-  // reports their number. Throws a UserError if an input does not exist, is a binary file, or is a folder
+  // reports their number. Throws an Error if an input does not exist, is a binary file, or is a folder
   // without text files.
   DocumentReader(const std::vector<Path>& inputs, EventSink& events);
   std::optional<RawDocument> next();

@@ -33,7 +33,7 @@ OrderedJson to_json(const PrepareSummary& summary);
 std::string text(const PrepareSummary& summary);
 
 // Calls `take` with the tokens of each kept document, in order, on the calling thread. Appends the
-// end-of-document token if the tokenizer has one. Throws UserError for invalid input.
+// end-of-document token if the tokenizer has one. Throws Error for invalid input.
 PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer& tokenizer,
                                   EventSink& events, const std::function<void(std::vector<TokenId>)>& take);
 

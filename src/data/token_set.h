@@ -33,11 +33,11 @@ class TokenSet {
   std::int64_t document_of(std::int64_t position) const;
 };
 
-// Opens PREFIX.bin and PREFIX.idx in Megatron-LM's format (docs/use/formats.md). Throws UserError.
+// Opens PREFIX.bin and PREFIX.idx in Megatron-LM's format (docs/use/formats.md). Throws Error.
 std::unique_ptr<TokenSet> open_megatron(const Path& prefix);
 
 // Opens llm.c shards (.bin files with a header of 1 KiB each) as one stream. A document begins at each
-// end-of-text token, as in the files that llm.c's tools write. Throws UserError.
+// end-of-text token, as in the files that llm.c's tools write. Throws Error.
 std::unique_ptr<TokenSet> open_llmc(const std::vector<Path>& shards);
 // Whether the file starts with llm.c's magic number.
 bool is_llmc_shard(const Path& path);

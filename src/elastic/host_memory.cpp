@@ -225,8 +225,8 @@ std::optional<HostMemory> find_host_memory(const Path& run) {
 void make_memory_folder(const HostMemory& memory) {
   // A folder that another user has created is detected below.
   if (::mkdir(memory.folder.c_str(), 0700) != 0 && errno != EEXIST)
-    throw UserError("--memory-folder {}: cannot create a folder there: {}",
-                    memory.folder.parent_path().string(), std::strerror(errno));
+    throw RuntimeFailure("--memory-folder {}: cannot create a folder there: {}",
+                         memory.folder.parent_path().string(), std::strerror(errno));
   if (!is_own_folder(memory.folder))
     throw UserError("{} is not a folder that only this user can access: choose another --memory-folder",
                     memory.folder.string());
@@ -274,7 +274,7 @@ void remove_host_memory(const Path& run, bool with_list) {
   std::error_code error;
   try {
     if (const auto memory = find_host_memory(run)) remove_host_memory(*memory);
-  } catch (const UserError&) {  // the location is unknown
+  } catch (const Error&) {  // the location is unknown
   }
   if (with_list) fs::remove(run / kMemoryFile, error);
 }

@@ -61,11 +61,11 @@ HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& 
 void write_hosts(FileSystem& files, const Path& run, const std::vector<int>& host_of);
 // nullopt if the run has no host memory, or is a copy of a run that has.
 std::optional<HostMemory> find_host_memory(const Path& run);
-// Creates the folder with access for its owner only. Throws UserError if that fails or the folder belongs to
+// Creates the folder with access for its owner only. Throws Error if that fails or the folder belongs to
 // another user.
 void make_memory_folder(const HostMemory& memory);
 // On each initial rank: creates the folder and removes what earlier attempts left there. kept: bytes of one
-// step on this host. Throws UserError also if there is not enough space for two steps.
+// step on this host. Throws Error also if there is not enough space for two steps.
 void open_host_memory(const HostMemory& memory, int rank, Bytes kept);
 // The first writer of a host writes a step's small files and its number of writers; older steps are then
 // removed.

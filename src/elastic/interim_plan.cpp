@@ -55,7 +55,7 @@ InterimPlanner::InterimPlanner(Facts facts) : facts_(std::move(facts)) {
   templates_ = std::async(std::launch::async, [make = facts_.make_templates] {
                  try {
                    return std::make_shared<const PipelineTemplates>(make());
-                 } catch (const UserError&) {  // no number of these devices can hold the model as a pipeline
+                 } catch (const Error&) {  // no number of these devices can hold the model as a pipeline
                    return std::shared_ptr<const PipelineTemplates>();
                  }
                }).share();
@@ -82,7 +82,7 @@ std::optional<InterimPlan> InterimPlanner::substitute_plan(int num_devices,
     try {
       const double move = state ? facts_.move_seconds(*state, plan) : 0;
       found.emplace_back(move + kPlannerSeconds * facts_.step_seconds(plan), InterimPlan{plan, kind});
-    } catch (const UserError&) {  // this plan is not possible
+    } catch (const Error&) {  // this plan is not possible
     }
   };
   if (is_ready(templates_) && templates_.get() != nullptr && num_devices >= templates_.get()->smallest())
@@ -111,7 +111,7 @@ std::optional<Plan> InterimPlanner::improvement(const InterimPlan& now, int num_
     Plan better = planned_.at(num_devices).get();
     better.fp8 = now.plan.fp8;
     if (facts_.step_seconds(better) < kMaxStepTimeRatio * facts_.step_seconds(now.plan)) return better;
-  } catch (const UserError&) {  // no plan is available
+  } catch (const Error&) {  // no plan is available
   }
   return std::nullopt;
 }

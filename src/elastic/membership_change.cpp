@@ -188,9 +188,11 @@ tl::expected<MembershipChange, std::string> plan_membership_change(
     const StateLocation state{order.from, static_cast<int>(order.membership.worker_ids.size()),
                               order.num_staying};
     const Plan chosen = with_phase_of_state(facts, facts.choose(order.num_staying, state), order);
-    order.to = change_plan(order.from, chosen, facts.model, present_ranks(state)).to;
+    const auto change = find_plan_change(order.from, chosen, facts.model, present_ranks(state));
+    if (!change) return tl::unexpected(change.error().why);
+    order.to = change->to;
     return order;
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     return tl::unexpected(std::string(error.what()));
   }
 }

@@ -26,7 +26,7 @@ bool is_own_folder(const Path& folder) {
 void check_space(const Path& base, const MemoryRequirement& requirement) {
   struct statvfs space {};
   if (::statvfs(base.c_str(), &space) != 0)
-    throw UserError("--memory-folder {}: {}", base.string(), std::strerror(errno));
+    throw RuntimeFailure("--memory-folder {}: {}", base.string(), std::strerror(errno));
   const Bytes free(static_cast<std::int64_t>(space.f_bavail * space.f_frsize));
   // One tenth extra for metadata around the tensors.
   const Bytes needed(2 * requirement.state.value + requirement.state.value / 10);

@@ -23,7 +23,7 @@ bool is_own_folder(const Path& folder);
 struct MemoryRequirement {
   Bytes state;  // of one checkpoint; two must fit, the newest and the one that is being written
 };
-// Throws UserError unless two steps fit.
+// Throws Error unless two steps fit.
 void check_space(const Path& base, const MemoryRequirement& requirement);
 
 }  // namespace optimus

@@ -19,13 +19,13 @@ Path make_memory_level(FileSystem& files, const Path& run, const Path& base,
   if (const std::optional<Path> folder = find_memory_level(run)) return *folder;
   std::string name = (std::filesystem::absolute(base) / (std::string(kMemoryName) + "XXXXXX")).string();
   if (::mkdtemp(name.data()) == nullptr)
-    throw UserError("--memory-folder {}: cannot create a folder there: {}", base.string(),
-                    std::strerror(errno));
+    throw RuntimeFailure("--memory-folder {}: cannot create a folder there: {}", base.string(),
+                         std::strerror(errno));
   const Json document = {{"run", memory_owner(run)}, {"folder", name}};
   const Outcome<void> written = write_atomically(files, run / kMemoryFile, document.dump(2) + "\n");
   if (!written) {
     (void)files.remove(name);
-    throw UserError("{}", written.error().why);
+    throw RuntimeFailure("{}", written.error().why);
   }
   return name;
 }
@@ -56,7 +56,7 @@ Outcome<void> remove_memory_level(FileSystem& files, const Path& run) {
       return {};
     }
     return files.remove(run / kMemoryFile);
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     return failure("{}", error.what());
   }
 }

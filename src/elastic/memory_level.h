@@ -16,7 +16,7 @@
 
 namespace optimus {
 
-// Returns the run's folder, existing or new. Throws UserError if `base` does not exist or has too little
+// Returns the run's folder, existing or new. Throws Error if `base` does not exist or has too little
 // space.
 Path make_memory_level(FileSystem& files, const Path& run, const Path& base,
                        const MemoryRequirement& requirement);

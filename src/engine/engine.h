@@ -19,6 +19,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/comm.h"
@@ -99,7 +101,9 @@ Group world_of(const Plan& plan, int num_ranks);
 // The groups that a device of a plan needs, for Comm::connect, given num_ranks ranks in total.
 std::vector<Group> groups_of(const Program& program, const Plan& plan, int num_ranks);
 
-// Throws UserError with a one-sentence reason if the plan needs something that this engine does not support.
+// The reason, in one sentence, if the plan is not valid or needs something that this engine does not support.
+std::optional<std::string> unsupported_reason(const Plan& plan, const ModelSpec& model);
+// Refuses the user's plan: throws the reason as a UserError.
 void ensure_engine_supports(const Plan& plan, const ModelSpec& model);
 
 class Engine {

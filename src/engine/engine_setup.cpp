@@ -112,9 +112,11 @@ std::vector<Group> Engine::groups() const {
 
 namespace {
 
+using Reason = std::optional<std::string>;
+
 // If several tensor parts have the same key/value head, each has only a part of the gradient's sum. Rounding
 // the parts to fp8 separately differs from rounding the sum.
-void check_shared_kv_heads(const Plan& plan, const ModelSpec& model, const Stage& stage) {
+Reason problem_with_shared_kv_heads(const Plan& plan, const ModelSpec& model, const Stage& stage) {
   for (const int block : fp8_blocks(plan)) {
     if (block < stage.chunks.front().first() || block >= stage.chunks.back().end()) continue;
     for (const Chunk& chunk : stage.chunks) {
@@ -123,22 +125,23 @@ void check_shared_kv_heads(const Plan& plan, const ModelSpec& model, const Stage
       for (int part = 1; part < strategy.tp; ++part)
         if (tensor_part(model, strategy, part).kv_heads.begin <
             tensor_part(model, strategy, part - 1).kv_heads.end)
-          throw UserError(
+          return fmt::format(
               "block {}: tp {} makes devices share some of the {} key/value heads, which fp8 does not "
               "support; use a tp that divides their number",
               block, strategy.tp, model.kv_heads);
     }
   }
+  return std::nullopt;
 }
 
-void ensure_engine_supports(const Plan& plan, const ModelSpec& model, const Stage& stage) {
-  check_shared_kv_heads(plan, model, stage);
+Reason unsupported_reason(const Plan& plan, const ModelSpec& model, const Stage& stage) {
+  if (Reason reason = problem_with_shared_kv_heads(plan, model, stage)) return reason;
   const bool has_both_ends =
       stage.chunks.front().first() == 0 && stage.chunks.back().end() == plan.num_blocks;
   if (model.is_tied && has_both_ends) {
     const LayerStrategy &first = strategy_of(stage, 0), &last = strategy_of(stage, plan.num_blocks - 1);
     if (first.tp != last.tp || first.zero != last.zero || first.shard_group != last.shard_group)
-      throw UserError(
+      return fmt::format(
           "blocks 0 and {} share the embedding but have different tp, zero or shard groups; give them the "
           "same strategy",
           plan.num_blocks - 1);
@@ -149,27 +152,34 @@ void ensure_engine_supports(const Plan& plan, const ModelSpec& model, const Stag
       // Autograd saves references to weights, which must still be valid in the backward.
       const bool saves_weights_in_autograd = model.is_custom() && s.zero == 3 && plan.num_blocks > 1;
       if (saves_weights_in_autograd && s.recompute != RecomputeMode::full)
-        throw UserError("zero 3 with a module model needs --recompute full; use that, or zero 2");
-      if (s.offload) throw UserError("offload: optimizer state in host memory is not supported yet");
+        return "zero 3 with a module model needs --recompute full; use that, or zero 2";
+      if (s.offload) return "offload: optimizer state in host memory is not supported yet";
     }
+  return std::nullopt;
 }
 
 }  // namespace
 
-void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
-  validate(plan, model, "the plan");
+std::optional<std::string> unsupported_reason(const Plan& plan, const ModelSpec& model) {
+  if (const Reason problem = find_problem(plan, model)) return fmt::format("the plan: {}", *problem);
   if (model.is_mixture())
-    throw UserError("{} is a mixture of experts: it can be planned and simulated, but not trained yet",
-                    model.name);
+    return fmt::format("{} is a mixture of experts: it can be planned and simulated, but not trained yet",
+                       model.name);
   if (is_asynchronous(plan.schedule) && model.is_custom())
-    throw UserError(
+    return fmt::format(
         "schedule {}: autograd needs the weights of a forward to stay unchanged; use a synchronous schedule",
         text(plan.schedule));
   if (bytes_of(plan.accumulators) < 4)
-    throw UserError("accumulators of {}: gradients are accumulated in fp32; use fp32",
-                    text(plan.accumulators));
+    return fmt::format("accumulators of {}: gradients are accumulated in fp32; use fp32",
+                       text(plan.accumulators));
   for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& stage : pipeline.stages) ensure_engine_supports(plan, model, stage);
+    for (const Stage& stage : pipeline.stages)
+      if (Reason reason = unsupported_reason(plan, model, stage)) return reason;
+  return std::nullopt;
+}
+
+void ensure_engine_supports(const Plan& plan, const ModelSpec& model) {
+  if (const Reason reason = unsupported_reason(plan, model)) throw UserError("{}", *reason);
 }
 
 Engine::Engine(const Plan& plan, const ModelSpec& model, Parameters& parameters, const EngineOptions& options)

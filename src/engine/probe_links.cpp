@@ -25,7 +25,7 @@ class ProbeSocket {
  public:
   explicit ProbeSocket(int handle) : handle_(handle) {
     if (handle_ < 0)
-      throw UserError("cannot create a socket on the loopback interface: {}", std::strerror(errno));
+      throw RuntimeFailure("cannot create a socket on the loopback interface: {}", std::strerror(errno));
     const timeval most{static_cast<time_t>(kSocketTimeout), 0};
     const int on = 1;
     ::setsockopt(handle_, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
@@ -70,7 +70,7 @@ std::pair<ProbeSocket, ProbeSocket> socket_pair() {
   ProbeSocket client(::socket(AF_INET, SOCK_STREAM, 0));
   if (::bind(listener.handle(), name, size) != 0 || ::listen(listener.handle(), 1) != 0 ||
       ::getsockname(listener.handle(), name, &size) != 0 || ::connect(client.handle(), name, size) != 0)
-    throw UserError("cannot use the loopback interface: {}", std::strerror(errno));
+    throw RuntimeFailure("cannot use the loopback interface: {}", std::strerror(errno));
   return {std::move(client), ProbeSocket(::accept(listener.handle(), nullptr, nullptr))};
 }
 
@@ -92,7 +92,7 @@ double message_seconds(std::size_t size) {
   for (int i = 0; i < rounds; ++i) {
     const double began = seconds_now();
     if (!here.send(data.data(), size) || !here.receive(data.data(), size))
-      throw UserError("no data on the loopback interface for {} s", kSocketTimeout);
+      throw RuntimeFailure("no data on the loopback interface for {} s", kSocketTimeout);
     all.push_back((seconds_now() - began) / 2);
   }
   return median(std::move(all));

@@ -11,11 +11,11 @@
 
 namespace optimus {
 
-// Between two threads over the loopback interface. Throws UserError if it cannot be used.
+// Between two threads over the loopback interface. Throws RuntimeFailure if it cannot be used.
 LinkSpec probe_loopback(EventSink& events);
 
 // Between two workers of this machine while they compute, through the communication of a training run. Throws
-// UserError.
+// RuntimeFailure.
 LinkSpec probe_workers(EventSink& events);
 
 // From host memory to the device, or between two devices.

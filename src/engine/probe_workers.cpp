@@ -95,7 +95,7 @@ LinkSpec probe_workers(EventSink& events) {
       });
   }
   for (const std::string& problem : problems)
-    if (!problem.empty()) throw UserError("cannot measure gathers between workers: {}", problem);
+    if (!problem.empty()) throw RuntimeFailure("cannot measure gathers between workers: {}", problem);
   // The time of a turn varies more than small sizes differ, so a straight line from the smallest to the
   // largest size is used.
   const auto& [least, latency] = seconds.front();

@@ -14,7 +14,7 @@ struct Inference {
   at::Device device;
   Parameters parameters;
 };
-// Throws UserError, also if the weights do not fit into the device's memory.
+// Throws Error, also if the weights do not fit into the device's memory.
 Inference open_for_inference(const std::string& model, const ComputeOptions& options, EventSink& events);
 
 // A plan for forward passes that saves as few activations as possible.

@@ -27,7 +27,7 @@ struct Pipe {
   void open() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
-      throw UserError("cannot create a pipe for a child process: {}", ::strerror(errno));
+      throw RuntimeFailure("cannot create a pipe for a child process: {}", ::strerror(errno));
     // Use numbers above those that the child gets: dup2 of a descriptor onto itself would keep its
     // close-on-exec flag.
     read = ::fcntl(ends[0], F_DUPFD_CLOEXEC, 16), write = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 16);
@@ -82,8 +82,8 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   const int error = ::posix_spawnp(&pid_, options.program.c_str(), &how.actions, &how.attributes,
                                    word_pointers(words).data(), word_pointers(variables).data());
   if (error != 0)
-    throw UserError("cannot start {}{}: {}", options.program,
-                    options.folder.empty() ? "" : " in " + options.folder.string(), ::strerror(error));
+    throw RuntimeFailure("cannot start {}{}: {}", options.program,
+                         options.folder.empty() ? "" : " in " + options.folder.string(), ::strerror(error));
   input_ = std::exchange(in.write, -1), output_ = std::exchange(out.read, -1);
   errors_ = std::exchange(err.read, -1);
   for (const int file : {input_, output_, errors_})

@@ -23,7 +23,7 @@ struct ChildOptions {
 
 class ChildProcess {
  public:
-  // Throws UserError if the process cannot be started.
+  // Throws RuntimeFailure if the process cannot be started.
   explicit ChildProcess(const ChildOptions& options);
   ChildProcess(ChildProcess&& other) noexcept;
   // Ends the process if it still runs.

@@ -174,7 +174,7 @@ int launch_on_hosts(const LaunchOptions& options, const Environment& environment
       for (Host& host : hosts)
         host.child().signal(SIGKILL), host.child().close_output(), host.child().close_errors();
   }
-  if (!failed.empty()) throw UserError("{}", failed);
+  if (!failed.empty()) throw RuntimeFailure("{}", failed);
   const bool is_ended =
       std::any_of(hosts.begin(), hosts.end(), [](Host& host) { return host.code() == 130; });
   return is_ended ? 130 : 0;

@@ -235,7 +235,7 @@ LinkSpec fastest_link_of(int host, const std::string& name, const std::vector<Pa
     LinkSpec link = link_from_messages(pair.times);
     if (!best || link.bytes_per_second > best->bytes_per_second) best = std::move(link);
   }
-  if (!best) throw UserError("no link of host {} could be measured: {}", name, why);
+  if (!best) throw RuntimeFailure("no link of host {} could be measured: {}", name, why);
   return *best;
 }
 

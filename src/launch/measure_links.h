@@ -53,7 +53,7 @@ struct ProbedHost {
   int num_devices = 0;
 };
 // Consecutive hosts with similar properties form one group. `node` supplies the device type and everything
-// inside a host. Throws UserError that names a host without a measured pair.
+// inside a host. Throws RuntimeFailure that names a host without a measured pair.
 HardwareProfile cluster_from_pairs(const HardwareProfile& node, const std::vector<ProbedHost>& hosts,
                                    const std::vector<PairTimes>& pairs);
 

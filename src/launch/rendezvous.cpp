@@ -152,12 +152,12 @@ std::vector<PresentRank> Rendezvous::wait_for_others(
   for (int poll = 0;; ++poll) {
     impl_->poll();
     if (const auto gone = value_or_throw(impl_->store->find(kLostKey)))
-      throw UserError("{} before the run began", *gone);
+      throw RuntimeFailure("{} before the run began", *gone);
     if (static_cast<int>(impl_->join_requests_by_rank.size()) == size) break;
     impl_->options.check_interrupted();
     impl_->is_waiting = !deadline.has_passed();
     if (!impl_->is_waiting)
-      throw UserError(
+      throw RuntimeFailure(
           "{}, after {}; check that the token is the same on all hosts and that they can reach {}", missing(),
           text(impl_->options.timeout), impl_->place.host);
     if (!is_notified && report_missing_after.has_passed()) report_progress(missing()), is_notified = true;
@@ -309,10 +309,10 @@ RendezvousResult join_rendezvous(const RendezvousOptions& options) {
       reconnect_deadline =
           Deadline::after(Seconds(std::min(kReconnectTimeout.value, options.timeout.value)), "rank 0");
     if (reconnect_deadline && reconnect_deadline->has_passed())
-      throw UserError("rank {}: lost the connection to rank 0: {}", options.launch.rank, why);
+      throw RuntimeFailure("rank {}: lost the connection to rank 0: {}", options.launch.rank, why);
     if (deadline.has_passed())
-      throw UserError("rank {} has not found rank 0 within {}: {}", options.launch.rank,
-                      text(options.timeout), why);
+      throw RuntimeFailure("rank {} has not found rank 0 within {}: {}", options.launch.rank,
+                           text(options.timeout), why);
     options.check_interrupted();
     pause_before_query(poll);
   }

@@ -58,11 +58,11 @@ inline constexpr const char* kEndedKey = "ended";
 // Rank 0's side of the rendezvous. Must live as long as the run.
 class Rendezvous {
  public:
-  // Hosts the store and publishes its address. Throws UserError: no token, no port, or etcd is unreachable.
+  // Hosts the store and publishes its address. Throws Error: no token, no port, or etcd is unreachable.
   explicit Rendezvous(RendezvousOptions options);
   ~Rendezvous();
 
-  // Waits for the other ranks. `report_progress` receives a line about missing ranks. Throws UserError if
+  // Waits for the other ranks. `report_progress` receives a line about missing ranks. Throws Error if
   // they do not join in time.
   std::vector<PresentRank> wait_for_others(const std::function<void(const std::string&)>& report_progress);
   RendezvousResult send_join_replies(const Json& settings);

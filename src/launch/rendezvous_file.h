@@ -22,7 +22,7 @@ struct RendezvousAddress {
 Path rendezvous_file(const Environment& environment, const std::string& job);
 
 // Written by rank 0 and removed by the destructor, unless another run has replaced it; files of processes
-// that were killed are removed, too. Throws UserError.
+// that were killed are removed, too. Throws RuntimeFailure.
 class RendezvousFile {
  public:
   RendezvousFile(Path path, const RendezvousAddress& place);

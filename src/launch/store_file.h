@@ -14,7 +14,7 @@ struct RunStoreAddress {
 };
 
 // Written by the process that hosts the store, and removed by the destructor unless another process has
-// replaced it. Throws UserError.
+// replaced it. Throws RuntimeFailure.
 class StoreFile {
  public:
   StoreFile(const Path& run, const RunStoreAddress& where);

@@ -75,7 +75,7 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
   pid_t pid = 0;
   const int error = ::posix_spawn(&pid, options.program.c_str(), &how.actions, &how.attributes,
                                   pointers(words).data(), pointers(variables).data());
-  if (error != 0) throw UserError("cannot start worker {}: {}", rank, ::strerror(error));
+  if (error != 0) throw RuntimeFailure("cannot start worker {}: {}", rank, ::strerror(error));
   return pid;
 }
 
@@ -111,7 +111,7 @@ Workers::~Workers() {
 void Workers::start(int rank) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
-    throw UserError("worker {}: cannot create a pipe: {}", rank, ::strerror(errno));
+    throw RuntimeFailure("worker {}: cannot create a pipe: {}", rank, ::strerror(errno));
   // dup2 of a descriptor onto itself would keep its close-on-exec flag.
   const int high = ::fcntl(ends[1], F_DUPFD_CLOEXEC, 64);
   ::close(ends[1]);
@@ -298,7 +298,9 @@ TrainResult Workers::wait(const StopToken& stop, EmergencyCheckpointHost* emerge
   if (num_failed_ > 0) {
     const std::string line = why() + (emergency_checkpoint != nullptr ? emergency_checkpoint->finish() : "");
     log_failure(options_.run, line);
-    throw UserError("{}", line);
+    const std::optional<int> cause = first_failed();
+    const auto report = cause ? all_[static_cast<std::size_t>(*cause)].report : std::nullopt;
+    throw_run_failure(line, report && report->is_user_error);
   }
   for (const Worker& worker : all_)  // also before its first step
     if (worker.report && worker.report->end == WorkerReport::End::interrupted)
@@ -311,13 +313,14 @@ TrainResult Workers::result_of_rank_0() const {
   const int worker_id = coordinator_ == nullptr ? 0 : coordinator_->membership().worker_ids.front();
   if (worker_id < static_cast<int>(all_.size())) {
     const Worker& worker = all_[static_cast<std::size_t>(worker_id)];
-    if (!worker.report) throw UserError("worker {} did not report how the run ended", worker_id);
+    if (!worker.report) throw RuntimeFailure("worker {} did not report how the run ended", worker_id);
     return parse_train_result(worker.report->result);
   }
   const std::optional<WorkerReport> report = coordinator_->wait_for_report(worker_id);
-  if (!report) throw UserError("worker {} did not report how the run ended", worker_id);
+  if (!report) throw RuntimeFailure("worker {} did not report how the run ended", worker_id);
   if (report->end == WorkerReport::End::interrupted) return {.end = TrainEnd::stopped};
-  if (report->end != WorkerReport::End::done) throw UserError("worker {}: {}", worker_id, report->why);
+  if (report->end != WorkerReport::End::done)
+    throw_run_failure(fmt::format("worker {}: {}", worker_id, report->why), report->is_user_error);
   return parse_train_result(report->result);
 }
 
@@ -357,17 +360,22 @@ std::string Workers::describe(int rank) const {
   return fmt::format("rank {} (process {} on {})", rank, worker.pid, host_name());
 }
 
-// Names the rank that failed, was ended, or does not respond, and what the others observed.
-std::string Workers::why() const {
-  const auto log = [&](int rank) { return (options_.run / log_path(rank)).string(); };
-  int cause = -1;
+// The rank that failed first for a reason of its own.
+std::optional<int> Workers::first_failed() const {
+  std::optional<int> first;
   for (std::size_t rank = 0; rank < all_.size(); ++rank) {
     const Worker& worker = all_[rank];
     const bool is_lost = worker.report && worker.report->end == WorkerReport::End::lost;
     if (worker.order >= 0 && !is_lost &&
-        (cause < 0 || worker.order < all_[static_cast<std::size_t>(cause)].order))
-      cause = static_cast<int>(rank);
+        (!first || worker.order < all_[static_cast<std::size_t>(*first)].order))
+      first = static_cast<int>(rank);
   }
+  return first;
+}
+
+// Names the rank that failed, was ended, or does not respond, and what the others observed.
+std::string Workers::why() const {
+  const auto log = [&](int rank) { return (options_.run / log_path(rank)).string(); };
   std::map<int, int> missed_counts;
   std::string seen;
   for (std::size_t rank = 0; rank < all_.size(); ++rank) {
@@ -376,7 +384,8 @@ std::string Workers::why() const {
     for (const int missing : report->missing) ++missed_counts[missing];
     if (seen.empty()) seen = fmt::format("; rank {} reported: {}", rank, report->why);
   }
-  if (cause >= 0) {
+  if (const std::optional<int> first = first_failed()) {
+    const int cause = *first;
     const Worker& worker = all_[static_cast<std::size_t>(cause)];
     if (worker.stopped)
       return fmt::format("{} does not respond: it was stopped by a signal (SIGSTOP); its log is {}{}",

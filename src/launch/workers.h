@@ -40,14 +40,14 @@ struct WorkersOptions {
 
 class Workers {
  public:
-  // Starts all workers. Throws UserError if that fails; none is left running then.
+  // Starts all workers. Throws RuntimeFailure if that fails; none is left running then.
   explicit Workers(WorkersOptions options);
   // Ends those that still run.
   ~Workers();
   Workers(const Workers&) = delete;
 
   // Waits until all have ended and returns the result of rank 0. `stop` is polled: when it is requested,
-  // all workers are asked once to stop. Throws UserError, with one line, if one failed. With
+  // all workers are asked once to stop. Throws an Error, with one line, if one failed. With
   // `emergency_checkpoint`, the state of the remaining ranks is saved before they end; with `coordinator`,
   // they continue without lost ranks if they can.
   TrainResult wait(const StopToken& stop, EmergencyCheckpointHost* emergency_checkpoint = nullptr,
@@ -86,6 +86,7 @@ class Workers {
   bool do_only_missing_run() const;
   bool has_grace_expired();
   std::vector<bool> find_lost_workers() const;
+  std::optional<int> first_failed() const;
   std::string why() const;
   std::string describe(int rank) const;
 

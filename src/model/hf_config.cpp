@@ -281,7 +281,7 @@ ModelSpec spec_from_hf_config(const Json& document, const std::string& source) {
 ModelSpec read_hf_config(const Path& path) {
   std::error_code ignored;
   const Path file = std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;
-  const std::string text = value_or_throw(read_file(file, kMaxFileBytes));
+  const std::string text = read_input_file(file, kMaxFileBytes);
   ModelSpec spec = spec_from_hf_config(parse_json(text, file.string()), file.string());
   const Path folder = std::filesystem::absolute(file, ignored).lexically_normal().parent_path();
   // The name of a folder may contain arbitrary bytes, but the name of the spec is written to JSON.

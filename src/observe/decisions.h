@@ -43,7 +43,8 @@ struct Decision {
 // All fields; unknown values are null, and the list of alternatives may be empty.
 OrderedJson to_json(const Decision& decision);
 
-// Lines of decisions.jsonl, without newline. Only the first 16 alternatives are written, to limit the length.
+// Lines of decisions.jsonl, without newline. Only the first 16 alternatives are written, to limit the
+// length.
 std::string decision_line(const Decision& decision);
 
 // The measured gain of the switch that began an epoch.
@@ -53,8 +54,8 @@ struct MeasuredGain {
 };
 std::string decision_line(const MeasuredGain& measured);
 
-// Parses the whole file and merges measured gains. An unterminated last line is ignored: it is being written,
-// or its writer was killed. Throws UserError with the line number for an invalid line.
+// Parses the whole file and merges measured gains. An unterminated last line is ignored: it is being
+// written, or its writer was killed. Throws UserError with the line number for an invalid line.
 std::vector<Decision> parse_decisions(std::string_view content, const std::string& source);
 
 // One line for users: of a running training, in the answer to a request, in `optimus decisions` and in

@@ -20,7 +20,7 @@ std::string_view lines_up_to(std::string_view content, std::int64_t last_step, c
     if (end == std::string_view::npos) break;
     const std::string where = fmt::format("{} line {}", name, number);
     if (end - begin > kMaxLineBytes)
-      throw UserError(
+      throw RuntimeFailure(
           "{}: the line has {} bytes, a line of metrics has at most {}; move the file away to continue",
           where, end - begin, kMaxLineBytes);
     const Json line = parse_json(content.substr(begin, end - begin), where);
@@ -87,7 +87,7 @@ Outcome<void> complete_metrics(FileSystem& files, const Path& path, std::int64_t
     const std::int64_t last_step =
         last.empty() ? 0 : JsonView(parse_json(last, path.string()), path.string()).at("step").integer();
     return last_step < step ? file->append_line(line) : Outcome<void>();
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     return failure("{}", error.what());
   }
 }

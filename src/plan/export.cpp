@@ -51,7 +51,7 @@ std::vector<std::string> replaceable_files(const Path& folder) {
           folder.string(), in_quotes(name));
     there.push_back(name);
   }
-  if (error) throw UserError("--out: cannot read {}: {}", folder.string(), error.message());
+  if (error) throw RuntimeFailure("--out: cannot read {}: {}", folder.string(), error.message());
   return there;
 }
 
@@ -128,7 +128,7 @@ void write_export(FileSystem& files, const ExportedPlan& exported, const Path& g
   if (done) done = exchange_folders(files, staging, folder, backup, is_there);
   if (!done) {
     remove_folder(files, staging, names);
-    throw UserError("{}", done.error().why);
+    throw RuntimeFailure("{}", done.error().why);
   }
   if (is_there) remove_folder(files, backup, old);
   (void)files.sync_folder(folder.parent_path());

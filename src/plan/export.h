@@ -20,7 +20,7 @@ ExportedPlan export_plan(const Plan& plan, const ModelSpec& model, Trainer train
 inline constexpr const char* kExportRecord = "optimus-export.json";
 
 // Writes all files and a record of them (optimus-export.json), or nothing. An earlier export in the folder is
-// replaced. A folder with any other content is refused. Throws UserError.
+// replaced. A folder with any other content is refused. Throws Error.
 void write_export(FileSystem& files, const ExportedPlan& exported, const Path& folder);
 
 }  // namespace optimus

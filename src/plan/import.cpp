@@ -180,7 +180,7 @@ ImportedPlan import_plan(std::string_view text, const std::string& source, const
 }
 
 ImportedPlan read_import(const Path& path, const ImportRequest& request) {
-  return import_plan(value_or_throw(read_file(path, kMaxImportBytes)), path.string(), request);
+  return import_plan(read_input_file(path, kMaxImportBytes), path.string(), request);
 }
 
 }  // namespace optimus

@@ -221,9 +221,7 @@ Plan parse_plan(std::string_view text, const std::string& source) {
   return plan;
 }
 
-Plan read_plan(const Path& path) {
-  return parse_plan(value_or_throw(read_file(path, Bytes(1 << 28))), path.string());
-}
+Plan read_plan(const Path& path) { return parse_plan(read_input_file(path, Bytes(1 << 28)), path.string()); }
 
 std::string plan_hash(const Plan& plan) {
   OrderedJson json = to_json(plan);

@@ -66,7 +66,7 @@ std::vector<double> probabilities_of(std::span<const NetworkPass> passes);
 // values that are not finite, a range with low > high.
 LearnedPolicy parse_learned_policy(std::span<const std::byte> file, const std::string& source);
 LearnedPolicy read_learned_policy(const Path& path);
-void write_learned_policy(const LearnedPolicy& network, const Path& path);  // throws UserError
+void write_learned_policy(const LearnedPolicy& network, const Path& path);  // throws RuntimeFailure
 const LearnedPolicy& shipped_policy();
 
 // Calls `rule` where a guard applies.

@@ -73,7 +73,7 @@ LearnedPolicy parse_learned_policy(std::span<const std::byte> file, const std::s
 }
 
 LearnedPolicy read_learned_policy(const Path& path) {
-  const std::string bytes = value_or_throw(read_file(path, Bytes(1 << 20)));
+  const std::string bytes = read_input_file(path, Bytes(1 << 20));
   return parse_learned_policy(std::as_bytes(std::span(bytes)), path.string());
 }
 

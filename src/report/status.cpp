@@ -65,7 +65,7 @@ std::optional<std::int64_t> steps_of(const Path& run) {
   declare(table, options);
   try {
     read_config_file(table, run / "settings.toml", {}, Origin::run);
-  } catch (const UserError&) {
+  } catch (const Error&) {
     return std::nullopt;
   }
   return options.steps;

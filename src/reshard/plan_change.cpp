@@ -44,16 +44,17 @@ Plan with_consecutive_devices(Plan plan) {
 }
 
 // Refuses changes that would alter what the model learns.
-void check_same_training(const Plan& from, const Plan& to, bool is_phase) {
+Feasible<void> check_same_training(const Plan& from, const Plan& to, bool is_phase) {
   const auto refuse = [](const char* what, const auto& now, const auto& then) {
-    throw UserError("the run has {} {}, the plan {}: a plan change must not alter what the model learns",
-                    what, now, then);
+    return infeasible("the run has {} {}, the plan {}: a plan change must not alter what the model learns",
+                      what, now, then);
   };
-  if (from.batch != to.batch && !is_phase) refuse("batch", from.batch, to.batch);
+  if (from.batch != to.batch && !is_phase) return refuse("batch", from.batch, to.batch);
   if (from.sequence_length != to.sequence_length && !is_phase)
-    refuse("sequence length", from.sequence_length, to.sequence_length);
-  if (from.precision != to.precision) refuse("precision", text(from.precision), text(to.precision));
-  if (fp8_text(from) != fp8_text(to)) refuse("fp8 GEMMs:", fp8_text(from), fp8_text(to));
+    return refuse("sequence length", from.sequence_length, to.sequence_length);
+  if (from.precision != to.precision) return refuse("precision", text(from.precision), text(to.precision));
+  if (fp8_text(from) != fp8_text(to)) return refuse("fp8 GEMMs:", fp8_text(from), fp8_text(to));
+  return {};
 }
 
 DiffOptions diff_options(const PlanChange& change) { return {.dead = change.dead, .chunk = kChunk}; }
@@ -82,13 +83,13 @@ void add_stateless_positions(std::vector<int>& device_of, int num_places, int nu
 
 // An order in which no rank needs more memory than under either plan; if there is none, the order of the
 // model.
-WaveOrder order_of_moves(const PlanChange& change) {
+Feasible<WaveOrder> order_of_moves(const PlanChange& change) {
   DiffOptions options = diff_options(change);
   options.reserve = change.room;
   if (DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, options)))
     return std::move(*order);
   DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, diff_options(change)));
-  if (!order && !order.error().lost.empty()) throw UserError("{}", order.error().why);
+  if (!order && !order.error().lost.empty()) return infeasible("{}", order.error().why);
   ensure(order.has_value(), "no order of moves: {}", order ? "" : order.error().why);
   return std::move(*order);
 }
@@ -110,12 +111,13 @@ Plan with_devices(Plan plan, const std::vector<int>& device_of) {
   return plan;
 }
 
-PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
-                       const AvailableRanks& there) {
-  validate(to, model, "the plan");
-  check_same_training(from, to, there.is_phase);
+Feasible<PlanChange> find_plan_change(const Plan& from, const Plan& to, const ModelSpec& model,
+                                      const AvailableRanks& there) {
+  if (const auto problem = find_problem(to, model)) return infeasible("the plan: {}", *problem);
+  if (const auto same = check_same_training(from, to, there.is_phase); !same)
+    return tl::unexpected(same.error());
   if (num_devices(to) > there.num_staying)
-    throw UserError("the plan needs {} devices, the run has {}", num_devices(to), there.num_staying);
+    return infeasible("the plan needs {} devices, the run has {}", num_devices(to), there.num_staying);
   PlanChange change;
   change.from = from, change.copies = there.copies;
   change.before = state_layout(from, model, there.copies);
@@ -130,10 +132,17 @@ PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
   change.to = there.is_placed ? to : with_devices(places, device_of);
   change.after = state_layout(change.to, model);
   change.room = std::min(min_spare_memory(change.from, model), min_spare_memory(change.to, model));
-  change.order = order_of_moves(change);
+  Feasible<WaveOrder> order = order_of_moves(change);
+  if (!order) return tl::unexpected(order.error());
+  change.order = std::move(*order);
   change.moved = change.order.lower_bound;
   change.minimum = assigned.needed - assigned.in_place_bound;
   return change;
+}
+
+PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
+                       const AvailableRanks& there) {
+  return value_or_throw(find_plan_change(from, to, model, there));
 }
 
 RankShare share_of(const PlanChange& change, int rank) {

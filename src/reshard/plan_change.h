@@ -17,6 +17,7 @@
 
 #include <vector>
 
+#include "base/error.h"
 #include "layout/change.h"
 #include "model/spec.h"
 #include "plan/plan.h"
@@ -61,8 +62,11 @@ struct AvailableRanks {
   bool is_phase = false;  // another phase of the training starts: batch and sequence length may differ
 };
 
-// Throws a UserError with one sentence if the change is impossible: a different model, batch, sequence length
-// or precision, too few ranks, or state that only lost ranks had.
+// The reason, in one sentence, if the change is impossible: a different model, batch, sequence length or
+// precision, too few ranks, or state that only lost ranks had.
+Feasible<PlanChange> find_plan_change(const Plan& from, const Plan& to, const ModelSpec& model,
+                                      const AvailableRanks& there);
+// Throws the reason as a UserError.
 PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, const AvailableRanks& there);
 inline PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, int num_ranks) {
   return change_plan(from, to, model, {.num_ranks = num_ranks, .num_staying = num_ranks});

@@ -56,7 +56,8 @@ JoinReply parse_join_reply(const std::string& text) {
   JoinReply join_reply;
   const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), join_reply.worker_id);
   const auto size = static_cast<std::size_t>(rest - text.data());
-  if (problem != std::errc() || size >= text.size()) throw UserError("the run's join reply is malformed");
+  if (problem != std::errc() || size >= text.size())
+    throw RuntimeFailure("the run's join reply is malformed");
   join_reply.order = parse_membership_change(text.substr(size + 1));
   return join_reply;
 }
@@ -77,7 +78,7 @@ JoinReply request_to_join(KeyStore& store, const std::string& prefix, const Work
                                        });
   if (!join_reply && !store.find(prefix + keys.request())) throw StoreLost{};
   if (!join_reply)
-    throw UserError("{} did not accept this worker: {}", join.run.string(), join_reply.error().why);
+    throw RuntimeFailure("{} did not accept this worker: {}", join.run.string(), join_reply.error().why);
   return parse_join_reply(*join_reply);
 }
 
@@ -101,7 +102,7 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const StopToken& stop
       const RunStoreAddress where = read_store_file(join.run);
       if (auto store = open_store(where.place, Deadline::after(kConnectTimeout, "the run's store")))
         return OpenStore{where, std::move(*store)};
-    } catch (const UserError&) {  // no process hosts the run at the moment
+    } catch (const Error&) {  // no process hosts the run at the moment
     }
     // At the end of a run the store file is removed first, then the lock. A host that is lost leaves the
     // file; one that is stopped keeps the lock.
@@ -114,7 +115,7 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const StopToken& stop
     if (next_host && next_host->has_passed()) return std::nullopt;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
-  throw UserError("{}: could not reach its store within {}", join.run.string(), text(timeout));
+  throw RuntimeFailure("{}: could not reach its store within {}", join.run.string(), text(timeout));
 }
 
 // All arguments must outlive the result.

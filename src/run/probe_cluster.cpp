@@ -98,7 +98,7 @@ std::optional<ClusterProfile> lead_probe(const ClusterProbe& probe) {
           "--links measures the network between hosts, but all {} ranks are on {}; use --hardware to measure "
           "one host",
           probe.launch.world_size, hosts.front().host.name);
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     rendezvous.refuse(error.what());
     throw;
   }

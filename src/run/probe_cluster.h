@@ -27,7 +27,7 @@ struct ClusterProbe {
   StopToken stop{};
 };
 
-// Returns the profile on rank 0, and nothing on the others. Throws UserError if there is no launcher, if all
+// Returns the profile on rank 0, and nothing on the others. Throws Error if there is no launcher, if all
 // ranks are on one host, or if a host cannot be reached. Throws RankRefused (rendezvous.h) on the other ranks
 // if rank 0 has reported the reason.
 std::optional<ClusterProfile> probe_cluster(const ClusterProbe& probe);

@@ -101,7 +101,7 @@ void Profiler::finish() {
   if (ranks_.any(!written, "profiles written") || ranks_.rank_index() != 0) return;
   try {
     merge_ranks();
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     events_.report(Warning{fmt::format("--profile: {}", error.what())});
   }
 }

@@ -44,7 +44,7 @@ SurvivorOutcome RankRun::join_membership_change_at(Board& board, Training& train
   self.bring_memory = [&] {
     try {
       export_host_memory(settings_.run);
-    } catch (const UserError& error) {  // then this host has none to contribute
+    } catch (const Error& error) {  // then this host has none to contribute
       rank_.events.report(Warning{error.what()});
     }
   };
@@ -190,7 +190,7 @@ void RankRun::open_records_after(const MembershipChange& order, const Training& 
     if (order.source == MembershipChange::Source::live && !last.empty())
       (void)complete_metrics(files_, metrics, order.state.step, last, check);
     records_ = open_records(settings_.run, files_, order.state.step, check);
-  } catch (const UserError&) {
+  } catch (const Error&) {
     check();
     throw;
   }

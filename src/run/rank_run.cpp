@@ -327,7 +327,7 @@ RankRun::End RankRun::train_on(Training& training) {
   switches.release();
   if (number() == 0) requests_.close("the run has failed");
   if (failure) std::rethrow_exception(failure);
-  throw UserError("no process decided how to continue");
+  throw RuntimeFailure("no process decided how to continue");
 }
 
 std::optional<MembershipChange> RankRun::begin(Training& training) {

@@ -35,7 +35,7 @@ std::variant<EmergencyCheckpointOrder, MembershipChange> wait_for_order(const Su
       return parse_emergency_checkpoint_order(*reply);
     if (!left && self.is_left_behind()) left = Deadline::after(kOrderGracePeriod, "an order");
     if (left && left->has_passed()) throw ExcludedFromRun{};
-    if (deadline.has_passed()) throw UserError("no order arrived within {}", text(self.timeout));
+    if (deadline.has_passed()) throw RuntimeFailure("no order arrived within {}", text(self.timeout));
     std::this_thread::sleep_for(kOrderPollInterval);
   }
 }

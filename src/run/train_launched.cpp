@@ -145,7 +145,7 @@ TrainResult collect_ends(const LaunchedTraining& training, const RendezvousResul
         find_host_memory(folder) ? "; --resume uses newer checkpoints in the hosts' memory" : "";
     const std::string line = failure_line(ends) + emergency_checkpoint.finish() + kept;
     log_failure(folder, line);
-    throw UserError("{}", line);
+    throw_run_failure(line, own.is_user_error);
   }
   remove_host_memory(folder, true);
   if (own.end == WorkerReport::End::interrupted) return {.end = TrainEnd::stopped};
@@ -216,7 +216,7 @@ LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepa
         fmt::format("rank 0 (process {} on {}): {}{}", ::getpid(), host_name(), report.why,
                     elastic.hosted() != nullptr ? elastic.hosted()->finish() : "");
     log_failure(prepared.folder, line);
-    throw UserError("{}", line);
+    throw_run_failure(line, report.is_user_error);
   }
   TrainResult result = report.end == WorkerReport::End::interrupted ? TrainResult{.end = TrainEnd::stopped}
                                                                     : parse_train_result(report.result);
@@ -239,7 +239,7 @@ LaunchedEnd lead(const LaunchedTraining& training) {
     if (!has_memory) wait();
     place_copies_apart(training, ranks, *prepared);
     announce_memory(training.options, prepared->folder, ranks);
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     rendezvous.refuse(error.what());
     throw;
   } catch (const Interrupted&) {
@@ -314,7 +314,7 @@ TrainResult follow_body(const LaunchedTraining& training, const RendezvousResult
 void bring_memory(const Path& run) {
   try {
     if (!run.empty()) export_host_memory(run);
-  } catch (const UserError&) {
+  } catch (const Error&) {
   }
 }
 
@@ -349,7 +349,7 @@ int follow(const LaunchedTraining& training) {
       return follow_elastic(training, run, device);
     } catch (const ExcludedFromRun&) {
       return rejoin(training, run, JsonView(run.settings, "rank 0's settings").at("run").text(), device);
-    } catch (const UserError& error) {  // it could not start
+    } catch (const Error& error) {  // it could not start
       publish_end(run, rank, {WorkerReport::End::failed, error.what(), {}, {}});
       (void)run.store->set(run.prefix + lost_key(rank), "");
       throw;

@@ -84,7 +84,7 @@ StepsEnd Training::run(const Companions& companions) {
       if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
       if (step_ < spec_.settings.steps) next = end_of_step();
     }
-  } catch (const UserError&) {  // unreadable data: what was learned so far is saved
+  } catch (const Error&) {  // unreadable data: what was learned so far is saved
     progress_.finish();
     if (num_tokens > 0 && services_.saver != nullptr && services_.saver->is_alone())
       rank_.line.print(fmt::format("saved in {}", save_last().string()));
@@ -235,7 +235,7 @@ Path Training::save_last() {
     last = saver.take_result(true);
   }
   if (!last->saved)
-    throw UserError("the checkpoint of step {} was not written: {}", step_, last->saved.error().why);
+    throw RuntimeFailure("the checkpoint of step {} was not written: {}", step_, last->saved.error().why);
   if (is_rank_0_without_part() && rank_.comm.rank() == reporting_rank())
     done_or_throw(rank_.comm.send(0, vote(), kSavedTag, "the last checkpoint")->wait(deadline));
   return last->saved->folder;

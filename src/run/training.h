@@ -119,7 +119,7 @@ class Training final : public SwitchListener {
   void report_decisions();
   void save_if_due();
   void save_to_memory();
-  // Writes the final checkpoint. Throws UserError if that fails.
+  // Writes the final checkpoint. Throws RuntimeFailure if that fails.
   Path save_last();
   TrainingState state() const;
   AdaptationController* controller() const;

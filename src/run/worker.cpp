@@ -53,8 +53,9 @@ WorkerReport report_of_work(const std::function<std::unique_ptr<Comm>()>& join_r
   } catch (const PeersLost& error) {
     fmt::print(log, "{}", comm->flight_log().text());
     return {WorkerReport::End::lost, error.what(), error.failure.missing, {}};
-  } catch (const UserError& error) {
-    return {WorkerReport::End::failed, error.what(), {}, {}};
+  } catch (const Error& error) {
+    return {
+        WorkerReport::End::failed, error.what(), {}, {}, dynamic_cast<const UserError*>(&error) != nullptr};
   } catch (const std::bad_alloc&) {
     return {WorkerReport::End::failed, "out of memory", {}, {}};
   } catch (const std::exception& error) {

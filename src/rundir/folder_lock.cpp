@@ -18,7 +18,7 @@ FolderLock FolderLock::take(const Path& folder) {
   value_or_throw(files.create_folders(folder));
   const Path path = folder / ".lock";
   FolderLock lock(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
-  if (!lock.is_held()) throw UserError("cannot open {}: {}", path.string(), std::strerror(errno));
+  if (!lock.is_held()) throw RuntimeFailure("cannot open {}: {}", path.string(), std::strerror(errno));
   if (::flock(lock.file_, LOCK_EX | LOCK_NB) == 0) return lock;
   if (errno == EWOULDBLOCK)
     throw UserError("another process is training in {}; wait for it, or end it first", folder.string());

@@ -10,7 +10,7 @@
 
 namespace optimus {
 
-// Writes both files. Throws UserError if they cannot be written.
+// Writes both files. Throws RuntimeFailure if they cannot be written.
 void save_plan(FileSystem& files, const Path& run, const Plan& plan, std::int64_t epoch);
 // nullopt if the run has none.
 std::optional<std::int64_t> newest_epoch(const Path& run);

@@ -21,7 +21,7 @@ void write_private_file(const Path& path, const std::string& text) {
   const int reason = errno;
   if (file >= 0) ::close(file);
   if (!is_written || ::rename(temporary.c_str(), path.c_str()) != 0)
-    throw UserError("cannot write {}: {}", path.string(), std::strerror(is_written ? errno : reason));
+    throw RuntimeFailure("cannot write {}: {}", path.string(), std::strerror(is_written ? errno : reason));
 }
 
 }  // namespace optimus

@@ -8,7 +8,7 @@
 
 namespace optimus {
 
-// Throws UserError.
+// Throws RuntimeFailure.
 void write_private_file(const Path& path, const std::string& text);
 
 }  // namespace optimus

@@ -88,7 +88,8 @@ std::string text(const WorkerReport& report) {
   return one_line({{"end", word(report.end)},
                    {"why", report.why},
                    {"missing", report.missing},
-                   {"result", report.result}});
+                   {"result", report.result},
+                   {"is_user_error", report.is_user_error}});
 }
 
 WorkerReport parse_worker_report(const std::string& line) {
@@ -104,7 +105,13 @@ WorkerReport parse_worker_report(const std::string& line) {
   for (const JsonView& rank : view.at("missing").elements())
     report.missing.push_back(static_cast<int>(rank.integer(0, kMaxWorldSize)));
   if (json.contains("result")) report.result = json["result"];
+  report.is_user_error = view.boolean_or("is_user_error", false);
   return report;
+}
+
+void throw_run_failure(const std::string& line, bool is_user_error) {
+  if (is_user_error) throw UserError("{}", line);
+  throw RuntimeFailure("{}", line);
 }
 
 Json serialize_options(const OptionTable& table) {

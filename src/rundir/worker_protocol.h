@@ -19,6 +19,10 @@ inline constexpr const char* kWorkerVariable = "OPTIMUS_WORKER";
 // Tells optimus-engine that the program at the other end of its standard input is its host (src/api).
 inline constexpr const char* kHostVariable = "OPTIMUS_HOSTED";
 
+// To its host, the engine reports the kind of a failure as its result: {"failure": "user"} or "runtime". The
+// message is on standard error, as always.
+inline constexpr const char *kFailureKey = "failure", *kUserFailure = "user", *kRuntimeFailure = "runtime";
+
 struct WorkerSpec {
   int rank = 0, size = 1;
   std::string host = "127.0.0.1";  // of the store
@@ -41,13 +45,16 @@ struct WorkerReport {
   // failed: because of an error of its own. lost: because other ranks did not respond.
   enum class End { done, interrupted, failed, lost };
   End end = End::done;
-  std::string why;           // failed, lost: one line
-  std::vector<int> missing;  // lost: ranks that did not respond
-  Json result;               // done: the result of the work
+  std::string why;             // failed, lost: one line
+  std::vector<int> missing;    // lost: ranks that did not respond
+  Json result;                 // done: the result of the work
+  bool is_user_error = false;  // failed: by a mistake of the user, and not of the environment
 };
 std::string text(const WorkerReport& report);  // one line
 // Throws UserError if the line is not a report.
 WorkerReport parse_worker_report(const std::string& line);
+// Throws the failure of a run: as a UserError if a mistake of the user caused it, else as a RuntimeFailure.
+[[noreturn]] void throw_run_failure(const std::string& line, bool is_user_error);
 
 // Serializes every option with its value and origin, and restores them, so that a worker uses exactly the
 // resolved settings.

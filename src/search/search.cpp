@@ -204,7 +204,8 @@ SearchResult result_beyond_grid(const Demand& demand, const ClusterView& cluster
 
 }  // namespace
 
-SearchResult search(const Demand& demand, const ClusterView& cluster_view, const SearchLimits& limits) {
+Feasible<SearchResult> find_plan(const Demand& demand, const ClusterView& cluster_view,
+                                 const SearchLimits& limits) {
   check(demand);
   if (demand.model.is_custom())
     throw UserError("{} is not a transformer; only transformers can be planned", demand.model.name);
@@ -220,7 +221,7 @@ SearchResult search(const Demand& demand, const ClusterView& cluster_view, const
     best = {grid_plan(demand, bound_model, first.candidate), first.seconds, first.objective,
             first.peak_memory};
   }
-  if (best.plan.pipelines.empty()) throw UserError("{}", why_impossible(demand, cluster_view));
+  if (best.plan.pipelines.empty()) return infeasible("{}", why_impossible(demand, cluster_view));
   SearchResult result;
   if (grid.evaluated.empty()) return result_beyond_grid(demand, cluster_view, std::move(best), grid);
   result.grid_seconds = grid.evaluated.front().seconds;
@@ -234,6 +235,10 @@ SearchResult search(const Demand& demand, const ClusterView& cluster_view, const
   result.ruled_out = grid.ruled_out;
   Explainer(demand, cluster_view, bound_model, result).run(grid, limits.alternatives);
   return result;
+}
+
+SearchResult search(const Demand& demand, const ClusterView& cluster_view, const SearchLimits& limits) {
+  return value_or_throw(find_plan(demand, cluster_view, limits));
 }
 
 }  // namespace optimus

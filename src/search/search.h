@@ -8,8 +8,9 @@
 // gap is 0. If the limit on simulations stops the search earlier, the gap states by how much a remaining
 // candidate could be better. The best candidates are then improved beyond the space (search/refine.h).
 //
-// Pure: no clock, no files. Throws UserError if nothing meets the demand: one sentence with the reason and
-// the nearest change that would help (search/reason.h).
+// Pure: no clock, no files. find_plan() returns the reason if nothing meets the demand: one sentence with the
+// nearest change that would help (search/reason.h). search() throws it as a UserError. Both throw UserError
+// for a demand that is not valid.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "search/grid.h"
 
 namespace optimus {
@@ -47,6 +49,8 @@ struct SearchResult {
   std::map<std::string, std::int64_t> ruled_out;  // reason -> number of candidates
 };
 
+Feasible<SearchResult> find_plan(const Demand& demand, const ClusterView& cluster_view,
+                                 const SearchLimits& limits = {});
 SearchResult search(const Demand& demand, const ClusterView& cluster_view, const SearchLimits& limits = {});
 
 }  // namespace optimus

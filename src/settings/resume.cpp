@@ -103,12 +103,13 @@ std::optional<Path> newest_valid_checkpoint(const Path& run, const std::optional
       checkpoint.verify(events);
       if (entry.is_whole) return entry.folder;
       throw UserError("{} contains step {}", entry.folder.string(), checkpoint.step());
-    } catch (const UserError& error) {
+    } catch (const Error& error) {
       found_damaged = true;
       events.report(Warning{fmt::format("{}; trying an older checkpoint", error.what())});
     }
   }
-  if (found_damaged) throw UserError("{}: the run has no valid checkpoint; all are damaged", run.string());
+  if (found_damaged)
+    throw RuntimeFailure("{}: the run has no valid checkpoint; all are damaged", run.string());
   return std::nullopt;
 }
 

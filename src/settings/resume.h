@@ -19,7 +19,7 @@ struct ResumedRun {
 
 // Fills the options that are not given from the settings of the run `options.resume`. If any layout option is
 // given (--devices, --plan, …), all layout settings of the run are dropped. Then finds the checkpoint: every
-// byte is verified, and damaged checkpoints are skipped with a warning. Throws UserError.
+// byte is verified, and damaged checkpoints are skipped with a warning. Throws Error.
 ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, EventSink& events);
 
 // For options set by a program: those that differ from their defaults count as given.

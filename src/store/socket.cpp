@@ -184,9 +184,9 @@ Socket listen_at(Listening where, int port) {
   if (where == Listening::everywhere) socket = open_listener(AF_INET6, where, port);
   if (!socket.is_open()) socket = open_listener(AF_INET, where, port);
   if (!socket.is_open())
-    throw UserError("port {} of {} is not available: {}; set MASTER_PORT to another port", port,
-                    where == Listening::on_loopback ? "the loopback interface" : "this machine",
-                    std::strerror(errno));
+    throw RuntimeFailure("port {} of {} is not available: {}; set MASTER_PORT to another port", port,
+                         where == Listening::on_loopback ? "the loopback interface" : "this machine",
+                         std::strerror(errno));
   return socket;
 }
 

@@ -48,8 +48,8 @@ class Socket {
 };
 
 enum class Listening { on_loopback, everywhere };
-// A non-blocking socket that accepts connections; port 0: any free port. Throws a UserError if the port is
-// not available.
+// A non-blocking socket that accepts connections; port 0: any free port. Throws a RuntimeFailure if the port
+// is not available.
 Socket listen_at(Listening where, int port);
 int port_of(const Socket& listener);
 

@@ -66,7 +66,7 @@ struct StoreServer::Impl {
         epoll(::epoll_create1(EPOLL_CLOEXEC)),
         wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!epoll.is_open() || !wake.is_open())
-      throw UserError("the store could not be started: too many open files");
+      throw RuntimeFailure("the store could not be started: too many open files");
     watch(listener.handle(), EPOLLIN);
     watch(wake.handle(), EPOLLIN);
   }

@@ -24,7 +24,7 @@ struct StoreServerOptions {
 
 class StoreServer {
  public:
-  // Throws a UserError if the port is not available.
+  // Throws a RuntimeFailure if the port is not available.
   explicit StoreServer(StoreServerOptions options = {});
   // Closes all connections.
   ~StoreServer();

@@ -136,29 +136,39 @@ Bytes spare_memory(at::Device device, int num_ranks) {
   return Bytes(free_memory(device).value_or(Bytes(0)).value / (2 * sharing));
 }
 
-void check_fits(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held) {
+std::optional<std::string> memory_shortage(const Plan& plan, const ModelSpec& model, at::Device device,
+                                           Bytes held) {
   // Workers on CPUs share the memory of their machine.
   const int sharing = device.is_cuda() ? 1 : num_devices(plan);
   const Bytes needed =
       Bytes(predicted_memory(plan, model, plan.pipelines[0].stages[0].devices[0], device).value * sharing);
   std::optional<Bytes> free = free_memory(device);
   if (free) *free += Bytes(held.value * sharing);
-  if (free && needed > *free)
-    throw UserError(
-        "the plan needs {} on {}, which has {} free; reduce --microbatch or --seq, or use --recompute full "
-        "or --precision bf16",
-        text(needed), device.str(), text(*free));
+  if (!free || needed <= *free) return std::nullopt;
+  return fmt::format(
+      "the plan needs {} on {}, which has {} free; reduce --microbatch or --seq, or use --recompute full "
+      "or --precision bf16",
+      text(needed), device.str(), text(*free));
 }
 
-void check_fits(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device) {
+std::optional<std::string> memory_shortage(const PlanSwitch& next, const ModelSpec& model, int rank,
+                                           at::Device device) {
   Bytes held(0), most(0);
   for (const Plan* plan : {&next.change().from, &next.plan()})
     if (has_device(*plan, rank)) most = std::max(most, predicted_memory(*plan, model, rank, device));
   if (has_device(next.change().from, rank)) held = predicted_memory(next.change().from, model, rank, device);
-  check_fits(next.plan(), model, device, held);
-  if (next.peak_bytes() > most + kMoveHeadroom)
-    throw UserError("the switch needs {} on this device while state moves, the plans need {}",
-                    text(next.peak_bytes()), text(most));
+  if (std::optional<std::string> reason = memory_shortage(next.plan(), model, device, held)) return reason;
+  if (next.peak_bytes() <= most + kMoveHeadroom) return std::nullopt;
+  return fmt::format("the switch needs {} on this device while state moves, the plans need {}",
+                     text(next.peak_bytes()), text(most));
+}
+
+void check_fits(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held) {
+  if (const auto reason = memory_shortage(plan, model, device, held)) throw UserError("{}", *reason);
+}
+
+void check_fits(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device) {
+  if (const auto reason = memory_shortage(next, model, rank, device)) throw UserError("{}", *reason);
 }
 
 }  // namespace optimus

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string>
 
 #include "plan/plan.h"
 #include "switching/plan_switch.h"
@@ -27,10 +28,16 @@ std::optional<std::string> bus_id(at::Device device);
 // Memory that each of `num_ranks` ranks may use temporarily: half of its share, so that other processes keep
 // some.
 Bytes spare_memory(at::Device device, int num_ranks);
-// Throws UserError with both figures and a suggestion.
+// The reason why the plan does not fit into the free memory and the `held` bytes that it replaces: both
+// figures and a suggestion. nullopt if it fits, or if the free memory is unknown.
+std::optional<std::string> memory_shortage(const Plan& plan, const ModelSpec& model, at::Device device,
+                                           Bytes held = Bytes(0));
+// A switch may need no more than the larger of both plans: the reason if it does, or if the new plan does not
+// fit.
+std::optional<std::string> memory_shortage(const PlanSwitch& next, const ModelSpec& model, int rank,
+                                           at::Device device);
+// Refuse the user's plan or switch: throw the reason as a UserError.
 void check_fits(const Plan& plan, const ModelSpec& model, at::Device device, Bytes held = Bytes(0));
-// A switch may need no more than the larger of both plans: throws UserError if it does, or if the new plan
-// does not fit.
 void check_fits(const PlanSwitch& next, const ModelSpec& model, int rank, at::Device device);
 
 }  // namespace optimus

@@ -60,7 +60,7 @@ Observation ObservationTree::read(const PostedReceive& from, const Deadline& dea
   std::int64_t bytes = 0;
   std::memcpy(&bytes, data, kSizeBytes);
   if (bytes <= 0 || bytes > kMaxTextBytes)
-    throw UserError("rank {} announces an observation of {} bytes", from.child, bytes);
+    throw RuntimeFailure("rank {} announces an observation of {} bytes", from.child, bytes);
   std::string text(data + kSizeBytes, static_cast<std::size_t>(std::min(bytes, kFirstBytes)));
   if (bytes > kFirstBytes) {
     const at::Tensor rest = at::zeros({bytes - kFirstBytes}, at::kByte);

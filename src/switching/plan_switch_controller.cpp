@@ -134,7 +134,7 @@ void PlanSwitchController::take_request() {
     if (planned_choice_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
     try {
       request_->plan = planned_choice_.get();
-    } catch (const UserError& error) {
+    } catch (const Error& error) {
       return refuse_untried(error.what());
     }
   }
@@ -206,7 +206,7 @@ PlanSwitchController::Prepared PlanSwitchController::prepare(const Plan& plan, i
     if (facts_.move.retains_old) result.change->retain_old_within(facts_.move.spare);
     if (const auto done = result.change->prepare(Deadline::after(kPrepareTimeout, "a plan's groups")); !done)
       result.why_not = text(done.error()), result.is_lost = true;
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     result.why_not = error.what();
   } catch (const std::bad_alloc&) {
     result.why_not = "out of memory";

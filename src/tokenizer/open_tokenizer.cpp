@@ -19,7 +19,7 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::str
 std::unique_ptr<Tokenizer> load_tokenizer(const Path& path) {
   std::error_code ignored;
   const Path file = std::filesystem::is_directory(path, ignored) ? path / "tokenizer.json" : path;
-  const std::string content = value_or_throw(read_file(file, kMaxFileBytes));
+  const std::string content = read_input_file(file, kMaxFileBytes);
   return content == byte_tokenizer_json() ? byte_tokenizer() : parse_tokenizer(content, file.string());
 }
 

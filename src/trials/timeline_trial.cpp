@@ -190,14 +190,10 @@ class TimelineTrial {
           return found;
       }
     }
-    try {
-      return RenumberedPlan{
-          search(demand, ClusterView(demand.cluster), search_limits(limits, demand.cluster.num_present(), 0))
-              .plan,
-          {}};
-    } catch (const UserError&) {  // the model does not fit on the remaining devices
-      return std::nullopt;
-    }
+    Feasible<SearchResult> found = find_plan(demand, ClusterView(demand.cluster),
+                                             search_limits(limits, demand.cluster.num_present(), 0));
+    if (!found) return std::nullopt;  // the model does not fit on the remaining devices
+    return RenumberedPlan{std::move(found->plan), {}};
   }
 
   void add_mode(const PlannedOption& option) {

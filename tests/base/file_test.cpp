@@ -52,6 +52,24 @@ TEST(File, MessagesNameTheFile) {
             std::string::npos);
 }
 
+TEST(File, InputThatIsNoFileIsAMistakeOfTheUser) {
+  const TemporaryFolder folder;
+  folder.write("big", "12345");
+  EXPECT_EQ(read_input_file(folder / "big"), "12345");
+  EXPECT_THROW(read_input_file(folder / "absent"), UserError);
+  EXPECT_THROW(read_input_file(folder.path()), UserError);
+  EXPECT_THROW(read_input_file(folder / "big", Bytes(4)), UserError);
+  // A loop of links cannot be resolved, which says nothing about the file.
+  std::filesystem::create_symlink("loop", folder / "loop");
+  EXPECT_THROW(read_input_file(folder / "loop"), RuntimeFailure);
+}
+
+TEST(File, FailuresAreThrownAsRuntimeFailures) {
+  const TemporaryFolder folder;
+  EXPECT_THROW(value_or_throw(read_file(folder / "absent")), RuntimeFailure);
+  EXPECT_THROW(value_or_throw(read_file(folder / "absent")), Error);
+}
+
 TEST(File, EmptyFilesMap) {
   const TemporaryFolder folder;
   folder.write("empty", "");

@@ -155,7 +155,7 @@ TEST_F(HostMemoryTest, RejectsInvalidHostList) {
     value_or_throw(write_atomically(files, run / "memory.json", bad));
     EXPECT_THROW(find_host_memory(run), UserError) << hosts;
   }
-  EXPECT_THROW(open_host_memory({folder / "none" / "optimus-x", {0}}, 0, Bytes(1)), UserError);
+  EXPECT_THROW(open_host_memory({folder / "none" / "optimus-x", {0}}, 0, Bytes(1)), RuntimeFailure);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ TEST_F(MemoryLevelTest, RejectsFolderOfAnotherOwner) {
 
 TEST_F(MemoryLevelTest, RejectsFolderWithoutSpace) {
   EXPECT_THROW(make_memory_level(files, run, base, {Bytes(std::int64_t{1} << 60)}), UserError);
-  EXPECT_THROW(make_memory_level(files, run, folder / "nothing", {Bytes(1)}), UserError);
+  EXPECT_THROW(make_memory_level(files, run, folder / "nothing", {Bytes(1)}), RuntimeFailure);
   EXPECT_TRUE(std::filesystem::is_empty(base));
 }
 

@@ -59,6 +59,8 @@ class Consumer(unittest.TestCase):
         refused = next(line for line in lines if line.startswith("refused: "))
         self.assertIn("refused: 1", refused)
         self.assertIn("no such file", refused)
+        failed = next(line for line in lines if line.startswith("not written: "))
+        self.assertIn("not written: 1", failed)
         rows = [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
         self.assertEqual(rows[-1]["step"], int(stopped.split()[-1]))
         checkpoints = [path.name for path in (self.folder / "run/checkpoints").iterdir()]

@@ -74,7 +74,7 @@ TEST(ClusterFromPairs, NamesUnreachableHost) {
   try {
     cluster_from_pairs(standard_cluster("cpux2"), hosts, {pair_of(0, 1, 1e8), {0, 2, {}, "no route"}});
     FAIL();
-  } catch (const UserError& error) {
+  } catch (const RuntimeFailure& error) {
     EXPECT_STREQ(error.what(), "no link of host c could be measured: no route");
   }
 }

@@ -73,10 +73,11 @@ struct WorkersTest : testing::Test {
       while (!std::filesystem::exists(run / fmt::format("began-{}", rank)) && !deadline.has_passed())
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  template <typename Kind = RuntimeFailure>
   std::string failure_of(Workers& workers) {
     try {
       workers.wait(StopToken());
-    } catch (const UserError& error) {
+    } catch (const Kind& error) {
       return error.what();
     }
     return "nothing failed";
@@ -128,7 +129,7 @@ TEST_F(WorkersTest, NamesStoppedWorker) {
 
 TEST_F(WorkersTest, ErrorOfOneWorkerEndsTheRun) {
   const auto workers = start("user-error");
-  expect_words(failure_of(*workers), {"rank 1 (process ", "the data of rank 1 is gone"});
+  expect_words(failure_of<UserError>(*workers), {"rank 1 (process ", "the data of rank 1 is gone"});
   expect_no_process_left(*workers);
 }
 
@@ -166,7 +167,7 @@ TEST_F(WorkersTest, MissingProgram) {
                      .port = store.port(),
                      .token = "t"});
     FAIL() << "it was started";
-  } catch (const UserError& error) {
+  } catch (const RuntimeFailure& error) {
     expect_words(error.what(), {"cannot start worker 0", "No such file"});
   }
 }
@@ -204,6 +205,9 @@ TEST(WorkerProtocol, ReportsAndSpecsSurviveRoundTrip) {
   const WorkerReport report{WorkerReport::End::lost, "line \"one\"", {2, 3}, {{"loss", 1.5}}};
   const WorkerReport read = parse_worker_report(text(report));
   EXPECT_EQ(text(read), text(report));
+  EXPECT_FALSE(read.is_user_error);
+  const WorkerReport mistake{WorkerReport::End::failed, "a wrong token", {}, {}, true};
+  EXPECT_TRUE(parse_worker_report(text(mistake)).is_user_error);
   EXPECT_THROW(parse_worker_report("{\"end\": \"never\", \"why\": \"\", \"missing\": []}"), UserError);
   EXPECT_THROW(parse_worker_report("nonsense"), UserError);
   WorkerSpec place{1, 3, "127.0.0.1", 4000, false, "token", "/run", "cuda:1", 2, 77, 3, -1};

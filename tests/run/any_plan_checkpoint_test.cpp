@@ -27,11 +27,7 @@ Plan any_plan(const ModelSpec& model) {
     plan.sequence_length = kLength;
     plan.precision = *rc::gen::element(Precision::fp64, Precision::fp32, Precision::bf16);
     plan.accumulators = plan.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
-    try {
-      ensure_engine_supports(plan, model);
-      return plan;
-    } catch (const UserError&) {  // try another plan
-    }
+    if (!unsupported_reason(plan, model)) return plan;
   }
 }
 

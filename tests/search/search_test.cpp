@@ -207,12 +207,8 @@ TEST(Search, RespectsConstraints) {
 }
 
 std::string error_message(const Problem& problem) {
-  try {
-    search(problem.demand(), *problem.cluster_view);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  const auto found = find_plan(problem.demand(), *problem.cluster_view);
+  return found ? "" : found.error().why;
 }
 
 TEST(Search, ExplainsWhyNothingFits) {

@@ -240,7 +240,7 @@ TEST(Store, LastWill) {
 
 TEST(Store, RejectsUsedPort) {
   const StoreServer server({.token = kToken});
-  EXPECT_THROW(StoreServer({.token = kToken, .port = server.port()}), UserError);
+  EXPECT_THROW(StoreServer({.token = kToken, .port = server.port()}), RuntimeFailure);
 }
 
 TEST(Store, ListensOnLoopbackByDefault) {

@@ -50,7 +50,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return optimus::run(argc, argv);
-  } catch (const optimus::UserError& error) {
+  } catch (const optimus::Error& error) {
     std::cerr << error.what() << "\n";
     return 1;
   }
