@@ -215,12 +215,7 @@ std::unique_ptr<AdaptationController> RankRun::make_controller() {
       .can_run =
           [this, has_copies](const Plan& plan) {
             if (has_copies && num_tolerated_losses(plan) == 0) return false;
-            try {
-              ensure_engine_supports(plan, settings_.model);
-              return true;
-            } catch (const UserError&) {
-              return false;
-            }
+            return !unsupported_reason(plan, settings_.model).has_value();
           },
       .clock = seconds_now,
       .seeks_better_plan = true,
