@@ -40,7 +40,7 @@ MembershipCoordinator::Facts coordinator_facts(const TrainSettings& settings, co
       .phases = settings.phases,
       .propose_improvement = [folder, has_phases](const Plan& plan) {
         if (has_phases) return;
-        (void)ask(folder, plan_request_json(plan, "improved by the planner"),
+        (void)ask(folder, switch_request_json(plan, "improved by the planner"),
                   Deadline::after(kRequestTimeout, "a better plan"));
       }};
 }

@@ -92,7 +92,7 @@ PlanSwitchController::Prepared PlanSwitchController::take_prepared() {
 bool PlanSwitchController::take_proposal() {
   proposal_ = sources_->proposal();
   if (!proposal_) return false;
-  request_ = PlanRequest{"", proposal_->plan, proposal_->why};
+  request_ = SwitchRequest{"", proposal_->plan, proposal_->why};
   return true;
 }
 
@@ -101,7 +101,7 @@ bool PlanSwitchController::take_next_request() {
   if (drain_) return false;
   std::optional<ControlRequest> next = sources_->requests.next();
   if (!next) return false;
-  if (PlanRequest* const plan = std::get_if<PlanRequest>(&*next)) {
+  if (SwitchRequest* const plan = std::get_if<SwitchRequest>(&*next)) {
     request_ = std::move(*plan);
     return true;
   }

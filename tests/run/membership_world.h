@@ -245,7 +245,7 @@ class MembershipChangeTest : public testing::Test {
                                        .answers = answers(world, scenario),
                                        .propose_improvement =
                                            [&](const Plan& plan) {
-                                             (void)ask(settings.run, plan_request_json(plan),
+                                             (void)ask(settings.run, switch_request_json(plan),
                                                        Deadline::after(Seconds(5), "a test"));
                                            }},
                                       first, settings.plan, 0);
