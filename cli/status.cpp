@@ -103,7 +103,7 @@ class Switch final : public RunCommand {
     std::optional<Plan> plan;
     if (plan_ != "auto") plan = read_plan(plan_);
     const ControlAnswer answer =
-        value_or_throw(ask(run_, plan_request_json(plan), Deadline::after(timeout_, text(timeout_))));
+        value_or_throw(ask(run_, switch_request_json(plan), Deadline::after(timeout_, text(timeout_))));
     if (!answer.is_done) throw UserError("{}", answer.text);
     console.result({{"done", true}, {"text", answer.text}}, answer.text + "\n");
     return 0;

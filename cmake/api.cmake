@@ -18,9 +18,10 @@ function(add_api_library target name)
 endfunction()
 
 set(api ${PROJECT_SOURCE_DIR}/src/api)
-add_api_library(optimus_plan_api plan ${api}/error.cpp ${api}/option_map.cpp ${api}/plan.cpp)
+# Both libraries compile plan_argument.cpp, because they only export what include/optimus/ declares.
+add_api_library(optimus_plan_api plan ${api}/error.cpp ${api}/option_map.cpp ${api}/plan.cpp ${api}/plan_argument.cpp)
 set_target_properties(optimus_plan_api PROPERTIES OUTPUT_NAME optimus_plan)
-add_api_library(optimus_api optimus ${api}/engine_process.cpp ${api}/run.cpp ${api}/run_follower.cpp)
+add_api_library(optimus_api optimus ${api}/engine_process.cpp ${api}/plan_argument.cpp ${api}/run.cpp ${api}/run_follower.cpp)
 set_target_properties(optimus_api PROPERTIES OUTPUT_NAME optimus)
 target_link_libraries(optimus_api PUBLIC optimus_plan_api PRIVATE ${CMAKE_DL_LIBS})
 

@@ -4,6 +4,7 @@
 
 #include "api/boundary.h"
 #include "api/option_map.h"
+#include "api/plan_argument.h"
 #include "cluster/open.h"
 #include "cost/constants_json.h"
 #include "model/options.h"
@@ -23,22 +24,11 @@ Constants constants_for(const std::string& cluster) {
   return is_measured_cluster_name(cluster) ? with_measured_links(constants) : constants;
 }
 
-Prediction prediction_of(const OrderedJson& json) {
-  const Json plain = Json::parse(json.dump());
-  const JsonView view(plain, "the prediction");
-  Prediction result;
-  result.step_seconds = view.at("step_seconds").number();
-  result.tokens_per_second = view.at("tokens_per_second").number();
-  if (const auto mfu = view.find("mfu")) result.mfu = mfu->number();
-  result.memory_bytes = view.at("memory_bytes").integer();
-  return result;
-}
-
-// A plan is JSON text or the name of a file.
-Plan plan_from(const std::string& text) {
-  const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first != std::string::npos && text[first] == '{') return parse_plan(text, "the plan");
-  return read_plan(text);
+Prediction prediction_of(const StepPrediction& step) {
+  return {.step_seconds = step.seconds,
+          .tokens_per_second = step.tokens_per_second,
+          .mfu = step.mfu,
+          .memory_bytes = step.memory.value};
 }
 
 PlanResult best_plan(const PlanOptions& options) {
@@ -61,18 +51,15 @@ PlanResult best_plan(const PlanOptions& options) {
   demand.batch = options.batch, demand.sequence_length = options.seq.value_or(model.max_positions);
   demand.precision = parse_precision(options.precision, "PlanOptions::precision");
   demand.constraints = constraints, demand.failures = failures;
-  const ClusterView ground(cluster);
-  const SearchResult found = search(demand, ground);
-  const OrderedJson json = search_json(demand, ground, found);
-
+  const ClusterView view(cluster);
+  const SearchResult found = search(demand, view);
   PlanResult result{.name = short_text(found.plan),
                     .plan = plan_text(found.plan),
-                    .predicted = prediction_of(json.at("predicted")),
+                    .predicted = prediction_of(found.step),
                     .alternatives = {},
-                    .json = json.dump()};
-  for (const OrderedJson& other : json.at("alternatives"))
-    result.alternatives.push_back(
-        {other.at("name"), other.value("why", ""), other.value("step_seconds", 0.0)});
+                    .json = search_json(demand, view, found).dump()};
+  for (const Alternative& other : found.alternatives)
+    result.alternatives.push_back({full_text(other.plan), other.why, other.seconds});
   return result;
 }
 
@@ -81,7 +68,7 @@ SimulateResult simulated(const SimulateOptions& options) {
   OptionTable table;
   declare(table, model_options);
   set_options(table, options.more);
-  const Plan plan = plan_from(options.plan);
+  const Plan plan = parse_plan_argument(options.plan);
   model_options.model = options.model.empty() ? plan.model : options.model;
   if (model_options.model.empty()) throw UserError("the plan names no model; set SimulateOptions::model");
   const ModelSpec model = resolve(model_options);
@@ -92,11 +79,11 @@ SimulateResult simulated(const SimulateOptions& options) {
     throw UserError("the plan is for {} devices, but {} has {}", num_devices(plan), cluster.name(),
                     map.size());
   const Setup setup{plan, model, cluster, map, optimus_software(), format_of(plan.precision)};
-  const OrderedJson json = prediction_json(StepSimulator(setup).run(constants_for(options.cluster)), setup);
-  SimulateResult result{.predicted = prediction_of(json), .time = {}, .json = json.dump()};
-  for (const auto& [name, share] : json.at("time").items())
-    if (share.is_number()) result.time[name] = share;
-  return result;
+  const StepPrediction step = StepSimulator(setup).run(constants_for(options.cluster));
+  const auto parts = named_parts(step.split);
+  return {.predicted = prediction_of(step),
+          .time = {parts.begin(), parts.end()},
+          .json = prediction_json(step, setup).dump()};
 }
 
 }  // namespace

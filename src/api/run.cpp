@@ -10,6 +10,7 @@
 
 #include "api/boundary.h"
 #include "api/engine_process.h"
+#include "api/plan_argument.h"
 #include "api/run_follower.h"
 #include "base/deadline.h"
 #include "base/text.h"
@@ -27,32 +28,10 @@ namespace {
 constexpr int kPollMilliseconds = 20;
 constexpr int kExitUsage = 2, kExitInterrupted = 130;
 
-// The folder where a run that names none would go: two runs of a process in one second get different ones.
-std::string default_run_folder(const std::string& model) {
-  static std::mutex mutex;
-  static int number = 0;
-  const std::lock_guard lock(mutex);
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::localtime_r(&now, &parts);
-  char time[32];
-  std::strftime(time, sizeof time, "%Y%m%d-%H%M%S", &parts);
-  const std::string name = Path(model.empty() ? "demo" : model).lexically_normal().filename().string();
-  return fmt::format("runs/{}-{}-{}", name.empty() ? "model" : name, time, ++number);
-}
-
 std::int64_t step_to_resume_from(const std::string& run) {
   if (run.empty()) return 0;
   const std::optional<CheckpointEntry> newest = newest_complete(run);
   return newest ? newest->step : 0;
-}
-
-TrainOptions with_run_folder(TrainOptions options) {
-  if (!options.resume.empty())
-    options.run.clear();
-  else if (options.run.empty())
-    options.run = default_run_folder(options.model);
-  return options;
 }
 
 // Ranks of a launched job other than rank 0 report nothing.
@@ -60,6 +39,52 @@ bool is_reporting_rank() {
   const LaunchInfo launch = detect_launcher(process_environment());
   return launch.world_size <= 1 || launch.rank == 0;
 }
+
+// The folder of a run that names none. The reporting rank creates it here, so that runs which start in the
+// same second never share a folder; the destructor removes it if the run has written nothing. If it cannot be
+// created, the engine reports why.
+class DefaultRunFolder {
+ public:
+  explicit DefaultRunFolder(const TrainOptions& options) {
+    if (!options.run.empty() || !options.resume.empty()) return;
+    const std::string stem = "runs/" + name_of(options.model);
+    path_ = stem + "-1";
+    if (!is_reporting_rank()) return;
+    std::error_code error;
+    std::filesystem::create_directories("runs", error);
+    for (int i = 2; !std::filesystem::create_directory(path_, error) && !error; ++i)
+      path_ = fmt::format("{}-{}", stem, i);
+    if (!error) created_ = std::filesystem::absolute(path_, error);
+  }
+  ~DefaultRunFolder() {
+    std::error_code error;  // the folder is not empty
+    if (!created_.empty()) std::filesystem::remove(created_, error);
+  }
+  DefaultRunFolder(const DefaultRunFolder&) = delete;
+
+  TrainOptions in(TrainOptions options) const {
+    if (!options.resume.empty())
+      options.run.clear();
+    else if (options.run.empty())
+      options.run = path_;
+    return options;
+  }
+
+ private:
+  // The model and the time.
+  static std::string name_of(const std::string& model) {
+    const std::time_t now = std::time(nullptr);
+    std::tm parts{};
+    ::localtime_r(&now, &parts);
+    char time[32];
+    std::strftime(time, sizeof time, "%Y%m%d-%H%M%S", &parts);
+    const std::string name = Path(model.empty() ? "demo" : model).lexically_normal().filename().string();
+    return fmt::format("{}-{}", name.empty() ? "model" : name, time);
+  }
+
+  std::string path_;  // empty: the options name a folder
+  Path created_;
+};
 
 TrainResult parse_result(const std::string& output) {
   const Json json = parse_json(output, "the result of the training");
@@ -92,7 +117,8 @@ inline namespace v0 {
 
 struct Run::State {
   State(TrainOptions given, RunOptions run)
-      : options(with_run_folder(std::move(given))),
+      : default_folder(given),
+        options(default_folder.in(std::move(given))),
         callbacks(std::move(run)),
         folder(options.resume.empty() ? options.run : options.resume),
         is_reporting(is_reporting_rank()),
@@ -117,6 +143,7 @@ struct Run::State {
   std::optional<StepEvent> next_step();
   void wait_for_steps();
 
+  const DefaultRunFolder default_folder;
   const TrainOptions options;
   const RunOptions callbacks;
   const std::string folder;
@@ -264,13 +291,10 @@ RunState Run::status() const {
 std::string Run::switch_plan(const std::string& plan, std::chrono::seconds timeout) {
   return at_boundary([&] {
     std::optional<Plan> wanted;
-    const std::size_t first = plan.find_first_not_of(" \t\r\n");
-    if (plan != "auto")
-      wanted =
-          first != std::string::npos && plan[first] == '{' ? parse_plan(plan, "the plan") : read_plan(plan);
+    if (plan != "auto") wanted = parse_plan_argument(plan);
     state_->wait_for_steps();
     const Outcome<ControlAnswer> answer =
-        ask(state_->folder, plan_request_json(wanted),
+        ask(state_->folder, switch_request_json(wanted),
             Deadline::after(Seconds(static_cast<double>(timeout.count())), "the switch"));
     if (!answer) throw Error(ErrorKind::runtime, answer.error().why);
     if (!answer->is_done) throw Error(ErrorKind::user, answer->text);

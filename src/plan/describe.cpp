@@ -169,7 +169,7 @@ std::vector<std::string> difference(const Plan& a, const Plan& b) {
                        plan.fp8.window, scaling_text(plan.fp8.scaling));
   };
   changed("fp8", fp8(a), fp8(b));
-  changed("buddy", std::to_string(a.copy_distance), std::to_string(b.copy_distance));
+  changed("copy distance", std::to_string(a.copy_distance), std::to_string(b.copy_distance));
   changed("devices", std::to_string(num_devices(a)), std::to_string(num_devices(b)));
   changed("pipelines", std::to_string(a.pipelines.size()), std::to_string(b.pipelines.size()));
   for (std::size_t p = 0; p < std::min(a.pipelines.size(), b.pipelines.size()); ++p) {

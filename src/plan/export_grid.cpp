@@ -155,10 +155,10 @@ void note_device_order(const Plan& plan, std::vector<std::string>& notes) {
 
 void note_schedule(const Plan& plan, const PlanGrid& grid, std::vector<std::string>& notes) {
   if (plan.copy_distance > 0)
-    notes.push_back(
-        fmt::format("the redundant copy of sharded state (buddy {}) is not supported: after the loss of a "
-                    "device, training restarts from the last checkpoint",
-                    plan.copy_distance));
+    notes.push_back(fmt::format(
+        "the redundant copy of sharded state (copy_distance {}) is not supported: after the loss of a "
+        "device, training restarts from the last checkpoint",
+        plan.copy_distance));
   if (grid.pp == 1 && plan.schedule == Schedule::interleaved)
     notes.emplace_back("a single stage cannot be interleaved; its chunks run as one");
 }

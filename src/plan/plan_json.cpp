@@ -157,14 +157,21 @@ Fp8Plan parse_fp8(const JsonView& json) {
   return fp8;
 }
 
+// "buddy" is the name of the key in version 1. Files of both versions may have either.
+int parse_copy_distance(const JsonView& json) {
+  if (json.find("copy_distance") && json.find("buddy"))
+    throw UserError("{}: buddy is the old name of copy_distance; remove one of them", json.where());
+  return small_integer(json, json.find("buddy") ? "buddy" : "copy_distance", 0);
+}
+
 Plan plan_from(const JsonView& json) {
-  static const std::vector<std::string> keys = {"format",       "version",         "model",    "blocks",
-                                                "batch",        "sequence_length", "schedule", "precision",
-                                                "accumulators", "buddy",           "fp8",      "pipelines"};
+  static const std::vector<std::string> keys = {
+      "format",    "version",      "model",         "blocks", "batch", "sequence_length", "schedule",
+      "precision", "accumulators", "copy_distance", "buddy",  "fp8",   "pipelines"};
   if (json.at("format").text() != "optimus-plan") json.at("format").refuse("\"optimus-plan\"");
   const auto version = json.at("version").integer();
-  if (version != kPlanVersion)
-    throw UserError("{}: unsupported version {}; this program reads version {}", json.where(), version,
+  if (version < 1 || version > kPlanVersion)
+    throw UserError("{}: unsupported version {}; this program reads versions 1 to {}", json.where(), version,
                     kPlanVersion);
   json.allow_only(keys);
   Plan plan;
@@ -177,7 +184,7 @@ Plan plan_from(const JsonView& json) {
   plan.accumulators = plan.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
   if (const auto word = json.find("accumulators"))
     plan.accumulators = parse_precision(word->text(), word->where());
-  plan.copy_distance = small_integer(json, "buddy", 0);
+  plan.copy_distance = parse_copy_distance(json);
   if (const auto narrow = json.find("fp8")) plan.fp8 = parse_fp8(*narrow);
   std::size_t microbatches = 0, devices = 0;
   for (const JsonView& pipeline : json.at("pipelines").elements()) {
@@ -190,17 +197,15 @@ Plan plan_from(const JsonView& json) {
   return plan;
 }
 
-}  // namespace
-
-OrderedJson to_json(const Plan& plan) {
-  OrderedJson json = {{"format", "optimus-plan"}, {"version", kPlanVersion}, {"model", plan.model}};
+OrderedJson json_in_version(const Plan& plan, int version) {
+  OrderedJson json = {{"format", "optimus-plan"}, {"version", version}, {"model", plan.model}};
   json["blocks"] = plan.num_blocks;
   json["batch"] = plan.batch;
   json["sequence_length"] = plan.sequence_length;
   json["schedule"] = text(plan.schedule);
   json["precision"] = text(plan.precision);
   json["accumulators"] = text(plan.accumulators);
-  if (plan.copy_distance != 0) json["buddy"] = plan.copy_distance;
+  if (plan.copy_distance != 0) json[version == 1 ? "buddy" : "copy_distance"] = plan.copy_distance;
   if (plan.fp8 != Fp8Plan{}) json["fp8"] = fp8_json(plan.fp8);
   json["pipelines"] = OrderedJson::array();
   for (const Pipeline& pipeline : plan.pipelines) {
@@ -210,6 +215,13 @@ OrderedJson to_json(const Plan& plan) {
         {{"microbatches", microbatches_json(pipeline.microbatches)}, {"stages", stages}});
   }
   return json;
+}
+
+}  // namespace
+
+// Plans without redundant copies are the same in both versions; programs that only read version 1 read them.
+OrderedJson to_json(const Plan& plan) {
+  return json_in_version(plan, plan.copy_distance == 0 ? 1 : kPlanVersion);
 }
 
 std::string plan_text(const Plan& plan) { return to_json(plan).dump(2) + "\n"; }
@@ -224,7 +236,7 @@ Plan parse_plan(std::string_view text, const std::string& source) {
 Plan read_plan(const Path& path) { return parse_plan(read_input_file(path, Bytes(1 << 28)), path.string()); }
 
 std::string plan_hash(const Plan& plan) {
-  OrderedJson json = to_json(plan);
+  OrderedJson json = json_in_version(plan, 1);
   json.erase("model");
   const std::string content = json.dump();
   return fmt::format("{:016x}", XXH3_64bits(content.data(), content.size()));

@@ -11,8 +11,9 @@
 
 namespace optimus {
 
-inline constexpr int kPlanVersion = 1;
+inline constexpr int kPlanVersion = 2;  // the newest; all versions are read
 
+// In the oldest version that can represent the plan.
 OrderedJson to_json(const Plan& plan);
 std::string plan_text(const Plan& plan);  // content of the file
 
@@ -20,7 +21,8 @@ std::string plan_text(const Plan& plan);  // content of the file
 Plan parse_plan(std::string_view text, const std::string& source);
 Plan read_plan(const Path& path);
 
-// 16 hexadecimal digits over the file's content without the model's name. Equal plans have equal hashes.
+// 16 hexadecimal digits over the file's content in version 1, without the model's name. Equal plans have
+// equal hashes, whatever the version of their files.
 std::string plan_hash(const Plan& plan);
 
 }  // namespace optimus

@@ -38,7 +38,7 @@ Problem problem_in_numbers(const Plan& plan) {
                        ? "fp32"
                        : "fp32 or " + text(plan.precision));
   if (plan.copy_distance < 0)
-    return because("buddy is {}, it must be 0 or the distance between a shard and its copy",
+    return because("copy_distance is {}, it must be 0 or the distance between a shard and its copy",
                    plan.copy_distance);
   return std::nullopt;
 }
@@ -171,8 +171,9 @@ Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std
                               : strategy.shard_group > 0 ? strategy.shard_group
                                                          : group;
   if (plan.copy_distance > 0 && strategy.zero > 0 && plan.copy_distance % shards == 0)
-    return because("{}: buddy {} puts the copy on the owner itself, given {} shards; choose another distance",
-                   where, plan.copy_distance, shards);
+    return because(
+        "{}: copy_distance {} puts the copy on the owner itself, given {} shards; choose another distance",
+        where, plan.copy_distance, shards);
   return std::nullopt;
 }
 
@@ -220,7 +221,7 @@ Problem problem_with_schedule(const Plan& plan) {
     return because("schedule {} has no common step for exchanging fp8 maxima; use a precision other than fp8",
                    text(plan.schedule));
   if (plan.copy_distance > 0)
-    return because("schedule {} has no common step for updating shard copies; use buddy 0",
+    return because("schedule {} has no common step for updating shard copies; use copy_distance 0",
                    text(plan.schedule));
   if (plan.pipelines.size() > 1)
     return because("schedule {} supports only one pipeline, the plan has {}", text(plan.schedule),
@@ -287,7 +288,8 @@ Problem problem_with_run(const Plan& plan, const BlockRun& run, const ModelSpec&
         "block {}: tp {} needs sequence_parallel in {}, whose experts process each device's own positions",
         run.first, s.tp, model.name);
   if (plan.copy_distance > 0 && s.zero > 0)
-    return because("block {}: shard copies of expert state are not supported yet; use buddy 0", run.first);
+    return because("block {}: shard copies of expert state are not supported yet; use copy_distance 0",
+                   run.first);
   return std::nullopt;
 }
 

@@ -32,8 +32,8 @@ ControlRequest parse_request(const Path& path) {
     return DrainRequest{name, static_cast<int>(rank->integer(0, INT_MAX))};
   const JsonView plan = view.at("plan");
   const std::string why = view.text_or("why", "asked for");
-  if (plan.raw() == "auto") return PlanRequest{name, std::nullopt, why};
-  return PlanRequest{name, parse_plan(plan.raw().dump(), path.string()), why};
+  if (plan.raw() == "auto") return SwitchRequest{name, std::nullopt, why};
+  return SwitchRequest{name, parse_plan(plan.raw().dump(), path.string()), why};
 }
 
 void remove_quietly(const Path& path) {
@@ -104,7 +104,7 @@ void ControlFolder::close(const std::string& why) {
   refuse_claimed(why);
 }
 
-OrderedJson plan_request_json(const std::optional<Plan>& plan, const std::string& why) {
+OrderedJson switch_request_json(const std::optional<Plan>& plan, const std::string& why) {
   return {{"plan", plan ? to_json(*plan) : OrderedJson("auto")}, {"why", why}};
 }
 OrderedJson drain_request_json(int rank) { return {{"drain", rank}}; }

@@ -23,7 +23,7 @@
 
 namespace optimus {
 
-struct PlanRequest {
+struct SwitchRequest {
   std::string name;          // name of the request file
   std::optional<Plan> plan;  // empty: the best plan that the planner finds
   std::string why{};         // reason, for messages and records
@@ -32,7 +32,7 @@ struct DrainRequest {
   std::string name;
   int rank = 0;  // rank that is to leave
 };
-using ControlRequest = std::variant<PlanRequest, DrainRequest>;
+using ControlRequest = std::variant<SwitchRequest, DrainRequest>;
 
 struct ControlAnswer {
   bool is_done = false;
@@ -71,7 +71,7 @@ class ControlFolder {
 // The requester's side. Fails if no training answers before the deadline; the request is then cancelled.
 Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& control_request, const Deadline& deadline);
 // Contents of a request: a plan, or the best one; the drain of a rank.
-OrderedJson plan_request_json(const std::optional<Plan>& plan, const std::string& why = "asked for");
+OrderedJson switch_request_json(const std::optional<Plan>& plan, const std::string& why = "asked for");
 OrderedJson drain_request_json(int rank);
 
 }  // namespace optimus

@@ -27,22 +27,20 @@ EmergencyCheckpointOptions emergency_checkpoint_options(const RunSpec& spec, con
 MembershipCoordinator::Facts coordinator_facts(const RunSpec& spec, const Path& folder,
                                                const DeviceFacts& device) {
   const TrainSettings& settings = spec.settings;
-  TrainOptions proposal = spec.options;
-  proposal.batch = settings.plan.batch, proposal.sequence_length = settings.plan.sequence_length;
+  const PlannerRequest request =
+      planner_request(spec.options, settings.model, device).with_shape_of(settings.plan);
   // the given plans are of the phase in which the run started
   const bool has_phases = settings.phases.size() > 1;
-  proposal.precision = text(settings.plan.precision);
-  return {
-      .model = settings.model,
-      .run = folder,
-      .memory = find_memory_level(settings.run),
-      .answers = first_answers(proposal, settings.model, device, kGrowthFactor * num_devices(settings.plan)),
-      .phases = settings.phases,
-      .propose_improvement = [folder, has_phases](const Plan& plan) {
-        if (has_phases) return;
-        (void)ask(folder, plan_request_json(plan, "improved by the planner"),
-                  Deadline::after(kRequestTimeout, "a better plan"));
-      }};
+  return {.model = settings.model,
+          .run = folder,
+          .memory = find_memory_level(settings.run),
+          .answers = first_answers(request, kGrowthFactor * num_devices(settings.plan)),
+          .phases = settings.phases,
+          .propose_improvement = [folder, has_phases](const Plan& plan) {
+            if (has_phases) return;
+            (void)ask(folder, switch_request_json(plan, "improved by the planner"),
+                      Deadline::after(kRequestTimeout, "a better plan"));
+          }};
 }
 
 RunHostOptions host_facts_of(const RunSpec& spec, const Path& folder, const DeviceFacts& device) {

@@ -9,7 +9,7 @@
 namespace optimus {
 
 // What the host needs to let the workers continue without others. `device` is the state before the run
-// allocates on it.
+// allocates on it. The spec must outlive the result.
 MembershipCoordinator::Facts coordinator_facts(const RunSpec& spec, const Path& folder,
                                                const DeviceFacts& device);
 // What the host of the store needs to write an emergency checkpoint. `folder` is absolute.

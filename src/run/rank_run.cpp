@@ -111,11 +111,8 @@ PartServices RankRun::make_services(const PlanPart& part) {
 }
 
 Plan RankRun::best_plan(const Plan& now) const {
-  TrainOptions options = options_;
-  options.devices = rank_.comm.size(), options.batch = now.batch;
-  options.sequence_length = now.sequence_length;
-  options.precision = text(now.precision);
-  Plan plan = choose_plan(options, settings_.model, device_facts()).plan;
+  const PlannerRequest request = planner_request(options_, settings_.model, device_facts());
+  Plan plan = choose_plan(request.with_shape_of(now).for_devices(rank_.comm.size())).plan;
   plan.fp8 = now.fp8;  // keeps the numerics unchanged
   if (plan.copy_distance > 0)
     plan = with_copies_in_other_domains(std::move(plan), numbered(hosts_of_ranks()));
@@ -204,13 +201,12 @@ std::unique_ptr<AdaptationController> RankRun::make_controller() {
       .policy = policy,
       .machines = profile_of(default_machines(device, size), hosts),
       .demand =
-          [this, device, has_copies, may_change](const Cluster& cluster, const Plan& now) {
-            TrainOptions options = options_;
-            options.batch = now.batch, options.sequence_length = now.sequence_length;
-            options.precision = text(now.precision);
-            if (has_copies) options.failures.mtbf = kShortMtbf;
-            if (may_change) options.failures.mtbf = Seconds(observed_device_mtbf(num_devices(now)));
-            return demand_of(options, settings_.model, device, cluster);
+          [=, this](const Cluster& cluster, const Plan& now) {
+            const PlannerRequest request =
+                planner_request(options_, settings_.model, device).with_shape_of(now);
+            if (has_copies) return demand_of(request.with_mtbf(kShortMtbf), cluster);
+            if (!may_change) return demand_of(request, cluster);
+            return demand_of(request.with_mtbf(Seconds(observed_device_mtbf(num_devices(now)))), cluster);
           },
       .can_run =
           [this, has_copies](const Plan& plan) {

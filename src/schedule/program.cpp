@@ -249,9 +249,9 @@ std::string text(Op op) {
     case Op::sync_gradients:
       return "sync_gradients";
     case Op::send_copy:
-      return "send_buddy";
+      return "send_copy";
     case Op::receive_copy:
-      return "receive_buddy";
+      return "receive_copy";
     case Op::step_gate:
       return "step_gate";
     case Op::optimizer:

@@ -28,7 +28,7 @@ std::set<int> powers_of_two(std::int64_t most, const std::optional<Range>& range
 
 // The distance between a shard and its copy that places them on different nodes, if there are several nodes;
 // at least 1. Shards are `stride` devices apart; a node has `per_node` devices.
-int buddy_distance(int num_shards, int stride, int per_node) {
+int copy_distance_across_nodes(int num_shards, int stride, int per_node) {
   const int in_node = std::max(1, per_node / stride);
   return in_node < num_shards ? in_node : 1;
 }
@@ -303,9 +303,9 @@ std::vector<ZeroChoice> zero_choices(const Demand& demand, const Candidate& cand
     // it.
     if (demand.failures.mtbf.value > 0 && demand.software.runs_programs && data > 1 &&
         !demand.model.is_mixture())
-      choices.push_back(
-          {zero, 0,
-           buddy_distance(data, candidate.tp, demand.cluster.profile().groups.front().devices_per_node)});
+      choices.push_back({zero, 0,
+                         copy_distance_across_nodes(
+                             data, candidate.tp, demand.cluster.profile().groups.front().devices_per_node)});
     // Shard inside one domain, or inside a few of them; replicate across.
     for (const int domains : {1, 4, 16})
       if (const int group = in_domain * domains; group > 1 && group < data && data % group == 0)

@@ -1,4 +1,4 @@
-// Implements choose_plan.h: turns the options into a `Demand`, runs the search and applies the fallbacks.
+// Implements choose_plan.h: turns the request into a `Demand`, runs the search and applies the fallbacks.
 #include "settings/choose_plan.h"
 
 #include <cmath>
@@ -15,7 +15,6 @@
 #include "rundir/run_history.h"
 #include "search/search.h"
 #include "settings/expected.h"
-#include "settings/save_rule.h"
 #include "simulate/simulate.h"
 
 namespace optimus {
@@ -30,9 +29,9 @@ std::optional<Schedule> asynchronous_schedule(const Constraints& layout) {
 }
 
 // The user's constraints, limited to what the engine runs: no expert parallelism, no offload.
-Constraints runnable(const TrainOptions& options) {
-  Constraints constraints = options.layout;
-  if (asynchronous_schedule(options.layout)) {
+Constraints runnable(const PlannerRequest& request) {
+  Constraints constraints = request.layout;
+  if (asynchronous_schedule(request.layout)) {
     constexpr int kMostStages = 1 << 16;
     constraints.schedule = text(Schedule::one_f_one_b);
     if (!constraints.pp) constraints.pp = Range{2, kMostStages};
@@ -42,44 +41,43 @@ Constraints runnable(const TrainOptions& options) {
     if (!range) range = Range{value, value};
   };
   fix(constraints.ep, 1);
-  if (options.microbatch) fix(constraints.microbatch, static_cast<int>(*options.microbatch));
-  if (options.is_recompute_explicit) constraints.recompute = options.recompute;
+  if (request.microbatch) fix(constraints.microbatch, static_cast<int>(*request.microbatch));
+  if (request.recompute) constraints.recompute = *request.recompute;
   check(constraints);
   return constraints;
 }
 
 // The planner's demand for `cluster.num_devices()` devices.
-Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                 const Cluster& cluster, const Constraints& constraints,
+Demand demand_of(const PlannerRequest& request, const Cluster& cluster, const Constraints& constraints,
                  const Constants& constants = fitted_constants()) {
-  Demand demand{.model = model,
+  ensure(request.batch > 0 && request.sequence_length > 0, "planner request for batch {} of {} tokens",
+         request.batch, request.sequence_length);
+  Demand demand{.model = request.model,
                 .cluster = cluster,
                 .software = optimus_software(),
                 .constants = constants,
-                .batch = *options.batch,
-                .sequence_length = *options.sequence_length,
-                .precision = parse_precision(options.precision, "--precision"),
+                .batch = request.batch,
+                .sequence_length = request.sequence_length,
+                .precision = request.precision,
                 .constraints = constraints};
-  demand.failures = options.failures;
-  demand.shares_memory = !device.is_gpu, demand.supports_offload = false;
-  if (const SaveRule rule = parse_save_rule(options.save_every, "--save-every"); rule.period.value > 0)
-    demand.failures.checkpoint_every = rule.period;
-  const std::optional<Bytes> memory = device.memory_per_worker(cluster.num_devices());
+  demand.failures = request.failures;
+  demand.shares_memory = !request.device.is_gpu, demand.supports_offload = false;
+  const std::optional<Bytes> memory = request.device.memory_per_worker(cluster.num_devices());
   if (memory && (!constraints.max_memory || *memory < *constraints.max_memory))
     demand.constraints.max_memory = memory;
   return demand;
 }
 
-// Data-parallel replicas, each on its share of the batch.
-Plan replicas_on(int size, const Demand& demand, const TrainOptions& options) {
-  UniformPlan all{.dp = size, .batch = demand.batch, .sequence_length = demand.sequence_length};
+// Data-parallel replicas on the requested devices, each on its share of the batch.
+Plan replicas(const PlannerRequest& request, const Constraints& constraints) {
+  const int size = request.num_devices;
+  UniformPlan all{.dp = size, .batch = request.batch, .sequence_length = request.sequence_length};
   all.microbatch =
-      static_cast<int>(options.microbatch.value_or(std::max<std::int64_t>(1, demand.batch / size)));
-  all.precision = demand.precision;
-  if (options.is_recompute_explicit)
-    all.strategy.recompute = parse_recompute(options.recompute, "--recompute");
-  if (demand.constraints.zero) all.strategy.zero = demand.constraints.zero->least;
-  return uniform_plan(demand.model, all);
+      static_cast<int>(request.microbatch.value_or(std::max<std::int64_t>(1, request.batch / size)));
+  all.precision = request.precision;
+  if (request.recompute) all.strategy.recompute = parse_recompute(*request.recompute, "--recompute");
+  if (constraints.zero) all.strategy.zero = constraints.zero->least;
+  return uniform_plan(request.model, all);
 }
 
 std::string note_of(const SearchResult& found) {
@@ -114,12 +112,13 @@ struct AssumedMachines {
   const Constants& constants() const { return corrections.constants; }
 };
 
-AssumedMachines assumed_machines(const TrainOptions& options, const DeviceFacts& device, int size,
-                                 Precision precision) {
+AssumedMachines assumed_machines(const PlannerRequest& request) {
+  const DeviceFacts& device = request.device;
+  const int size = request.num_devices;
   WarningCollector warnings;
-  const std::vector<Residual> found = residuals(load_history(options.history, warnings));
+  const std::vector<Residual> found = residuals(load_history(request.history, warnings));
   if (found.empty() && size <= device.count)
-    if (auto here = measured_machine(device.type, device.is_gpu, size, size, precision, warnings))
+    if (auto here = measured_machine(device.type, device.is_gpu, size, size, request.precision, warnings))
       return {{here->cluster.profile(), here->constants, {}},
               here->cluster,
               warnings.words + "; costs as measured on this machine"};
@@ -133,24 +132,23 @@ AssumedMachines assumed_machines(const TrainOptions& options, const DeviceFacts&
 // The planner's best plan. It may leave devices unused, because a small model can be faster on fewer devices.
 // If all devices have to be used, `may_copy` is set and the constraints allow it, the result is a replica of
 // the model on every device.
-ChosenPlan best_plan_on(int size, const TrainOptions& options, const ModelSpec& model,
-                        const DeviceFacts& device, bool may_copy) {
-  const AssumedMachines known =
-      assumed_machines(options, device, size, parse_precision(options.precision, "--precision"));
-  const Constraints constraints = runnable(options);
-  Demand demand = demand_of(options, model, device, known.cluster, constraints, known.constants());
+ChosenPlan fastest_plan(const PlannerRequest& request, bool may_copy) {
+  const int size = request.num_devices;
+  const AssumedMachines known = assumed_machines(request);
+  const Constraints constraints = runnable(request);
+  Demand demand = demand_of(request, known.cluster, constraints, known.constants());
   // Asynchronous schedules have no redundant copy of the state.
-  if (asynchronous_schedule(options.layout)) demand.failures.mtbf = Seconds(0);
+  if (asynchronous_schedule(request.layout)) demand.failures.mtbf = Seconds(0);
   SearchResult found = search(demand, ClusterView(known.cluster), {.refines = false, .is_uniform = true});
-  if (const auto schedule = asynchronous_schedule(options.layout)) {
+  if (const auto schedule = asynchronous_schedule(request.layout)) {
     found.plan.schedule = *schedule;
-    validate(found.plan, model, "--schedule " + options.layout.schedule);
+    validate(found.plan, request.model, "--schedule " + request.layout.schedule);
   }
   const bool is_free = !constraints.tp && !constraints.pp && !constraints.cp && !constraints.chunks &&
                        constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
   if (num_devices(found.plan) == size || !is_free || !may_copy)
     return {found.plan, note_of(found) + known.note};
-  return {replicas_on(size, demand, options),
+  return {replicas(request, constraints),
           fmt::format(
               "replicas of the model on all {} devices; fewer are predicted to be faster: try --devices {}",
               size, num_devices(found.plan))};
@@ -158,16 +156,13 @@ ChosenPlan best_plan_on(int size, const TrainOptions& options, const ModelSpec& 
 
 // The best plan. A run that continues after the loss of a worker gets one with redundant copies of its state,
 // if such a plan exists.
-ChosenPlan survivable_plan_on(int size, const TrainOptions& options, const ModelSpec& model,
-                              const DeviceFacts& device, bool may_copy) {
-  const ChosenPlan best = best_plan_on(size, options, model, device, may_copy);
-  if (options.is_static || num_devices(best.plan) == 1 || num_tolerated_losses(best.plan) > 0 ||
+ChosenPlan survivable_plan(const PlannerRequest& request, bool may_copy) {
+  const ChosenPlan best = fastest_plan(request, may_copy);
+  if (!request.prefers_copies || num_devices(best.plan) == 1 || num_tolerated_losses(best.plan) > 0 ||
       is_asynchronous(best.plan.schedule))
     return best;
-  TrainOptions copies = options;
-  copies.failures.mtbf = kShortMtbf;
   try {
-    ChosenPlan chosen = best_plan_on(size, copies, model, device, may_copy);
+    ChosenPlan chosen = fastest_plan(request.with_mtbf(kShortMtbf), may_copy);
     if (num_tolerated_losses(chosen.plan) == 0 || num_devices(chosen.plan) < num_devices(best.plan))
       return best;
     chosen.note +=
@@ -193,12 +188,11 @@ DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int num_sharing)
   return device;
 }
 
-ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device) {
-  const int size = static_cast<int>(options.devices.value_or(1));
-  ChosenPlan chosen = survivable_plan_on(size, options, model, device, true);
-  if (num_devices(chosen.plan) < size)
-    throw UserError("no plan for {} devices meets the constraints; at most {} of them can be used", size,
-                    num_devices(chosen.plan));
+ChosenPlan choose_plan(const PlannerRequest& request) {
+  ChosenPlan chosen = survivable_plan(request, /*may_copy=*/true);
+  if (num_devices(chosen.plan) < request.num_devices)
+    throw UserError("no plan for {} devices meets the constraints; at most {} of them can be used",
+                    request.num_devices, num_devices(chosen.plan));
   return chosen;
 }
 
@@ -213,18 +207,19 @@ Constraints mandatory_constraints(const Constraints& asked) {
   return left;
 }
 
+PlannerRequest with_mandatory_constraints(PlannerRequest request) {
+  request.layout = mandatory_constraints(request.layout), request.recompute.reset();
+  return request;
+}
+
 }  // namespace
 
-Plan plan_for_size(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size) {
+Plan plan_for_size(const PlannerRequest& request, int size) {
   std::optional<UserError> last;
   for (int used = size; used > 0; --used)
-    for (const bool keeps_constraints : {true, false}) {
-      TrainOptions proposal = options;
-      proposal.plan.clear(), proposal.devices = used;
-      if (!keeps_constraints)
-        proposal.layout = mandatory_constraints(options.layout), proposal.is_recompute_explicit = false;
+    for (const PlannerRequest& proposal : {request, with_mandatory_constraints(request)}) {
       try {
-        const Plan plan = survivable_plan_on(used, proposal, model, device, true).plan;
+        const Plan plan = survivable_plan(proposal.for_devices(used), /*may_copy=*/true).plan;
         if (num_devices(plan) == used || used == 1) return plan;
       } catch (const UserError& error) {
         last = error;
@@ -233,25 +228,22 @@ Plan plan_for_size(const TrainOptions& options, const ModelSpec& model, const De
   throw last.value_or(UserError("no plan found for {} devices", size));
 }
 
-std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
-                                              const DeviceFacts& device) {
+std::optional<ChosenPlan> choose_plan_for_all(const PlannerRequest& request) {
   std::optional<UserError> first;
-  for (int size = device.count; size > 1; size /= 2) {
+  for (int size = request.device.count; size > 1; size /= 2) {
     try {
-      ChosenPlan chosen =
-          survivable_plan_on(size, options, model, device, /*may_copy=*/*options.batch >= size);
+      ChosenPlan chosen = survivable_plan(request.for_devices(size), /*may_copy=*/request.batch >= size);
       if (num_devices(chosen.plan) > 1) return chosen;
     } catch (const UserError& error) {
       if (!first) first = error;
     }
   }
-  if (first && has_layout(options.layout)) throw *first;
+  if (first && has_layout(request.layout)) throw *first;
   return std::nullopt;
 }
 
-Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                 const Cluster& cluster) {
-  return demand_of(options, model, device, cluster, runnable(options));
+Demand demand_of(const PlannerRequest& request, const Cluster& cluster) {
+  return demand_of(request, cluster, runnable(request));
 }
 
 namespace {
@@ -267,19 +259,18 @@ double seconds_of_step(const Plan& plan, const ModelSpec& model, const DeviceFac
 
 }  // namespace
 
-InterimPlanner::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
-                                    const DeviceFacts& device, int most_devices) {
+InterimPlanner::Facts first_answers(const PlannerRequest& request, int most_devices) {
   return {
-      .choose = [=](int size) { return plan_for_size(options, model, device, size); },
+      .choose = [request](int size) { return plan_for_size(request, size); },
       .make_templates =
-          [=] {
-            const Cluster cluster(default_machines(device, most_devices));
-            return PipelineTemplates::build(demand_of(options, model, device, cluster, runnable(options)),
-                                            {.max_nodes = most_devices});
+          [request, most_devices] {
+            const Cluster cluster(default_machines(request.device, most_devices));
+            return PipelineTemplates::build(demand_of(request, cluster), {.max_nodes = most_devices});
           },
-      .step_seconds = [=](const Plan& plan) { return seconds_of_step(plan, model, device); },
+      .step_seconds =
+          [request](const Plan& plan) { return seconds_of_step(plan, request.model, request.device); },
       .move_seconds =
-          [=](const StateLocation& from, const Plan& to) {
+          [&model = request.model](const StateLocation& from, const Plan& to) {
             const PlanChange change = change_plan(from.plan, to, model, present_ranks(from));
             return RecoveryCosts{}.move_seconds(static_cast<double>(change.moved.value));
           },

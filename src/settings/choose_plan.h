@@ -10,32 +10,27 @@
 #include "plan/plan.h"
 #include "search/demand.h"
 #include "settings/device_facts.h"
-#include "settings/options.h"
+#include "settings/planner_request.h"
 
 namespace optimus {
-
-// A mean time between failures so short that the planner always pays for redundant copies of the state: for
-// runs that must tolerate losses.
-inline constexpr Seconds kShortMtbf{600};
 
 struct ChosenPlan {
   Plan plan;
   std::string note;  // one line: the number of candidates, and why the next best was not chosen
 };
 
-// Requires a resolved batch, sequence length and precision. Uses all of `options.devices`. Throws UserError
-// if nothing fits.
-ChosenPlan choose_plan(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device);
+// Uses all requested devices. Throws UserError if nothing fits.
+ChosenPlan choose_plan(const PlannerRequest& request);
 
 // For runs without --devices: a plan for all available devices, or for as many as the model and the batch can
-// use. Returns nothing if that is a single device. Throws UserError if the constraints cannot be met.
-std::optional<ChosenPlan> choose_plan_for_all(const TrainOptions& options, const ModelSpec& model,
-                                              const DeviceFacts& device);
+// use; the requested number is ignored. Returns nothing if that is a single device. Throws UserError if the
+// constraints cannot be met.
+std::optional<ChosenPlan> choose_plan_for_all(const PlannerRequest& request);
 
 // A plan for `size` devices after their number has changed: one that meets the user's constraints if
 // possible, else the best plan; some devices stay idle if not all can be used. Prefers plans with redundant
 // copies of the state. Throws UserError if nothing fits.
-Plan plan_for_size(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device, int size);
+Plan plan_for_size(const PlannerRequest& request, int size);
 
 // `size` devices with the usual properties of their type. Workers on a processor share its memory.
 HardwareProfile default_machines(const DeviceFacts& device, int size);
@@ -44,13 +39,11 @@ HardwareProfile default_machines(const DeviceFacts& device, int size);
 // of this machine: the free memory plus what the running plan owns.
 DeviceFacts with_memory_of_plan(DeviceFacts device, Bytes held, int num_sharing);
 
-// The planner's demand for this training on a cluster. Options, model and cluster must outlive it.
-Demand demand_of(const TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                 const Cluster& cluster);
+// The planner's demand for this training on a cluster. The request's model and the cluster must outlive it.
+Demand demand_of(const PlannerRequest& request, const Cluster& cluster);
 
 // The callbacks that `InterimPlanner` uses when ranks are lost or join (interim_plan.h), in a run of at most
-// `most_devices` devices.
-InterimPlanner::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
-                                    const DeviceFacts& device, int most_devices);
+// `most_devices` devices. The request's model must outlive them.
+InterimPlanner::Facts first_answers(const PlannerRequest& request, int most_devices);
 
 }  // namespace optimus

@@ -40,14 +40,12 @@ std::optional<Plan> saved_phase_plan(const TrainOptions& options, const TrainSet
 
 Plan planned(const Phase& phase, const TrainOptions& options, const TrainSettings& settings,
              const DeviceFacts& device) {
-  TrainOptions own = options;
-  own.batch = phase.batch, own.sequence_length = phase.sequence_length;
-  if (own.microbatch) own.microbatch = std::min(*own.microbatch, phase.batch);
-  const bool is_alone = *options.devices == 1 && !settings.is_device_count_automatic;
+  const PlannerRequest request = planner_request(options, settings.model, device).for_phase(phase);
+  const bool is_alone = request.num_devices == 1 && !settings.is_device_count_automatic;
   try {
     if (settings.is_device_count_automatic)
-      if (const auto chosen = choose_plan_for_all(own, settings.model, device)) return chosen->plan;
-    if (!is_alone) return choose_plan(own, settings.model, device).plan;
+      if (const auto chosen = choose_plan_for_all(request)) return chosen->plan;
+    if (!is_alone) return choose_plan(request).plan;
   } catch (const UserError&) {  // no plan meets the constraints
   }
   return plan_for_phase(settings.plan, phase, settings.model);

@@ -169,36 +169,40 @@ bool is_recompute_explicit(const TrainOptions& options, OptionTable* table) {
   return recompute->origin != Origin::built_in;
 }
 
-ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
-                        OptionTable* table) {
-  if (!options.plan.empty()) {
-    Plan plan = read_plan(options.plan);
-    validate(plan, model, options.plan.string());
-    if ((options.batch && plan.batch != *options.batch) ||
-        (options.sequence_length && plan.sequence_length != *options.sequence_length))
-      throw UserError("{}: the plan is for batch {} of {} tokens, but --batch and --seq request {} of {}",
-                      options.plan.string(), plan.batch, plan.sequence_length,
-                      options.batch.value_or(plan.batch),
-                      options.sequence_length.value_or(plan.sequence_length));
-    choose(table, "devices", options.devices, std::int64_t{num_devices(plan)});
-    return {std::move(plan), ""};
-  }
-  const std::int64_t length = *options.sequence_length, batch = *options.batch;
+// The plan of --plan.
+ChosenPlan read_given_plan(TrainOptions& options, const ModelSpec& model, OptionTable* table) {
+  Plan plan = read_plan(options.plan);
+  validate(plan, model, options.plan.string());
+  if ((options.batch && plan.batch != *options.batch) ||
+      (options.sequence_length && plan.sequence_length != *options.sequence_length))
+    throw UserError("{}: the plan is for batch {} of {} tokens, but --batch and --seq request {} of {}",
+                    options.plan.string(), plan.batch, plan.sequence_length,
+                    options.batch.value_or(plan.batch),
+                    options.sequence_length.value_or(plan.sequence_length));
+  choose(table, "devices", options.devices, std::int64_t{num_devices(plan)});
+  return {std::move(plan), ""};
+}
+
+// A plan for the batch and the sequence length of the request, which is made from the options.
+ChosenPlan resolve_plan(TrainOptions& options, const PlannerRequest& request, OptionTable* table) {
+  const ModelSpec& model = request.model;
+  const std::int64_t length = request.sequence_length, batch = request.batch;
   if (!model.is_custom()) {
     if (!options.devices)
-      if (std::optional<ChosenPlan> chosen = choose_plan_for_all(options, model, device)) {
+      if (std::optional<ChosenPlan> chosen = choose_plan_for_all(request)) {
         choose(table, "devices", options.devices, std::int64_t{num_devices(chosen->plan)});
         return *std::move(chosen);
       }
     choose(table, "devices", options.devices, std::int64_t{1});
-    if (*options.devices > 1 || has_layout(options.layout)) return choose_plan(options, model, device);
+    if (*options.devices > 1 || has_layout(options.layout)) return choose_plan(request);
   }
   const std::int64_t devices = choose(table, "devices", options.devices, std::int64_t{1});
   // Enough tokens per micro-batch for efficient GEMMs but no more, because activations take memory and cache.
-  const std::int64_t tokens = device.is_gpu ? 32768 : 2048;
+  const std::int64_t tokens = request.device.is_gpu ? 32768 : 2048;
+  const std::int64_t usual =
+      std::clamp<std::int64_t>(tokens / length, 1, std::max<std::int64_t>(1, batch / devices));
   const std::int64_t some =
-      choose(table, "microbatch", options.microbatch,
-             std::clamp<std::int64_t>(tokens / length, 1, std::max<std::int64_t>(1, batch / devices)));
+      request.microbatch ? *request.microbatch : choose(table, "microbatch", options.microbatch, usual);
   if (some > batch) throw UsageError("--microbatch {} is more than --batch {}", some, batch);
   const int pp = options.layout.pp ? options.layout.pp->least : 1;
   UniformPlan shape{.pp = pp,
@@ -206,7 +210,7 @@ ChosenPlan resolve_plan(TrainOptions& options, const ModelSpec& model, const Dev
                     .microbatch = static_cast<int>(some),
                     .batch = batch,
                     .sequence_length = length};
-  shape.precision = parse_precision(options.precision, "--precision");
+  shape.precision = request.precision;
   if (options.layout.zero) shape.strategy.zero = options.layout.zero->least;
   if (!options.layout.schedule.empty())
     shape.schedule = parse_schedule(options.layout.schedule, "--schedule");
@@ -246,13 +250,13 @@ ChosenPlan resolve_first_phase(TrainOptions& options, TrainSettings& settings, c
     choose(table, "devices", options.devices, std::int64_t{num_devices(plan)});
     return {std::move(plan), ""};
   }
-  const std::optional<std::int64_t> microbatch = options.microbatch;
-  options.batch = now.batch, options.sequence_length = now.sequence_length;
-  if (microbatch) options.microbatch = std::min(*microbatch, now.batch);
-  ChosenPlan chosen = resolve_plan(options, settings.model, device, table);
-  options.batch = batch, options.sequence_length = length;
-  if (microbatch) options.microbatch = microbatch;
-  return chosen;
+  return resolve_plan(options, planner_request(options, settings.model, device).for_phase(now), table);
+}
+
+ChosenPlan resolve_only_phase(TrainOptions& options, const ModelSpec& model, const DeviceFacts& device,
+                              OptionTable* table) {
+  if (!options.plan.empty()) return read_given_plan(options, model, table);
+  return resolve_plan(options, planner_request(options, model, device), table);
 }
 
 // The noise scale is measured from the norm of all gradients, which asynchronous updates do not have.
@@ -345,7 +349,7 @@ TrainSettings resolve_custom(TrainOptions& options, ModelSpec model, std::int64_
   }
   refuse_layout_of_modules(options);
   if (has_ramp(options)) throw UserError("a model of modules supports neither --batch-ramp nor --seq-ramp");
-  settings.plan = resolve_plan(options, settings.model, {}, nullptr).plan;
+  settings.plan = resolve_only_phase(options, settings.model, {}, nullptr).plan;
   settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
   settings.steps = choose(nullptr, "steps", options.steps, std::int64_t{1000});
   settings.learning_rate = resolve_learning_rate(options, 1e-3, settings.steps, nullptr);
@@ -386,7 +390,7 @@ TrainSettings resolve(TrainOptions& options, const DeviceFacts& device, OptionTa
   const bool is_default = !options.devices && options.plan.empty();
   options.is_recompute_explicit = is_recompute_explicit(options, table);
   ChosenPlan chosen = has_ramp(options) ? resolve_first_phase(options, settings, device, table, state)
-                                        : resolve_plan(options, settings.model, device, table);
+                                        : resolve_only_phase(options, settings.model, device, table);
   settings.plan = std::move(chosen.plan), settings.plan_note = std::move(chosen.note);
   if (settings.phases.empty()) settings.phases = {{0, settings.plan.batch, settings.plan.sequence_length}};
   const std::int64_t longest_phase = settings.phases.back().sequence_length;

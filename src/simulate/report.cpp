@@ -21,9 +21,10 @@ std::string slot_name(const Slot& slot) {
                         : fmt::format("{}{}", letter, slot.microbatch);
 }
 
-OrderedJson split_json(const TimeSplit& s) {
-  return {{"compute", s.compute}, {"tp", s.tensor},           {"pp", s.pipeline}, {"dp", s.data},
-          {"bubble", s.bubble},   {"optimizer", s.optimizer}, {"host", s.host}};
+OrderedJson split_json(const TimeSplit& split) {
+  OrderedJson json;
+  for (const auto& [name, seconds] : named_parts(split)) json[name] = seconds;
+  return json;
 }
 
 OrderedJson memory_json(const StageMemory& m) {
@@ -42,6 +43,11 @@ Bytes memory_of_device(const Setup& setup, const StagePrediction& stage) {
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, double>> named_parts(const TimeSplit& s) {
+  return {{"compute", s.compute}, {"tp", s.tensor},           {"pp", s.pipeline}, {"dp", s.data},
+          {"bubble", s.bubble},   {"optimizer", s.optimizer}, {"host", s.host}};
+}
 
 OrderedJson prediction_json(const StepPrediction& step, const Setup& setup) {
   OrderedJson json = {{"step_seconds", step.seconds},

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/json.h"
 #include "simulate/simulate.h"
@@ -10,6 +12,9 @@ namespace optimus {
 
 std::string prediction_text(const StepPrediction& step, const Setup& setup);
 OrderedJson prediction_json(const StepPrediction& step, const Setup& setup);
+
+// The parts of a step's time in seconds, by their names in JSON.
+std::vector<std::pair<std::string, double>> named_parts(const TimeSplit& split);
 
 // One row per stage, time to the right, at most `columns` wide. Digits are forwards (last digit of the
 // micro-batch), letters are backwards (a for 0), dots are idle time.

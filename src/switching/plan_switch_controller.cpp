@@ -98,7 +98,7 @@ bool PlanSwitchController::take_proposal() {
   if (sources_->proposals == nullptr) return false;
   proposal_ = sources_->proposals->take_proposal();
   if (!proposal_) return false;
-  request_ = PlanRequest{"", proposal_->plan, proposal_->why};
+  request_ = SwitchRequest{"", proposal_->plan, proposal_->why};
   return true;
 }
 
@@ -107,7 +107,7 @@ bool PlanSwitchController::take_next_request() {
   if (drain_) return false;
   std::optional<ControlRequest> next = sources_->requests.next();
   if (!next) return false;
-  if (PlanRequest* const plan = std::get_if<PlanRequest>(&*next)) {
+  if (SwitchRequest* const plan = std::get_if<SwitchRequest>(&*next)) {
     request_ = std::move(*plan);
     return true;
   }

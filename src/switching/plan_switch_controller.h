@@ -141,7 +141,7 @@ class PlanSwitchController {
   SwitchListener& listener_;
   std::size_t next_scripted_ = 0;
   std::int64_t step_ = 0;                 // the last one that has ended
-  std::optional<PlanRequest> request_;    // rank 0: the request in progress
+  std::optional<SwitchRequest> request_;  // rank 0: the request in progress
   std::optional<PlanProposal> proposal_;  // the proposal behind it
   std::future<Plan> planned_choice_;      // its plan, if the request does not specify one
   std::optional<DrainRequest> drain_;

@@ -32,6 +32,8 @@ def schema_problems(schema, value, root, where="plan"):
         yield f"{where} is {value}"
     if "pattern" in schema and not re.search(schema["pattern"], value):
         yield f"{where} is {value}"
+    if "not" in schema and all(k in value for k in schema["not"]["required"]):
+        yield f"{where} has all of {schema['not']['required']}"
     if isinstance(value, list):
         for i, item in enumerate(value):
             yield from schema_problems(schema["items"], item, root, f"{where}[{i}]")
@@ -309,9 +311,20 @@ class CommandLine(CommandLineTest):
         for path in (root / "examples" / "plans").iterdir():
             plan = json.loads(path.read_text())
             self.assertEqual(list(schema_problems(schema, plan, schema)), [], path)
+            for name in ("copy_distance", "buddy"):  # 0: no second copy
+                valid = {**plan, "version": 2, name: 0}
+                self.assertEqual(list(schema_problems(schema, valid, schema)), [])
+                run("explain", self.write("valid.json", json.dumps(valid)))
             shown = as_json("explain", path)["plan"]
             self.assertEqual(list(schema_problems(schema, shown, schema)), [])
-            for broken in ({**plan, "extra": 1}, {**plan, "batch": 0}, {**plan, "schedule": "x"}, {k: v for k, v in plan.items() if k != "blocks"}):
+            for broken in (
+                {**plan, "extra": 1},
+                {**plan, "batch": 0},
+                {**plan, "schedule": "x"},
+                {**plan, "version": 3},
+                {**plan, "copy_distance": 0, "buddy": 0},
+                {k: v for k, v in plan.items() if k != "blocks"},
+            ):
                 self.assertNotEqual(list(schema_problems(schema, broken, schema)), [])
                 self.expect_error("explain", self.write("broken.json", json.dumps(broken)))
 

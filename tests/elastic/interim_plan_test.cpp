@@ -19,7 +19,7 @@ struct Training4 {
     model = small_model(4, true);
     options.batch = 16, options.sequence_length = 16, options.precision = "fp32";
   }
-  InterimPlanner::Facts facts() const { return first_answers(options, model, {}, 8); }
+  InterimPlanner::Facts facts() const { return first_answers(planner_request(options, model, {}), 8); }
   Plan copies(int dp, int pp = 1) const {
     UniformPlan plan{.pp = pp, .dp = dp, .batch = 16, .sequence_length = 16};
     plan.microbatch = 1;

@@ -1,6 +1,6 @@
-// A redundant copy of sharded state (Plan::buddy): training with it gives the same result as one device, and
-// the copy is bit-identical to the state of the device whose updates it repeats: after steps, after skipped
-// steps, and after a step that failed at its gate.
+// A redundant copy of sharded state (Plan::copy_distance): training with it gives the same result as one
+// device, and the copy is bit-identical to the state of the device whose updates it repeats: after steps,
+// after skipped steps, and after a step that failed at its gate.
 #include <ATen/ops/equal.h>
 #include <rapidcheck.h>
 

@@ -102,7 +102,7 @@ TEST(ExportMegatron, NotesDifferences) {
   std::swap(plan.pipelines[0].stages[0].devices[0], plan.pipelines[0].stages[0].devices[1]);
   const ExportedPlan exported = export_plan(plan, llama(), Trainer::megatron);
   EXPECT_TRUE(is_noted(exported, "1F1B instead of zero-bubble"));
-  EXPECT_TRUE(is_noted(exported, "buddy 1"));
+  EXPECT_TRUE(is_noted(exported, "copy_distance 1"));
   EXPECT_TRUE(is_noted(exported, "must run on the plan's devices 1,0,2..63"));
 }
 

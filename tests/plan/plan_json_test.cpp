@@ -91,6 +91,32 @@ TEST(PlanJson, IsSmallAndStable) {
   EXPECT_EQ(short_text(plan), "pp2 tp2 dp2 zero1 1f1b");
 }
 
+// Version 1 calls the distance of redundant copies "buddy". Only plans with copies are written as version 2,
+// and a plan has the same hash in both.
+TEST(PlanJson, ReadsCopyDistanceOfBothVersions) {
+  const auto with = [](std::string text, const std::string& from, const std::string& to) {
+    const auto at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return text.replace(at, from.size(), to);
+  };
+  Plan plan = uniform_plan(small_model(2, false),
+                           {.dp = 2, .strategy = {.zero = 1}, .batch = 2, .sequence_length = 8});
+  EXPECT_NE(plan_text(plan).find("\"version\": 1"), std::string::npos);
+  plan.copy_distance = 1;
+  const std::string text = plan_text(plan);
+  EXPECT_NE(text.find("\"version\": 2"), std::string::npos);
+  EXPECT_NE(text.find("\"copy_distance\": 1"), std::string::npos);
+  EXPECT_EQ(parse_plan(text, "x"), plan);
+  const std::string old =
+      with(with(text, "\"version\": 2", "\"version\": 1"), "\"copy_distance\"", "\"buddy\"");
+  EXPECT_EQ(parse_plan(old, "x"), plan);
+  EXPECT_EQ(plan_hash(plan), "1037343ece5f71c0") << "as in version 1";
+  EXPECT_EQ(message_of([&] {
+              parse_plan(with(text, "\"copy_distance\"", "\"buddy\": 1, \"copy_distance\""), "p.json");
+            }),
+            "p.json: buddy is the old name of copy_distance; remove one of them");
+}
+
 TEST(PlanJson, ErrorsNameFileAndPosition) {
   const std::string good = plan_text(uniform_plan(small_model(2, false), {.batch = 2, .sequence_length = 8}));
   const auto refuse = [&](const std::string& from, const std::string& to) {
@@ -100,8 +126,10 @@ TEST(PlanJson, ErrorsNameFileAndPosition) {
     text.replace(at, from.size(), to);
     return message_of([&] { parse_plan(text, "p.json"); });
   };
-  EXPECT_EQ(refuse("\"version\": 1", "\"version\": 2"),
-            "p.json: unsupported version 2; this program reads version 1");
+  EXPECT_EQ(refuse("\"version\": 1", "\"version\": 3"),
+            "p.json: unsupported version 3; this program reads versions 1 to 2");
+  EXPECT_EQ(refuse("\"version\": 1", "\"version\": 0"),
+            "p.json: unsupported version 0; this program reads versions 1 to 2");
   EXPECT_EQ(refuse("\"schedule\": \"1f1b\"", "\"schedule\": \"1f1\""),
             "p.json: schedule: '1f1' is not one of gpipe, 1f1b, interleaved, zero-bubble, pipedream, "
             "pipemare; did you mean '1f1b'?");

@@ -243,7 +243,7 @@ TEST(Validate, MixturesOfExperts) {
   EXPECT_EQ(find_problem(plan, model), std::nullopt);
   plan.copy_distance = 1;
   EXPECT_EQ(*find_problem(plan, model),
-            "block 0: shard copies of expert state are not supported yet; use buddy 0");
+            "block 0: shard copies of expert state are not supported yet; use copy_distance 0");
 }
 
 TEST(Validate, ChecksPlanAgainstModel) {

@@ -151,7 +151,7 @@ TEST(ControlFolderTest, RejectsDrainsByOldRankNumbers) {
   EXPECT_TRUE(std::filesystem::exists(plan));
   const auto next = control.next();
   ASSERT_TRUE(next.has_value());
-  EXPECT_TRUE(std::holds_alternative<PlanRequest>(*next));
+  EXPECT_TRUE(std::holds_alternative<SwitchRequest>(*next));
   control.refuse_drains("new numbers", true);
   EXPECT_TRUE(std::filesystem::exists(folder / "control/1-0.answer"));
 }

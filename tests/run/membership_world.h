@@ -235,7 +235,7 @@ class MembershipChangeTest : public testing::Test {
 
   static InterimPlanner::Facts answers(const World& world, const Scenario& scenario) {
     InterimPlanner::Facts facts =
-        first_answers(world.spec.options, world.spec.settings.model, {}, kMaxWorkers);
+        first_answers(planner_request(world.spec.options, world.spec.settings.model, {}), kMaxWorkers);
     if (scenario.is_planner_late)
       facts.choose = [choose = facts.choose](int size) {
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -253,7 +253,7 @@ class MembershipChangeTest : public testing::Test {
                                        .answers = answers(world, scenario),
                                        .propose_improvement =
                                            [&](const Plan& plan) {
-                                             (void)ask(settings.run, plan_request_json(plan),
+                                             (void)ask(settings.run, switch_request_json(plan),
                                                        Deadline::after(Seconds(5), "a test"));
                                            }},
                                       first, settings.plan, 0);

@@ -128,7 +128,7 @@ TEST(PlanSwitchController, RefusalIsKnownWithinTwoSteps) {
   std::future<std::vector<ControlAnswer>> asked = std::async(std::launch::async, [&] {
     std::vector<ControlAnswer> answers;
     for (int i = 0; i < 2; ++i)
-      answers.push_back(value_or_throw(ask(folder.path(), plan_request_json(copies(model, 3)),
+      answers.push_back(value_or_throw(ask(folder.path(), switch_request_json(copies(model, 3)),
                                            Deadline::after(Seconds(60), "an answer"))));
     return answers;
   });
@@ -194,7 +194,7 @@ TEST(PlanSwitchController, RequestDoesNotWaitForProvisionalFinding) {
   std::future<ControlAnswer> asked = std::async(std::launch::async, [&] {
     is_suspected.get_future().wait();
     return value_or_throw(
-        ask(folder.path(), plan_request_json(copies(model, 3)), Deadline::after(Seconds(60), "an answer")));
+        ask(folder.path(), switch_request_json(copies(model, 3)), Deadline::after(Seconds(60), "an answer")));
   });
   const auto began = std::chrono::steady_clock::now();
   const auto ends = run_all({.requests = folder.path(),
