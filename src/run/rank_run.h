@@ -1,6 +1,6 @@
 // RankRun: one rank of a run that trains a text model, from its first part of a plan to its end. Internal to
-// this folder; train_rank.h is the interface. rank_run.cpp has its steps and parts, rank_membership.cpp its
-// reaction to ranks that are lost, join or leave.
+// this folder; train_rank.h is the interface. rank_run.cpp has its steps and parts, rank_adaptation.cpp its
+// decisions about the plan, rank_membership.cpp its reaction to ranks that are lost, join or leave.
 #pragma once
 
 #include <chrono>
@@ -61,6 +61,7 @@ class RankRun {
   // Step times say little about devices that share a core.
   bool shares_cores(const std::vector<std::string>& hosts) const;
   void add_to_history() const;  // in the history of runs, if there is one
+  Policy chosen_policy(const std::vector<std::string>& hosts) const;
   // Returns the adaptation controller on rank 0 of a run that adapts automatically; null otherwise.
   std::unique_ptr<AdaptationController> make_controller();
   // Mean seconds between two losses of a device, from the expected rate and the losses observed so far.
