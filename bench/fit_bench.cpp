@@ -170,7 +170,7 @@ int main(int argc, char** argv) try {
   RealFileSystem files;
   value_or_throw(write_atomically(files, target, text));
   return 0;
-} catch (const Error& error) {
+} catch (const ReportedError& error) {
   fmt::print(stderr, "{}\n", error.what());
   return 1;
 }

@@ -55,7 +55,7 @@ int main(int argc, char** argv) try {
     fmt::print("memory: {:.1f} % mean error over {} plans\n", 100 * memory / num_with_memory,
                num_with_memory);
   return 0;
-} catch (const Error& error) {
+} catch (const ReportedError& error) {
   fmt::print(stderr, "{}\n", error.what());
   return 1;
 }

@@ -69,7 +69,7 @@ class CheckpointVerify final : public CheckpointCommand {
   static std::string problem_of(const CheckpointEntry& entry, Console& console) {
     try {
       Checkpoint::open(entry.folder).verify(console);
-    } catch (const Error& error) {
+    } catch (const ReportedError& error) {
       return error.what();
     }
     return entry.is_whole ? "" : entry.folder.string() + " contains a checkpoint of another step";

@@ -127,7 +127,7 @@ Check run_token() {
     if (info.world_size > 1 && !info.is_one_host)
       return {"token", false, "not set, but the ranks are on several hosts", token_instructions()};
     return {"token", true, "not set: a run on one host creates its own", ""};
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     return {"token", false, error.what(), token_instructions()};
   }
 }
@@ -140,8 +140,8 @@ Check libraries() {
           ""};
 }
 
-// The kernels are compiled to machine code for Hopper and to PTX for Ampere and later (CMakeLists.txt); older
-// GPUs use PyTorch operators.
+// The kernels are compiled to machine code for Hopper and to PTX for Ampere and later (CMakeLists.txt);
+// older GPUs use PyTorch operators.
 std::string kernels_for(const std::string& capability) {
   const double number = std::strtod(capability.c_str(), nullptr);
   if (number >= 8.95 && number < 9.05) return "machine code for this GPU";

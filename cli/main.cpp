@@ -1,6 +1,6 @@
-// The command line: finds the subcommand, fills in its options from file and flags, runs it, and maps errors
-// to exit codes: 0 done, 1 could not be done, 2 wrong usage (the same for all subcommands). Read next:
-// commands.cpp.
+// The command line: finds the subcommand, fills in its options from file and flags, runs it, and maps
+// errors to exit codes: 0 done, 1 could not be done, 2 wrong usage (the same for all subcommands). Read
+// next: commands.cpp.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -148,7 +148,7 @@ int exit_code_of(int argc, char** argv) {
   } catch (const optimus::UsageError& error) {
     print_error(error.what());
     return 2;
-  } catch (const optimus::Error& error) {
+  } catch (const optimus::ReportedError& error) {
     print_error(error.what());
     return 1;
   } catch (const optimus::Interrupted&) {
@@ -172,8 +172,8 @@ constexpr bool has_sanitizer = false;
 
 }  // namespace
 
-// All resources are released by now. Unloading libtorch would take a quarter of a second of CPU time, so the
-// process exits without it. Sanitizers check for leaks at a normal exit only.
+// All resources are released by now. Unloading libtorch would take a quarter of a second of CPU time, so
+// the process exits without it. Sanitizers check for leaks at a normal exit only.
 int main(int argc, char** argv) {
   const int code = exit_code_of(argc, argv);
   if (has_sanitizer) return code;

@@ -48,8 +48,8 @@ int report(const TrainResult& result, Console& console) {
   return 0;
 }
 
-// A launcher that ends a run sends SIGTERM to its ranks one after the other. Each rank waits a moment before
-// it leaves, so that they all leave together.
+// A launcher that ends a run sends SIGTERM to its ranks one after the other. Each rank waits a moment
+// before it leaves, so that they all leave together.
 StopToken stop_token_of_rank(const Console& console) {
   constexpr std::chrono::milliseconds kGracePeriod{250};
   const auto requested_at = std::make_shared<std::atomic<std::int64_t>>(0);
@@ -106,7 +106,7 @@ int run_training(TrainOptions& options, OptionTable& table, Console& console) {
   if (!stop_with_host()) return train_here(options, table, console);
   try {
     return train_here(options, table, console);
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     const bool is_user_error = dynamic_cast<const UserError*>(&error) != nullptr;
     console.result({{kFailureKey, is_user_error ? kUserFailure : kRuntimeFailure}}, "");
     throw;

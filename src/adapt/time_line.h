@@ -47,7 +47,7 @@ OrderedJson to_json(const TimeLine& line);
 // Throws UserError with the location in the file: another format, a cause that does not concern machines,
 // times beyond the length, factors below 1, unknown keys.
 TimeLine parse_time_line(std::string_view text, const std::string& source);
-TimeLine read_time_line(const Path& file);  // throws Error
+TimeLine read_time_line(const Path& file);  // throws ReportedError
 
 // Rates of random conditions. The rates are estimates; severities and durations follow published figures
 // (docs/understand/adaptation.md).

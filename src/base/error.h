@@ -25,26 +25,26 @@
 namespace optimus {
 
 // What the program reports to people: what() is one line. The command line prints it and exits with code 1.
-// Catch Error where the cause does not matter, and one of its classes where it does.
-class Error : public std::runtime_error {
+// Catch ReportedError where the cause does not matter, and one of its classes where it does.
+class ReportedError : public std::runtime_error {
  protected:
-  explicit Error(const std::string& what) : std::runtime_error(what) {}
+  explicit ReportedError(const std::string& what) : std::runtime_error(what) {}
 };
 
 // A mistake of the user: an option, a file or a request that cannot work.
-class UserError : public Error {
+class UserError : public ReportedError {
  public:
   template <typename... Args>
   explicit UserError(fmt::format_string<Args...> format, Args&&... args)
-      : Error(fmt::format(format, std::forward<Args>(args)...)) {}
+      : ReportedError(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
 // The environment failed: the file system, the network, a process, a peer or a store.
-class RuntimeFailure : public Error {
+class RuntimeFailure : public ReportedError {
  public:
   template <typename... Args>
   explicit RuntimeFailure(fmt::format_string<Args...> format, Args&&... args)
-      : Error(fmt::format(format, std::forward<Args>(args)...)) {}
+      : ReportedError(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
 // A command line that cannot be parsed. Like UserError, but the exit code is 2.
@@ -53,8 +53,8 @@ class UsageError : public UserError {
   using UserError::UserError;
 };
 
-// A defect of this program: an invariant does not hold. Only the command line and the library boundary catch
-// it. what() contains the file, the line and the values.
+// A defect of this program: an invariant does not hold. Only the command line and the library boundary
+// catch it. what() contains the file, the line and the values.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;
@@ -112,7 +112,8 @@ struct FormatHere {
       : format(text), where(here) {}
 };
 
-// Checks an internal invariant. If `is_true` is false, throws InternalError with the message, file and line.
+// Checks an internal invariant. If `is_true` is false, throws InternalError with the message, file and
+// line.
 template <typename... Args>
 void ensure(bool is_true, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
   if (!is_true) [[unlikely]]

@@ -1,6 +1,6 @@
-// Checkpoint: reads any box of any stored tensor, assembled from all pieces that contain parts of it, so that
-// any plan can load what any other plan saved. Errors in the checkpoint are UserErrors that name file and
-// tensor; nothing is guessed or repaired.
+// Checkpoint: reads any box of any stored tensor, assembled from all pieces that contain parts of it, so
+// that any plan can load what any other plan saved. Errors in the checkpoint are UserErrors that name file
+// and tensor; nothing is guessed or repaired.
 //
 //   const Checkpoint saved = Checkpoint::open(find_checkpoint(run));
 //   const TrainingState state = parse_training_state(saved.small_file(kTrainingStateFile), "state.json");
@@ -28,7 +28,7 @@ enum class ChecksumCheck { when_read, never };
 // Thread-safe. Shards are memory-mapped at first use.
 class Checkpoint {
  public:
-  // Opens a folder with a manifest whose files all exist and have the right size. Throws Error.
+  // Opens a folder with a manifest whose files all exist and have the right size. Throws ReportedError.
   static Checkpoint open(const Path& folder, ChecksumCheck check = ChecksumCheck::when_read);
   Checkpoint(Checkpoint&&) noexcept;
   ~Checkpoint();
@@ -41,14 +41,14 @@ class Checkpoint {
   // The type in which a field of a tensor is stored.
   ElementType type_of(StateField field, std::string_view tensor) const;
 
-  // Reads the values of a box, row-major. out.size() == box.num_elements(). Throws a UserError if the tensor
-  // or the field is not stored, the box is outside the tensor, or a shard is damaged.
+  // Reads the values of a box, row-major. out.size() == box.num_elements(). Throws a UserError if the
+  // tensor or the field is not stored, the box is outside the tensor, or a shard is damaged.
   void read(StateField field, std::string_view tensor, const Box& box, std::span<float> out) const;
   void read(StateField field, std::string_view tensor, const Box& box, std::span<double> out) const;
 
   bool has_file(std::string_view name) const;
-  // The content of a file that is not a shard, checked against its checksum. Throws an Error if it does
-  // not exist.
+  // The content of a file that is not a shard, checked against its checksum. Throws a ReportedError if it
+  // does not exist.
   std::string small_file(std::string_view name) const;
 
   // Reads every byte of every file. Throws a RuntimeFailure that names the first damaged file.
@@ -60,7 +60,8 @@ class Checkpoint {
   std::unique_ptr<State> state_;
 };
 
-// Throws a UserError that names the checkpoint and the tensor if the checkpoint belongs to a different model.
+// Throws a UserError that names the checkpoint and the tensor if the checkpoint belongs to a different
+// model.
 void ensure_same_model(const Checkpoint& checkpoint, const ModelSpec& model);
 
 }  // namespace optimus

@@ -51,7 +51,7 @@ bool is_complete(const StepFolder& folder) {
       const auto size = fs::file_size(folder.path / file.name, error);
       return !error && static_cast<std::int64_t>(size) == file.bytes.value;
     });
-  } catch (const Error&) {
+  } catch (const ReportedError&) {
     return false;
   }
 }
@@ -109,7 +109,7 @@ std::vector<CheckpointEntry> checkpoints_at(const Path& run_or_checkpoint) {
   try {
     entry.step = read_manifest(run_or_checkpoint).step;
     entry.is_whole = is_complete({entry.step, false, run_or_checkpoint});
-  } catch (const Error&) {
+  } catch (const ReportedError&) {
   }
   return {entry};
 }
@@ -128,7 +128,7 @@ Outcome<void> clear_leftovers(FileSystem& files, const Path& run) {
       if (folder.is_temporary ? restore_final_name(files, folder) : has_manifest(folder.path)) continue;
       if (Outcome<void> done = remove_checkpoint(files, folder.path); !done) return done;
     }
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     return failure("{}", error.what());
   }
   return {};
@@ -145,7 +145,7 @@ Outcome<void> apply_retention(FileSystem& files, const Path& run, const Retentio
       if (retention.keep_every > 0 && whole[i].step % retention.keep_every == 0) continue;
       if (Outcome<void> done = remove_checkpoint(files, whole[i].path); !done) return done;
     }
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     return failure("{}", error.what());
   }
   return {};

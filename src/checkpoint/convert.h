@@ -1,5 +1,5 @@
-// Converts models from any source of weights to Hugging Face folders and to checkpoints; used by the commands
-// convert and export. Pure; inference/compare_logits.h checks that the result computes the same.
+// Converts models from any source of weights to Hugging Face folders and to checkpoints; used by the
+// commands convert and export. Pure; inference/compare_logits.h checks that the result computes the same.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 namespace optimus {
 
 // Writes the weights first and config.json last, so that an incomplete folder is not a model. Creates the
-// folder, and replaces an earlier model in it. Throws Error.
+// folder, and replaces an earlier model in it. Throws ReportedError.
 void write_model_folder(FileSystem& files, const Path& folder, const HfDescription& description,
                         const WeightSource& weights, Bytes largest_shard, EventSink& events);
 
@@ -39,7 +39,7 @@ struct Converted {
   ModelSpec model;
   ElementType from_type = ElementType::f32, to_type = ElementType::f32;
 };
-// The folder `to` must be new or empty. Throws Error.
+// The folder `to` must be new or empty. Throws ReportedError.
 Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& events);
 
 OrderedJson to_json(const ConvertOptions& options, const Converted& done);

@@ -15,12 +15,12 @@
 namespace optimus {
 
 // The files from which AutoTokenizer creates the tokenizer that `tokenizer` specifies (in the form that
-// open_tokenizer() accepts): "bytes", a tokenizer.json with the files in the same folder, or a folder (empty
-// if it contains no tokenizer). Throws Error.
+// open_tokenizer() accepts): "bytes", a tokenizer.json with the files in the same folder, or a folder
+// (empty if it contains no tokenizer). Throws ReportedError.
 std::vector<SmallFile> hf_tokenizer_files(const std::string& tokenizer);
 
 // The tokens that end generated text, as specified by a folder (generation_config.json, otherwise the
-// eos_token_id of config.json). Empty if it specifies none. Throws Error.
+// eos_token_id of config.json). Empty if it specifies none. Throws ReportedError.
 std::vector<TokenId> hf_end_tokens(const Path& folder);
 
 struct HfDescription {
@@ -34,7 +34,7 @@ struct HfDescription {
 };
 
 // All files except the weights. config.json is the last one and must be written last, because a folder
-// without it is not a model. Throws Error.
+// without it is not a model. Throws ReportedError.
 std::vector<SmallFile> hf_description(const HfDescription& description);
 
 // Writes the files in order, each atomically.

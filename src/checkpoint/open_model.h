@@ -1,5 +1,5 @@
-// Opens the M of a command line: the model's shape, its tokenizer and the source of its weights. A preset and
-// a bare config.json have no weights; a Hugging Face folder, a run and a checkpoint have. Pure:
+// Opens the M of a command line: the model's shape, its tokenizer and the source of its weights. A preset
+// and a bare config.json have no weights; a Hugging Face folder, a run and a checkpoint have. Pure:
 // inference/inference.h and run/train.cpp load the weights into an engine.
 #pragma once
 
@@ -19,7 +19,8 @@ namespace optimus {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  // Reads the values of a box of one logical tensor, row-major, and nothing else of it. Throws Error.
+  // Reads the values of a box of one logical tensor, row-major, and nothing else of it. Throws
+  // ReportedError.
   virtual void read_box(const LogicalTensor& tensor, const Box& box, std::span<float> out) const = 0;
   virtual void read_box(const LogicalTensor& tensor, const Box& box, std::span<double> out) const = 0;
   // Reads the whole tensor.
@@ -50,7 +51,7 @@ struct OpenedModel {
   std::string tokenizer;  // a name as open_tokenizer() takes it
   std::unique_ptr<WeightSource> weights;
 };
-// Opens a model that has weights. Throws Error, also if it has none.
+// Opens a model that has weights. Throws ReportedError, also if it has none.
 OpenedModel open_trained_model(const std::string& model, EventSink& events);
 
 // The tokenizer for a model's texts: the requested one, else the model's own, else bytes, with a warning if

@@ -52,7 +52,7 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> file, const std:
 // A memory-mapped file. Thread-safe; tensors are valid as long as this object lives.
 class SafetensorsFile {
  public:
-  static SafetensorsFile open(const Path& path);  // throws Error
+  static SafetensorsFile open(const Path& path);  // throws ReportedError
   // Uses a file that is already mapped.
   static SafetensorsFile open(const Path& path, MappedFile file);
 
@@ -72,8 +72,8 @@ class SafetensorsFile {
 // model.safetensors.index.json.
 class SafetensorsFolder {
  public:
-  // Opens a folder, or one safetensors file. Throws an Error; every tensor must be in the shard that the
-  // index specifies, and in no other one.
+  // Opens a folder, or one safetensors file. Throws a ReportedError; every tensor must be in the shard that
+  // the index specifies, and in no other one.
   static SafetensorsFolder open(const Path& path);
 
   struct Found {
@@ -100,9 +100,9 @@ struct SafetensorsIndexRow {
 };
 std::vector<SafetensorsIndexRow> parse_safetensors_index(std::string_view text, const std::string& source);
 
-// Writes one file: the header immediately, then the bytes of the tensors in the given order, in pieces of any
-// size. The file appears at commit(). Data starts at a multiple of 8; a tensor is aligned if the sizes of the
-// tensors before it are multiples of its alignment (wide types first ensures this). Not thread-safe.
+// Writes one file: the header immediately, then the bytes of the tensors in the given order, in pieces of
+// any size. The file appears at commit(). Data starts at a multiple of 8; a tensor is aligned if the sizes
+// of the tensors before it are multiples of its alignment (wide types first ensures this). Not thread-safe.
 class SafetensorsWriter {
  public:
   // Names must be unique and valid UTF-8.

@@ -96,7 +96,7 @@ Outcome<Manifest> merged_lists(const Path& folder, int num_writers) {
       lists.push_back(parse_shard_list(*content, path.string()));
     }
     return merge(lists, folder.string());
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     return failure("{}", error.what());
   }
 }
@@ -115,8 +115,9 @@ Outcome<void> write_manifest(FileSystem& files, const Path& folder, Manifest man
   return write_atomically(files, folder / kManifestFile, manifest_text(manifest));
 }
 
-// An existing checkpoint of this step is first renamed to a temporary name. If the process is killed between
-// the two renames, both folders are complete under temporary names, and clear_leftovers renames one of them.
+// An existing checkpoint of this step is first renamed to a temporary name. If the process is killed
+// between the two renames, both folders are complete under temporary names, and clear_leftovers renames one
+// of them.
 Outcome<void> rename_to_final(FileSystem& files, const StepFolder& folder) {
   const Path name = folder.final_path(), parent = name.parent_path();
   const Path replaced = temporary_step_folder(parent, folder.step).path;

@@ -22,7 +22,7 @@ History parse_history(std::string_view text, const std::string& source);
 
 // In the same folder as the measurements of `optimus profile`.
 Path history_path();
-// "here": history_path(). Throws Error if the file does not exist or is invalid.
+// "here": history_path(). Throws ReportedError if the file does not exist or is invalid.
 History read_history(const std::string& name);
 Outcome<void> write_history(FileSystem& files, const Path& path, const History& history);
 

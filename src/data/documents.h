@@ -1,8 +1,9 @@
 // Raw text as a sequence of documents: a text file is one document, each line of a jsonl file is one
 // document, and a folder contributes all its files in the order of their names.
 //
-// Reading has two parts, so that the expensive one can run on many threads: DocumentReader locates documents
-// (byte ranges of a mapped file) on one thread; text_of() extracts the text of a document on any thread.
+// Reading has two parts, so that the expensive one can run on many threads: DocumentReader locates
+// documents (byte ranges of a mapped file) on one thread; text_of() extracts the text of a document on any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@ class DocumentReader {
  public:
   // Each input is a .jsonl (or .ndjson) file, any other file, which is read as text, or a folder. In a
   // folder, hidden files and binary files (a zero byte in the first 8 KiB) are skipped with a warning that
-  // reports their number. Throws an Error if an input does not exist, is a binary file, or is a folder
-  // without text files.
+  // reports their number. Throws a ReportedError if an input does not exist, is a binary file, or is a
+  // folder without text files.
   DocumentReader(const std::vector<Path>& inputs, EventSink& events);
   std::optional<RawDocument> next();
   std::int64_t total_bytes() const { return total_bytes_; }

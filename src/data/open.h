@@ -8,8 +8,8 @@
 
 namespace optimus {
 
-// A prefix of .bin/.idx files (or the name of either file) and llm.c shards are memory-mapped; anything else
-// is read as text and tokenized in memory with the tokenizer. Throws Error.
+// A prefix of .bin/.idx files (or the name of either file) and llm.c shards are memory-mapped; anything
+// else is read as text and tokenized in memory with the tokenizer. Throws ReportedError.
 std::shared_ptr<const TokenSet> open_data(const std::string& name, const Tokenizer& tokenizer,
                                           EventSink& events);
 

@@ -1,7 +1,8 @@
 // Converts raw text to token files in one pass on several threads: read, filter, tokenize, write.
 //
 // The result does not depend on the number of threads: documents are written in the order of the input, and
-// of duplicate documents the first one is kept. No output file appears unless the whole conversion succeeds.
+// of duplicate documents the first one is kept. No output file appears unless the whole conversion
+// succeeds.
 #pragma once
 
 #include <functional>
@@ -33,7 +34,7 @@ OrderedJson to_json(const PrepareSummary& summary);
 std::string text(const PrepareSummary& summary);
 
 // Calls `take` with the tokens of each kept document, in order, on the calling thread. Appends the
-// end-of-document token if the tokenizer has one. Throws Error for invalid input.
+// end-of-document token if the tokenizer has one. Throws ReportedError for invalid input.
 PrepareSummary tokenize_documents(const PrepareOptions& options, const Tokenizer& tokenizer,
                                   EventSink& events, const std::function<void(std::vector<TokenId>)>& take);
 

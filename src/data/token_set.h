@@ -1,9 +1,9 @@
-// TokenSet: a read-only set of tokenized documents, accessible as one stream (concatenated documents in file
-// order).
+// TokenSet: a read-only set of tokenized documents, accessible as one stream (concatenated documents in
+// file order).
 //
 // There are three kinds: Megatron's .bin/.idx pair and llm.c's shards, both memory-mapped, and tokens in
-// memory. All functions are const and thread-safe. Opening validates everything that a later read depends on,
-// so reads do not fail. Read next: data/samples.h (how training samples are taken from the stream).
+// memory. All functions are const and thread-safe. Opening validates everything that a later read depends
+// on, so reads do not fail. Read next: data/samples.h (how training samples are taken from the stream).
 #pragma once
 
 #include <cstdint>
@@ -33,11 +33,11 @@ class TokenSet {
   std::int64_t document_of(std::int64_t position) const;
 };
 
-// Opens PREFIX.bin and PREFIX.idx in Megatron-LM's format (docs/use/formats.md). Throws Error.
+// Opens PREFIX.bin and PREFIX.idx in Megatron-LM's format (docs/use/formats.md). Throws ReportedError.
 std::unique_ptr<TokenSet> open_megatron(const Path& prefix);
 
 // Opens llm.c shards (.bin files with a header of 1 KiB each) as one stream. A document begins at each
-// end-of-text token, as in the files that llm.c's tools write. Throws Error.
+// end-of-text token, as in the files that llm.c's tools write. Throws ReportedError.
 std::unique_ptr<TokenSet> open_llmc(const std::vector<Path>& shards);
 // Whether the file starts with llm.c's magic number.
 bool is_llmc_shard(const Path& path);

@@ -180,7 +180,7 @@ void EmergencyCheckpointHost::decide() {
   if (continue_run()) return;
   try {
     load_layout();
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     return refuse(error.what());
   }
   std::vector<SurvivorState> all;
@@ -258,7 +258,7 @@ std::string EmergencyCheckpointHost::last_checkpoint() const {
     const auto newest_in_memory = facts_.memory ? newest_complete(*facts_.memory) : std::nullopt;
     is_in_memory = newest_in_memory && (!newest || newest_in_memory->step > newest->step);
     if (is_in_memory) newest = newest_in_memory;
-  } catch (const Error&) {  // unreadable: no checkpoint can be named
+  } catch (const ReportedError&) {  // unreadable: no checkpoint can be named
   }
   if (!newest) return stage_ == Stage::idle ? "" : "; there is no checkpoint yet";
   const std::int64_t age = plan_.step - newest->step;

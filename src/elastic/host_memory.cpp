@@ -274,7 +274,7 @@ void remove_host_memory(const Path& run, bool with_list) {
   std::error_code error;
   try {
     if (const auto memory = find_host_memory(run)) remove_host_memory(*memory);
-  } catch (const Error&) {  // the location is unknown
+  } catch (const ReportedError&) {  // the location is unknown
   }
   if (with_list) fs::remove(run / kMemoryFile, error);
 }

@@ -1,17 +1,17 @@
 // The first checkpoint level of a run that a launcher started on one or more hosts: each rank's boxes are
-// stored in its host's memory, and a copy of them in the memory of the next host. The loss of one host, or of
-// its processes, therefore loses nothing; files in the run's folder are the second level (checkpoint/save.h).
-// Pure; neighbor_copies.h sends the copies.
+// stored in its host's memory, and a copy of them in the memory of the next host. The loss of one host, or
+// of its processes, therefore loses nothing; files in the run's folder are the second level
+// (checkpoint/save.h). Pure; neighbor_copies.h sends the copies.
 //
 //   host 0                         host 1                         host 2
 //   own: ranks 0 1, copies: 4 5    own: ranks 2 3, copies: 0 1    own: ranks 4 5, copies: 2 3
 //
-// The ranks that the plan uses store state; they are numbered as writers, and a change of plan changes them.
-// RUN/memory.json names the folder, which is the same on every host, and the host of each rank that the run
-// began with, followed by those that joined (index: the worker id, membership_change.h):
+// The ranks that the plan uses store state; they are numbered as writers, and a change of plan changes
+// them. RUN/memory.json names the folder, which is the same on every host, and the host of each rank that
+// the run began with, followed by those that joined (index: the worker id, membership_change.h):
 // FOLDER/host-0/step-41.tmp-part/rank-00000.safetensors … A resume uses the run's folder, which all hosts
-// share: each host copies its part to RUN/memory (export_host_memory), and once all boxes of a step are there
-// they become an ordinary checkpoint (commit_host_memory).
+// share: each host copies its part to RUN/memory (export_host_memory), and once all boxes of a step are
+// there they become an ordinary checkpoint (commit_host_memory).
 #pragma once
 
 #include <cstdint>
@@ -61,11 +61,11 @@ HostMemory announce_host_memory(FileSystem& files, const Path& run, const Path& 
 void write_hosts(FileSystem& files, const Path& run, const std::vector<int>& host_of);
 // nullopt if the run has no host memory, or is a copy of a run that has.
 std::optional<HostMemory> find_host_memory(const Path& run);
-// Creates the folder with access for its owner only. Throws Error if that fails or the folder belongs to
-// another user.
+// Creates the folder with access for its owner only. Throws ReportedError if that fails or the folder
+// belongs to another user.
 void make_memory_folder(const HostMemory& memory);
 // On each initial rank: creates the folder and removes what earlier attempts left there. kept: bytes of one
-// step on this host. Throws Error also if there is not enough space for two steps.
+// step on this host. Throws ReportedError also if there is not enough space for two steps.
 void open_host_memory(const HostMemory& memory, int rank, Bytes kept);
 // The first writer of a host writes a step's small files and its number of writers; older steps are then
 // removed.

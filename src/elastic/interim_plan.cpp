@@ -34,7 +34,8 @@ std::string text(InterimPlan::Kind kind) {
 }
 
 AvailableRanks present_ranks(const StateLocation& state) {
-  // The plan may have been made for another phase; it gets that phase's batch later (membership_change.cpp).
+  // The plan may have been made for another phase; it gets that phase's batch later
+  // (membership_change.cpp).
   return {.num_ranks = state.num_present,
           .num_staying = state.num_staying,
           .copies = MasterCopies::owned,
@@ -52,13 +53,14 @@ std::optional<Plan> takeover_plan(const StateLocation& state) {
 
 InterimPlanner::InterimPlanner(Facts facts) : facts_(std::move(facts)) {
   if (!facts_.make_templates) return;
-  templates_ = std::async(std::launch::async, [make = facts_.make_templates] {
-                 try {
-                   return std::make_shared<const PipelineTemplates>(make());
-                 } catch (const Error&) {  // no number of these devices can hold the model as a pipeline
-                   return std::shared_ptr<const PipelineTemplates>();
-                 }
-               }).share();
+  templates_ =
+      std::async(std::launch::async, [make = facts_.make_templates] {
+        try {
+          return std::make_shared<const PipelineTemplates>(make());
+        } catch (const ReportedError&) {  // no number of these devices can hold the model as a pipeline
+          return std::shared_ptr<const PipelineTemplates>();
+        }
+      }).share();
 }
 
 void InterimPlanner::plan(int num_devices) {
@@ -82,7 +84,7 @@ std::optional<InterimPlan> InterimPlanner::substitute_plan(int num_devices,
     try {
       const double move = state ? facts_.move_seconds(*state, plan) : 0;
       found.emplace_back(move + kPlannerSeconds * facts_.step_seconds(plan), InterimPlan{plan, kind});
-    } catch (const Error&) {  // this plan is not possible
+    } catch (const ReportedError&) {  // this plan is not possible
     }
   };
   if (is_ready(templates_) && templates_.get() != nullptr && num_devices >= templates_.get()->smallest())
@@ -111,7 +113,7 @@ std::optional<Plan> InterimPlanner::improvement(const InterimPlan& now, int num_
     Plan better = planned_.at(num_devices).get();
     better.fp8 = now.plan.fp8;
     if (facts_.step_seconds(better) < kMaxStepTimeRatio * facts_.step_seconds(now.plan)) return better;
-  } catch (const Error&) {  // no plan is available
+  } catch (const ReportedError&) {  // no plan is available
   }
   return std::nullopt;
 }

@@ -192,7 +192,7 @@ tl::expected<MembershipChange, std::string> plan_membership_change(
     if (!change) return tl::unexpected(change.error().why);
     order.to = change->to;
     return order;
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     return tl::unexpected(std::string(error.what()));
   }
 }

@@ -86,7 +86,7 @@ std::optional<MembershipChange> claimed_change(const Path& run, int generation) 
   if (!has_claim(run, generation)) return std::nullopt;
   try {
     return parse_membership_change(value_or_throw(read_file(claim_path(run, generation))));
-  } catch (const Error&) {
+  } catch (const ReportedError&) {
     return std::nullopt;
   }
 }
@@ -301,7 +301,8 @@ std::map<std::int64_t, Plan> MembershipCoordinator::plans_of(
     if (plans.contains(survivor_state.epoch) || survivor_state.epoch < plans_.rbegin()->first) continue;
     try {
       plans[survivor_state.epoch] = read_plan(plan_path(facts_.run, survivor_state.epoch));
-    } catch (const Error&) {  // rank 0 was lost before it wrote the plan: the layout of that state is unknown
+    } catch (
+        const ReportedError&) {  // rank 0 was lost before it wrote the plan: the layout of that state is unknown
     }
   }
   return plans;
@@ -436,7 +437,7 @@ tl::expected<MembershipChange, std::string> MembershipCoordinator::change_member
     join_reply(*order, worker_ids);
     if (facts_.done) facts_.done(*order, members());
     return order;
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     return tl::unexpected(std::string(error.what()));
   }
 }

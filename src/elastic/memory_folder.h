@@ -1,5 +1,5 @@
-// The folder of a run in a host's memory: its record in the run's folder, its name, its owner and its space.
-// Shared by memory_level.h and host_memory.h.
+// The folder of a run in a host's memory: its record in the run's folder, its name, its owner and its
+// space. Shared by memory_level.h and host_memory.h.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ bool is_own_folder(const Path& folder);
 struct MemoryRequirement {
   Bytes state;  // of one checkpoint; two must fit, the newest and the one that is being written
 };
-// Throws Error unless two steps fit.
+// Throws ReportedError unless two steps fit.
 void check_space(const Path& base, const MemoryRequirement& requirement);
 
 }  // namespace optimus

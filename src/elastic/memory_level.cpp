@@ -56,7 +56,7 @@ Outcome<void> remove_memory_level(FileSystem& files, const Path& run) {
       return {};
     }
     return files.remove(run / kMemoryFile);
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     return failure("{}", error.what());
   }
 }

@@ -35,7 +35,7 @@ class LtAutotuner::AlgorithmFile {
     try {
       all_ = read_json(path_);
       if (!all_.is_object()) all_ = Json::object();
-    } catch (const Error&) {
+    } catch (const ReportedError&) {
       all_ = Json::object();
     }
   }

@@ -8,7 +8,7 @@
 namespace optimus {
 
 // Fills all parameters of this rank and reads nothing else. One tensor at a time is in memory besides them.
-// Throws Error.
+// Throws ReportedError.
 void load_weights(const WeightSource& source, Parameters& parameters, EventSink& events);
 
 // Parameters as a source of weights: their master weights, which are not rounded to the training precision.

@@ -44,7 +44,7 @@ ListedRanks::~ListedRanks() {
         (void)write_atomically(files, run_ / "workers.json", workers_json({}));
         return;
       }
-  } catch (const Error&) {  // unreadable: there is no entry of this process to remove
+  } catch (const ReportedError&) {  // unreadable: there is no entry of this process to remove
   }
 }
 

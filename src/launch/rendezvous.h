@@ -1,13 +1,13 @@
-// Rendezvous of ranks that an external launcher started: rank 0 hosts the store (or all ranks use etcd), each
-// of the others sends a join request, and the reply contains all settings. Only the store is needed for this:
-// hosts need not share a file system until the run's folder is used.
+// Rendezvous of ranks that an external launcher started: rank 0 hosts the store (or all ranks use etcd),
+// each of the others sends a join request, and the reply contains all settings. Only the store is needed
+// for this: hosts need not share a file system until the run's folder is used.
 //
 //   other ranks                                store       rank 0
 //   join request {nonce, host, pid, …}  ──>            <── reads all join requests
 //   reads its reply                     <──            <── join reply of each nonce {session, settings}
 //
-// If a rank dies meanwhile, its last will sets the key `gone`, and the run does not start. Each rank has its
-// own nonce, so that it never receives a reply that an earlier run left in etcd.
+// If a rank dies meanwhile, its last will sets the key `gone`, and the run does not start. Each rank has
+// its own nonce, so that it never receives a reply that an earlier run left in etcd.
 #pragma once
 
 #include <functional>
@@ -58,12 +58,13 @@ inline constexpr const char* kEndedKey = "ended";
 // Rank 0's side of the rendezvous. Must live as long as the run.
 class Rendezvous {
  public:
-  // Hosts the store and publishes its address. Throws Error: no token, no port, or etcd is unreachable.
+  // Hosts the store and publishes its address. Throws ReportedError: no token, no port, or etcd is
+  // unreachable.
   explicit Rendezvous(RendezvousOptions options);
   ~Rendezvous();
 
-  // Waits for the other ranks. `report_progress` receives a line about missing ranks. Throws Error if
-  // they do not join in time.
+  // Waits for the other ranks. `report_progress` receives a line about missing ranks. Throws ReportedError
+  // if they do not join in time.
   std::vector<PresentRank> wait_for_others(const std::function<void(const std::string&)>& report_progress);
   RendezvousResult send_join_replies(const Json& settings);
   // Informs all ranks that join within a few seconds that the run does not start; never throws.

@@ -47,7 +47,7 @@ class Workers {
   Workers(const Workers&) = delete;
 
   // Waits until all have ended and returns the result of rank 0. `stop` is polled: when it is requested,
-  // all workers are asked once to stop. Throws an Error, with one line, if one failed. With
+  // all workers are asked once to stop. Throws a ReportedError, with one line, if one failed. With
   // `emergency_checkpoint`, the state of the remaining ranks is saved before they end; with `coordinator`,
   // they continue without lost ranks if they can.
   TrainResult wait(const StopToken& stop, EmergencyCheckpointHost* emergency_checkpoint = nullptr,

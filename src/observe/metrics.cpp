@@ -87,7 +87,7 @@ Outcome<void> complete_metrics(FileSystem& files, const Path& path, std::int64_t
     const std::int64_t last_step =
         last.empty() ? 0 : JsonView(parse_json(last, path.string()), path.string()).at("step").integer();
     return last_step < step ? file->append_line(line) : Outcome<void>();
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     return failure("{}", error.what());
   }
 }

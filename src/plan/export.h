@@ -1,5 +1,5 @@
-// Exports a plan for another trainer: the files with which Megatron-LM, DeepSpeed or torchtitan run it, or an
-// Optimus plan file.
+// Exports a plan for another trainer: the files with which Megatron-LM, DeepSpeed or torchtitan run it, or
+// an Optimus plan file.
 //
 // Those systems support grids of equal stages (plan/export_grid.h). A property that they cannot express is
 // mapped to the nearest one that they support and recorded in a note. A plan that would train a different
@@ -19,8 +19,8 @@ ExportedPlan export_plan(const Plan& plan, const ModelSpec& model, Trainer train
 
 inline constexpr const char* kExportRecord = "optimus-export.json";
 
-// Writes all files and a record of them (optimus-export.json), or nothing. An earlier export in the folder is
-// replaced. A folder with any other content is refused. Throws Error.
+// Writes all files and a record of them (optimus-export.json), or nothing. An earlier export in the folder
+// is replaced. A folder with any other content is refused. Throws ReportedError.
 void write_export(FileSystem& files, const ExportedPlan& exported, const Path& folder);
 
 }  // namespace optimus

@@ -23,7 +23,7 @@ struct RunReport {
   std::vector<RankProfile> ranks{};  // of the last profile; empty: no timeline
 };
 
-// Throws Error if the folder is not a run, or if its files are malformed.
+// Throws ReportedError if the folder is not a run, or if its files are malformed.
 RunReport read_report(const Path& run);
 
 std::string report_page(const RunReport& report);

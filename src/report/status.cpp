@@ -18,7 +18,8 @@ namespace {
 
 constexpr Bytes kMaxMetricsBytes{std::int64_t{1} << 32};
 
-// The state letter of a process: "R" in "4711 (optimus-engine) R 1 …". Nothing if the process does not exist.
+// The state letter of a process: "R" in "4711 (optimus-engine) R 1 …". Nothing if the process does not
+// exist.
 std::optional<char> process_letter(int pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string stat;
@@ -65,7 +66,7 @@ std::optional<std::int64_t> steps_of(const Path& run) {
   declare(table, options);
   try {
     read_config_file(table, run / "settings.toml", {}, Origin::run);
-  } catch (const Error&) {
+  } catch (const ReportedError&) {
     return std::nullopt;
   }
   return options.steps;

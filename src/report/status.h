@@ -32,7 +32,7 @@ struct RunStatus {
   std::vector<int> fatal_devices;
 };
 
-// Throws Error if the folder is not a run.
+// Throws ReportedError if the folder is not a run.
 RunStatus status_of(const Path& run);
 
 }  // namespace optimus

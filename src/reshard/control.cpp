@@ -63,7 +63,7 @@ std::optional<ControlRequest> ControlFolder::next() {
   for (const std::string& name : waiting()) {
     try {
       return parse_request(folder_ / (name + kRequest));
-    } catch (const Error& error) {
+    } catch (const ReportedError& error) {
       answer(name, {false, error.what()});
     }
   }
@@ -94,7 +94,7 @@ void ControlFolder::refuse_drains(const std::string& why, bool is_claimer_lost) 
     try {
       if (std::holds_alternative<DrainRequest>(parse_request(folder_ / (name + kRequest))))
         answer(name, {false, why});
-    } catch (const Error&) {  // next() answers it
+    } catch (const ReportedError&) {  // next() answers it
     }
   }
 }

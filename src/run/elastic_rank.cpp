@@ -122,7 +122,7 @@ void LaunchedElasticRank::take_lock() {
   if (!is_new_host_ || lock_.is_held()) return;
   try {
     lock_ = FolderLock::take(facts_.folder);
-  } catch (const Error&) {
+  } catch (const ReportedError&) {
   }
 }
 
@@ -177,7 +177,7 @@ bool LaunchedElasticRank::find_store() {
 std::unique_ptr<Board> LaunchedElasticRank::open_board() {
   try {
     if (!find_store()) return nullptr;
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     fmt::print(stderr, "{}{}\n", time_stamp(), error.what());
     return nullptr;
   }

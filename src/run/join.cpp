@@ -91,7 +91,8 @@ struct OpenStore {
 // nothing if the run has ended.
 std::optional<OpenStore> find_run(const JoinOptions& join, const StopToken& stop) {
   if (!join.was_member) (void)read_store_file(join.run);  // fails at once for a run that cannot be joined
-  // Several hosts may be lost one after the other; a host that is only stopped is given up after about 16 s.
+  // Several hosts may be lost one after the other; a host that is only stopped is given up after about 16
+  // s.
   constexpr Seconds kHostTimeout{90};
   const Seconds timeout = join.was_member ? join.timeout : kHostTimeout;
   const Deadline deadline = Deadline::after(timeout, "the run's store");
@@ -102,7 +103,7 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const StopToken& stop
       const RunStoreAddress where = read_store_file(join.run);
       if (auto store = open_store(where.place, Deadline::after(kConnectTimeout, "the run's store")))
         return OpenStore{where, std::move(*store)};
-    } catch (const Error&) {  // no process hosts the run at the moment
+    } catch (const ReportedError&) {  // no process hosts the run at the moment
     }
     // At the end of a run the store file is removed first, then the lock. A host that is lost leaves the
     // file; one that is stopped keeps the lock.

@@ -63,8 +63,8 @@ LinkMeasurement rendezvous_of(const RendezvousResult& run, const std::vector<Ran
           .partner_timeout = kPartnerTimeout};
 }
 
-// The devices and internal links of one host: measured now, measured earlier, or the shipped device type with
-// this machine's loopback interface.
+// The devices and internal links of one host: measured now, measured earlier, or the shipped device type
+// with this machine's loopback interface.
 HardwareProfile profile_of_node(const ProbeOptions& options, EventSink& events) {
   if (options.measures_devices) return probe_machine(options, events).hardware;
   std::error_code error;
@@ -98,7 +98,7 @@ std::optional<ClusterProfile> lead_probe(const ClusterProbe& probe) {
           "--links measures the network between hosts, but all {} ranks are on {}; use --hardware to measure "
           "one host",
           probe.launch.world_size, hosts.front().host.name);
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     rendezvous.refuse(error.what());
     throw;
   }

@@ -18,7 +18,7 @@ struct MachineProfile {
   int threads = 0;
 };
 
-// Throws Error.
+// Throws ReportedError.
 MachineProfile probe_machine(const ProbeOptions& options, EventSink& events);
 
 }  // namespace optimus

@@ -13,7 +13,8 @@
 namespace optimus {
 namespace {
 
-// The first steps select kernels, open connections and touch memory for the first time, so they are skipped.
+// The first steps select kernels, open connections and touch memory for the first time, so they are
+// skipped.
 constexpr std::int64_t kSkippedSteps = 3, kProfiledSteps = 3;
 
 Path rank_file(const Path& run, int rank) { return run / "profile" / fmt::format("rank-{}.json", rank); }
@@ -101,7 +102,7 @@ void Profiler::finish() {
   if (ranks_.any(!written, "profiles written") || ranks_.rank_index() != 0) return;
   try {
     merge_ranks();
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     events_.report(Warning{fmt::format("--profile: {}", error.what())});
   }
 }

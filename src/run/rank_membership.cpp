@@ -44,7 +44,7 @@ SurvivorOutcome RankRun::join_membership_change_at(Board& board, Training& train
   self.bring_memory = [&] {
     try {
       export_host_memory(settings_.run);
-    } catch (const Error& error) {  // then this host has none to contribute
+    } catch (const ReportedError& error) {  // then this host has none to contribute
       rank_.events.report(Warning{error.what()});
     }
   };
@@ -59,8 +59,8 @@ SurvivorOutcome RankRun::join_membership_change_at(Board& board, Training& train
   return outcome;
 }
 
-// Rank 0 writes this file after a plan change. If it is lost before that, the others could not determine how
-// their state is laid out.
+// Rank 0 writes this file after a plan change. If it is lost before that, the others could not determine
+// how their state is laid out.
 void RankRun::write_plan_if_missing(std::int64_t epoch) {
   std::error_code error;
   if (rank_.elastic == nullptr || std::filesystem::exists(plan_path(settings_.run, epoch), error)) return;
@@ -190,7 +190,7 @@ void RankRun::open_records_after(const MembershipChange& order, const Training& 
     if (order.source == MembershipChange::Source::live && !last.empty())
       (void)complete_metrics(files_, metrics, order.state.step, last, check);
     records_ = open_records(settings_.run, files_, order.state.step, check);
-  } catch (const Error&) {
+  } catch (const ReportedError&) {
     check();
     throw;
   }

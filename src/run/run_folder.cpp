@@ -22,7 +22,7 @@ std::int64_t next_epoch(const Path& run, const Plan& plan) {
   if (!newest) return 0;
   try {
     if (read_plan(plan_path(run, *newest)) == plan) return *newest;
-  } catch (const Error&) {  // no plan can be read from the file
+  } catch (const ReportedError&) {  // no plan can be read from the file
   }
   return *newest + 1;
 }

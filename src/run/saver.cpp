@@ -116,7 +116,7 @@ void Saver::save_to_hosts(const TrainingState& state) {
   try {
     make_memory_folder(memory);  // the last rank that left this host may have removed it
     kept = target_.files.create_folders(folder);
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     kept = failure("{}", error.what());
   }
   Outcome<Bytes> bytes = Bytes(0);

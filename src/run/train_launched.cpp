@@ -239,7 +239,7 @@ LaunchedEnd lead(const LaunchedTraining& training) {
     if (!has_memory) wait();
     place_copies_apart(training, ranks, *prepared);
     announce_memory(training.options, prepared->folder, ranks);
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     rendezvous.refuse(error.what());
     throw;
   } catch (const Interrupted&) {
@@ -314,7 +314,7 @@ TrainResult follow_body(const LaunchedTraining& training, const RendezvousResult
 void bring_memory(const Path& run) {
   try {
     if (!run.empty()) export_host_memory(run);
-  } catch (const Error&) {
+  } catch (const ReportedError&) {
   }
 }
 
@@ -349,7 +349,7 @@ int follow(const LaunchedTraining& training) {
       return follow_elastic(training, run, device);
     } catch (const ExcludedFromRun&) {
       return rejoin(training, run, JsonView(run.settings, "rank 0's settings").at("run").text(), device);
-    } catch (const Error& error) {  // it could not start
+    } catch (const ReportedError& error) {  // it could not start
       publish_end(run, rank, {WorkerReport::End::failed, error.what(), {}, {}});
       (void)run.store->set(run.prefix + lost_key(rank), "");
       throw;

@@ -84,7 +84,7 @@ StepsEnd Training::run(const Companions& companions) {
       if (metrics.validation_loss) result.validation_loss = metrics.validation_loss;
       if (step_ < spec_.settings.steps) next = end_of_step();
     }
-  } catch (const Error&) {  // unreadable data: what was learned so far is saved
+  } catch (const ReportedError&) {  // unreadable data: what was learned so far is saved
     progress_.finish();
     if (num_tokens > 0 && services_.saver != nullptr && services_.saver->is_alone())
       rank_.line.print(fmt::format("saved in {}", save_last().string()));

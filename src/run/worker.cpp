@@ -53,7 +53,7 @@ WorkerReport report_of_work(const std::function<std::unique_ptr<Comm>()>& join_r
   } catch (const PeersLost& error) {
     fmt::print(log, "{}", comm->flight_log().text());
     return {WorkerReport::End::lost, error.what(), error.failure.missing, {}};
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     return {
         WorkerReport::End::failed, error.what(), {}, {}, dynamic_cast<const UserError*>(&error) != nullptr};
   } catch (const std::bad_alloc&) {

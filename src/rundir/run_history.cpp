@@ -43,7 +43,7 @@ std::vector<Observation> observations_since(const Path& run, std::int64_t step) 
       if (trim(line).empty()) continue;
       Observation one = parse_observation(line, path.string());
       if (one.step >= step) result.push_back(std::move(one));
-    } catch (const Error&) {
+    } catch (const ReportedError&) {
     }
   return result;
 }
@@ -84,7 +84,7 @@ History load_history(const std::string& history, EventSink& events) {
   if (history == "none" || !std::filesystem::exists(file_of(history), error)) return {};
   try {
     return read_history(history);
-  } catch (const Error& broken) {
+  } catch (const ReportedError& broken) {
     events.report(Warning{fmt::format("{}; planning continues without the history", broken.what())});
     return {};
   }
@@ -103,7 +103,7 @@ bool record_run(const std::string& history, const FinishedRun& run, EventSink& e
     RealFileSystem files;
     value_or_throw(write_history(files, file_of(history), all));
     return true;
-  } catch (const Error& failure) {
+  } catch (const ReportedError& failure) {
     events.report(Warning{fmt::format("{}; the run is not recorded in the history", failure.what())});
     return false;
   }

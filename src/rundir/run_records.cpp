@@ -42,7 +42,7 @@ RunPlans read_run_plans(const Path& run) {
   for (std::int64_t epoch = 0; epoch <= last; ++epoch) try {
       const Plan plan = read_plan(plan_path(run, epoch));
       plans.push_back({epoch, plan_hash(plan), short_text(plan)});
-    } catch (const Error&) {
+    } catch (const ReportedError&) {
     }
   return plans;
 }

@@ -9,7 +9,7 @@
 
 namespace optimus {
 
-// Rank 0's mark file in the run's folder; removed by the destructor. Throws Error.
+// Rank 0's mark file in the run's folder; removed by the destructor. Throws ReportedError.
 class FolderMark {
  public:
   FolderMark(const Path& run, const std::string& name);

@@ -24,7 +24,7 @@ std::optional<DeviceType> measured_type(const std::string& name, EventSink& even
     const Cluster here = open_cluster("here");
     for (const DeviceType& type : here.profile().types)
       if (type.name == name) return type;
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     events.report(Warning{fmt::format("{}; run optimus profile --hardware to write it again", error.what())});
   }
   return std::nullopt;

@@ -103,7 +103,7 @@ std::optional<Path> newest_valid_checkpoint(const Path& run, const std::optional
       checkpoint.verify(events);
       if (entry.is_whole) return entry.folder;
       throw UserError("{} contains step {}", entry.folder.string(), checkpoint.step());
-    } catch (const Error& error) {
+    } catch (const ReportedError& error) {
       found_damaged = true;
       events.report(Warning{fmt::format("{}; trying an older checkpoint", error.what())});
     }

@@ -17,9 +17,9 @@ struct ResumedRun {
   FolderLock lock;  // taken before anything in the run is changed
 };
 
-// Fills the options that are not given from the settings of the run `options.resume`. If any layout option is
-// given (--devices, --plan, …), all layout settings of the run are dropped. Then finds the checkpoint: every
-// byte is verified, and damaged checkpoints are skipped with a warning. Throws Error.
+// Fills the options that are not given from the settings of the run `options.resume`. If any layout option
+// is given (--devices, --plan, …), all layout settings of the run are dropped. Then finds the checkpoint:
+// every byte is verified, and damaged checkpoints are skipped with a warning. Throws ReportedError.
 ResumedRun resume(TrainOptions& options, OptionTable& table, FileSystem& files, EventSink& events);
 
 // For options set by a program: those that differ from their defaults count as given.

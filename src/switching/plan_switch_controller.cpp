@@ -134,7 +134,7 @@ void PlanSwitchController::take_request() {
     if (planned_choice_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
     try {
       request_->plan = planned_choice_.get();
-    } catch (const Error& error) {
+    } catch (const ReportedError& error) {
       return refuse_untried(error.what());
     }
   }
@@ -169,8 +169,8 @@ void PlanSwitchController::set_phase_begin(std::int64_t begin) {
   }
 }
 
-// A phase's plan was made for the machines that the run began with: if some were lost, or the run has changed
-// to another plan, it keeps its present layout with the new batch.
+// A phase's plan was made for the machines that the run began with: if some were lost, or the run has
+// changed to another plan, it keeps its present layout with the new batch.
 void PlanSwitchController::begin_scripted(const ScriptedSwitch& next) {
   const Plan& plan = next.plan;
   const bool is_on_scripted_plan =
@@ -206,7 +206,7 @@ PlanSwitchController::Prepared PlanSwitchController::prepare(const Plan& plan, i
     if (facts_.move.retains_old) result.change->retain_old_within(facts_.move.spare);
     if (const auto done = result.change->prepare(Deadline::after(kPrepareTimeout, "a plan's groups")); !done)
       result.why_not = text(done.error()), result.is_lost = true;
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     result.why_not = error.what();
   } catch (const std::bad_alloc&) {
     result.why_not = "out of memory";

@@ -67,7 +67,7 @@ TEST(File, InputThatIsNoFileIsAMistakeOfTheUser) {
 TEST(File, FailuresAreThrownAsRuntimeFailures) {
   const TemporaryFolder folder;
   EXPECT_THROW(value_or_throw(read_file(folder / "absent")), RuntimeFailure);
-  EXPECT_THROW(value_or_throw(read_file(folder / "absent")), Error);
+  EXPECT_THROW(value_or_throw(read_file(folder / "absent")), ReportedError);
 }
 
 TEST(File, EmptyFilesMap) {

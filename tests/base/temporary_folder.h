@@ -39,12 +39,12 @@ class TemporaryFolder {
   Path path_;
 };
 
-// The text of the Error that `action` throws, or "" if it throws none.
+// The text of the ReportedError that `action` throws, or "" if it throws none.
 template <typename Action>
 std::string message_of(Action action) {
   try {
     action();
-  } catch (const Error& error) {
+  } catch (const ReportedError& error) {
     return error.what();
   }
   return "";

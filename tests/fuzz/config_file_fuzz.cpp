@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     read_config_file(table, path);
     (void)table.resolved_toml();
-  } catch (const Error&) {
+  } catch (const ReportedError&) {
   }
   return 0;
 }

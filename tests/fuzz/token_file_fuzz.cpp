@@ -26,11 +26,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::ofstream(prefix + ".bin", std::ios::binary) << std::string(64, 'x');
   try {
     read_everything(*open_megatron(prefix));
-  } catch (const Error&) {
+  } catch (const ReportedError&) {
   }
   try {
     read_everything(*open_llmc({prefix + ".idx"}));
-  } catch (const Error&) {
+  } catch (const ReportedError&) {
   }
   return 0;
 }

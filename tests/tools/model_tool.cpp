@@ -75,7 +75,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return optimus::run(argc, argv);
-  } catch (const optimus::Error& error) {
+  } catch (const optimus::ReportedError& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
   }

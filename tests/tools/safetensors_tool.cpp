@@ -91,7 +91,7 @@ int run(const std::vector<std::string>& words) {
 int main(int argc, char** argv) {
   try {
     return optimus::run({argv + 1, argv + argc});
-  } catch (const optimus::Error& error) {
+  } catch (const optimus::ReportedError& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
   }

@@ -1,6 +1,7 @@
 // What tests/parity/tensorboard_parity.py lets TensorBoard read:
 //   tensorboard_tool FOLDER LAST_STEP WALL_TIME < metrics.jsonl
-// writes an event file for a run that is resumed after LAST_STEP, each step one second after the one before.
+// writes an event file for a run that is resumed after LAST_STEP, each step one second after the one
+// before.
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
@@ -50,7 +51,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return optimus::run(argc, argv);
-  } catch (const optimus::Error& error) {
+  } catch (const optimus::ReportedError& error) {
     std::cerr << error.what() << "\n";
     return 1;
   }
