@@ -21,7 +21,7 @@ namespace optimus {
 struct Decision {
   std::int64_t step = 0;
   std::string kind;          // switch, recover, join, drain, stay
-  std::string evidence{};    // reason: "scripted", "asked for", or a measurement; of "stay" also why it stays
+  std::string evidence{};    // reason: "scripted", "requested", or a measurement; of "stay" also why it stays
   std::string from{}, to{};  // hashes of plans
   std::string from_name{}, to_name{};  // "dp2 zero2 +copy"; empty in records of version 0.1
   std::int64_t epoch = 0;              // of the new plan

@@ -31,7 +31,7 @@ ControlRequest parse_request(const Path& path) {
   if (const auto rank = view.find("drain"))
     return DrainRequest{name, static_cast<int>(rank->integer(0, INT_MAX))};
   const JsonView plan = view.at("plan");
-  const std::string why = view.text_or("why", "asked for");
+  const std::string why = view.text_or("why", "requested");
   if (plan.raw() == "auto") return SwitchRequest{name, std::nullopt, why};
   return SwitchRequest{name, parse_plan(plan.raw().dump(), path.string()), why};
 }

@@ -71,7 +71,7 @@ class ControlFolder {
 // The requester's side. Fails if no training answers before the deadline; the request is then cancelled.
 Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& control_request, const Deadline& deadline);
 // Contents of a request: a plan, or the best one; the drain of a rank.
-OrderedJson switch_request_json(const std::optional<Plan>& plan, const std::string& why = "asked for");
+OrderedJson switch_request_json(const std::optional<Plan>& plan, const std::string& why = "requested");
 OrderedJson drain_request_json(int rank);
 
 }  // namespace optimus

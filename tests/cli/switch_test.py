@@ -111,7 +111,7 @@ class Switches(CommandLineTest):
         self.assertEqual([(w["rank"], w["state"]) for w in status["workers"]], [(r, "running") for r in range(DEVICES)])
         self.assertEqual(status["epoch"], 0)
         result = json.loads(run("switch", self.folder / "asked", "--plan", self.plan(2), "--json").stdout)
-        self.assertRegex(result["text"], r"^step \d+: asked for; switching .* → pp4.*; plan \w{4} → \w{4}, prepared .*, paused .* steps\), moved .* \(minimum .*\)$")
+        self.assertRegex(result["text"], r"^step \d+: requested; switching .* → pp4.*; plan \w{4} → \w{4}, prepared .*, paused .* steps\), moved .* \(minimum .*\)$")
         self.assertEqual(json.loads(run("status", self.folder / "asked", "--json").stdout)["can_lose"], 0)
         run("switch", self.folder / "asked", "--plan", self.plan(13))  # one device: rank 0 may be unused
         run("switch", self.folder / "asked", "--plan", self.plan(1))
