@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import tempfile
 import unittest
@@ -65,6 +66,29 @@ class Consumer(unittest.TestCase):
         self.assertEqual(rows[-1]["step"], int(stopped.split()[-1]))
         checkpoints = [path.name for path in (self.folder / "run/checkpoints").iterdir()]
         self.assertIn(f"step-{rows[-1]['step']}", checkpoints)
+
+    def test_train_joins_a_launched_job_as_a_rank(self):
+        """Two processes with the variables of a launcher are two ranks of one training, which learns what one process learns."""
+        text = self.folder / "ranks.txt"
+        text.write_text("".join(f"line {i} of {i * 7 % 31}, and so on\n" for i in range(900)))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        ranks = []
+        for rank in range(2):
+            variables = {"JOB_COMPLETION_INDEX": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            ranks.append(subprocess.Popen([self.folder / "build/rank", text, self.folder / "two"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                          stderr=subprocess.PIPE, text=True, env={**os.environ, **{name: str(value) for name, value in variables.items()}}))
+            self.addCleanup(ranks[-1].kill)
+        outputs = [rank.communicate(timeout=300) for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0], outputs)
+        self.assertEqual([output[1] for output in outputs], ["", ""])
+        self.assertEqual(outputs[1][0], "", "only rank 0 reports the result")
+        self.assertTrue((self.folder / "two/logs/rank-1.log").exists(), "the second process was not a rank of the same run")
+        alone = self.call([self.folder / "build/rank", text, self.folder / "one"], env={**os.environ, "OMP_NUM_THREADS": "1"}).stdout
+        loss = [float(output.split()[-1]) for output in (outputs[0][0], alone)]
+        self.assertRegex(alone, r"^6 steps, loss ")
+        self.assertAlmostEqual(loss[0], loss[1], delta=1e-9 * loss[1])  # fp64: sums in another order
 
     def test_planner_does_not_need_libtorch(self):
         result = self.call([self.folder / "build/planner"])
