@@ -91,7 +91,7 @@ class CheckpointClear final : public Command {
     value_or_throw(remove_memory_level(files, run_));
     console.result({{"removed", folder ? Json(folder->string()) : Json()}},
                    folder ? fmt::format("removed {}\n", folder->string())
-                          : "the run has nothing in memory on this host\n");
+                          : "this host's memory contains no state of the run\n");
     return 0;
   }
 

@@ -75,7 +75,7 @@ ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions n
   if (named.model.empty() || cluster_name.empty() || !options.batch)
     throw UsageError("--failures needs --model M, --cluster C and --batch B, or --plan FILE and --cluster C");
   if (*options.batch < 1 || *options.batch > kMaxMicrobatches)
-    throw UsageError("--batch: {} is out of range, expected 1 to {}", *options.batch, kMaxMicrobatches);
+    throw UsageError("--batch: expected 1 to {}, got {}", kMaxMicrobatches, *options.batch);
   named.model = model_path_of(named.model);
   const ModelSpec model = resolve(named);
   const Cluster cluster = open_cluster(cluster_name);

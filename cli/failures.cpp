@@ -56,7 +56,7 @@ AvailabilityTrace periodic_trace(const std::string& text) {
   constexpr double kMaxFailures = 1e6;
   if (nodes < 1 || nodes > 100'000 || !(every > 0) || !(away > 0) || !(length > every) ||
       length / every > kMaxFailures)
-    throw UsageError("--failures periodic:{}: times must be above 0, with at most {:.0f} failures", text,
+    throw UsageError("--failures periodic:{}: expected times above 0 and at most {:.0f} failures", text,
                      kMaxFailures);
   return periodic_failures(static_cast<int>(nodes), every, away, length);
 }
@@ -69,13 +69,12 @@ AvailabilityTrace open_trace(const FailureOptions& options) {
 
 void check_failures(const FailureOptions& options) {
   if (options.devices_per_node < 1)
-    throw UsageError("--devices-per-node: {} is too small, expected at least 1", options.devices_per_node);
+    throw UsageError("--devices-per-node: expected at least 1, got {}", options.devices_per_node);
   if (options.repeats && (*options.repeats < 1 || *options.repeats > 10'000))
-    throw UsageError("--repeats: {} is out of range, expected 1 to 10,000", *options.repeats);
+    throw UsageError("--repeats: expected 1 to 10,000, got {}", *options.repeats);
   if (options.price && !(*options.price >= 0))
-    throw UsageError("--price: {} is too small, expected at least 0", *options.price);
-  if (options.failures < 0)
-    throw UsageError("--can-lose: {} is too small, expected at least 0", options.failures);
+    throw UsageError("--price: expected at least 0, got {}", *options.price);
+  if (options.failures < 0) throw UsageError("--can-lose: expected at least 0, got {}", options.failures);
 }
 
 // The result of one policy.

@@ -57,7 +57,7 @@ void check_values(OptionTable& table, const std::vector<std::string>& words) {
     const Option& option = *table.find(words[i].substr(2, equals - 2));
     if (is_switch(option) && equals != std::string::npos && words[i].substr(equals) != "=true" &&
         words[i].substr(equals) != "=false")
-      throw UsageError("--{} takes no value, found {}", option.name, in_quotes(words[i].substr(equals + 1)));
+      throw UsageError("--{} takes no value, got {}", option.name, in_quotes(words[i].substr(equals + 1)));
     if (is_switch(option) || option.is_positional || equals != std::string::npos) continue;
     const auto needed = static_cast<std::size_t>(std::max(1, option.list_length));
     std::size_t given = 0;

@@ -124,17 +124,16 @@ class PlanCommand final : public Command {
   }
 
   void check_numbers() const {
-    if (*batch_ < 1) throw UsageError("--batch: {} is too small, expected at least 1", *batch_);
+    if (*batch_ < 1) throw UsageError("--batch: expected at least 1, got {}", *batch_);
     if (*batch_ > kMaxMicrobatches)
       throw UsageError("--batch: {} is more than {}", *batch_, kMaxMicrobatches);
     if (sequence_length_ && *sequence_length_ < 1)
-      throw UsageError("--seq: {} is too small, expected at least 1", *sequence_length_);
+      throw UsageError("--seq: expected at least 1, got {}", *sequence_length_);
     if (days_ && !tokens_) throw UsageError("--days needs --tokens, the length of the run");
-    if (days_ && !(*days_ > 0)) throw UsageError("--days: {} must be above 0", *days_);
-    if (tokens_ && *tokens_ < 1) throw UsageError("--tokens: {} is too small, expected at least 1", *tokens_);
+    if (days_ && !(*days_ > 0)) throw UsageError("--days: expected more than 0, got {}", *days_);
+    if (tokens_ && *tokens_ < 1) throw UsageError("--tokens: expected at least 1, got {}", *tokens_);
     for (const auto& [name, value] : {std::pair{"price", price_}, {"watts", watts_}})
-      if (value && !(*value >= 0))
-        throw UsageError("--{}: {} is too small, expected at least 0", name, *value);
+      if (value && !(*value >= 0)) throw UsageError("--{}: expected at least 0, got {}", name, *value);
   }
 
   int plan(Console& console) {

@@ -136,11 +136,11 @@ class SettingsReader {
     std::vector<std::string> texts;
     const toml::array* list = node.as_array();
     if (list == nullptr || !option.is_list)
-      throw UserError("{}: {} must be {}", place, option.name,
+      throw UserError("{}: {}: expected {}", place, option.name,
                       option.is_list ? "a list of values" : "a single value");
     for (const toml::node& element : *list) {
       const auto one = scalar_text(element);
-      if (!one) throw UserError("{}: {} must be a list of single values", place, option.name);
+      if (!one) throw UserError("{}: {}: expected a list of single values", place, option.name);
       texts.push_back(*one);
     }
     return texts;

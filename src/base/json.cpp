@@ -112,7 +112,7 @@ Json read_json(const Path& path) {
 void JsonView::refuse(std::string_view expected) const {
   std::string found = value_->is_object() ? "an object" : value_->is_array() ? "a list" : "";
   if (found.empty()) found = in_quotes(value_->dump(-1, ' ', false, Json::error_handler_t::replace));
-  throw UserError("{} must be {}, found {}", where_, expected, found);
+  throw UserError("{}: expected {}, got {}", where_, expected, found);
 }
 
 namespace {

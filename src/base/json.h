@@ -61,7 +61,7 @@ class JsonView {
   bool boolean_or(std::string_view key, bool default_value) const;
   std::string text_or(std::string_view key, std::string default_value) const;
 
-  // Throws: "config.json: n_head must be a whole number of at least 1, found -3".
+  // Throws: "config.json: n_head: expected a whole number of at least 1, got -3".
   [[noreturn]] void refuse(std::string_view expected) const;
 
  private:

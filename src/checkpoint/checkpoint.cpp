@@ -21,14 +21,14 @@ void check_size(const Path& path, Bytes expected) {
     throw UserError("{} is missing, although the checkpoint's manifest lists it", path.string());
   if (error) throw UserError("cannot read {}: {}", path.string(), error.message());
   if (static_cast<std::int64_t>(size) != expected.value)
-    throw UserError("{} is damaged: it has {} bytes, the checkpoint's manifest specifies {}", path.string(),
-                    size, expected.value);
+    throw UserError("{} is damaged: expected {} bytes (the checkpoint's manifest), got {}", path.string(),
+                    expected.value, size);
 }
 
 void check_checksum(const Path& path, Checksum found, Checksum expected) {
   if (found == expected) return;
-  throw UserError("{} is damaged: checksum {}, the checkpoint's manifest specifies {}", path.string(),
-                  text(found), text(expected));
+  throw UserError("{} is damaged: expected checksum {} (the checkpoint's manifest), got {}", path.string(),
+                  text(expected), text(found));
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ struct Checkpoint::State {
       throw UserError("{} has shape {}, but its box has shape {}", what(), shape_text(tensor->shape),
                       text(shape));
     if (!is_float(tensor->type))
-      throw UserError("{} has type {}, but a float type is expected", what(), text(tensor->type));
+      throw UserError("{}: expected a float type, got {}", what(), text(tensor->type));
     return *tensor;
   }
 

@@ -49,12 +49,12 @@ void check_tensors(const std::vector<CheckpointTensor>& tensors, const std::stri
     const std::string what = fmt::format("{}: tensor {}", source, in_quotes(tensor.name));
     if (!names.insert(tensor.name).second) throw UserError("{} is listed twice", what);
     if (tensor.shape.num_dims < 1 || tensor.shape.num_dims > kMaxDims)
-      throw UserError("{} has {} dims, expected 1 to {}", what, tensor.shape.num_dims, kMaxDims);
+      throw UserError("{}: expected 1 to {} dims, got {}", what, kMaxDims, tensor.shape.num_dims);
     std::int64_t bytes = kMaxElementBytes;
     for (int d = 0; d < tensor.shape.num_dims; ++d)
       if (tensor.shape[d] < 1 || __builtin_mul_overflow(bytes, tensor.shape[d], &bytes))
-        throw UserError("{}: shape {} must have positive sizes, and its bytes must fit into 63 bits", what,
-                        text(tensor.shape));
+        throw UserError("{}: expected a shape with positive sizes and a size in bytes below 2^63, got {}",
+                        what, text(tensor.shape));
   }
 }
 
@@ -95,7 +95,7 @@ void check_coverage(StateField field, const Manifest& manifest, const std::strin
     if (mistake && mistake->times == 0)
       throw UserError("{}: element {} is in no piece", what, text_of(*mistake, tensor.shape.num_dims));
     if (mistake)
-      throw UserError("{}: element {} is in {} pieces, expected one", what,
+      throw UserError("{}: expected element {} in one piece, got {}", what,
                       text_of(*mistake, tensor.shape.num_dims), mistake->times);
   }
 }

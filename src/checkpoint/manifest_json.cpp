@@ -135,8 +135,8 @@ void parse_group(const JsonView& group, std::vector<CheckpointPiece>& pieces) {
 
 void check_version(const JsonView& view, const char* format) {
   if (view.at("format").text() != format)
-    throw UserError("{}: the format is {}, expected {}", view.where(), in_quotes(view.at("format").text()),
-                    format);
+    throw UserError("{}: expected format {}, got {}", view.where(), format,
+                    in_quotes(view.at("format").text()));
   const std::int64_t version = view.at("version").integer();
   if (version != kManifestVersion)
     throw UserError("{}: checkpoint format version {} is not supported; this program reads version {}{}",

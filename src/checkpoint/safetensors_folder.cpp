@@ -16,7 +16,7 @@ void check_shard_name(const JsonView& place, const std::string& name) {
   const bool is_plain =
       !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
   if (!is_plain || !ends_with(name, ".safetensors"))
-    throw UserError("{} must be the name of a .safetensors file in the folder of the index, found {}",
+    throw UserError("{}: expected the name of a .safetensors file in the folder of the index, got {}",
                     place.where(), in_quotes(name));
 }
 

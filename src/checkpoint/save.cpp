@@ -137,7 +137,7 @@ Outcome<void> rename_to_final(FileSystem& files, const StepFolder& folder) {
 }  // namespace
 
 Outcome<Path> begin_checkpoint(FileSystem& files, const Path& run, std::int64_t step) {
-  ensure(step >= 0, "the step is {}, must be at least 0", step);
+  ensure(step >= 0, "the step: expected at least 0, got {}", step);
   std::error_code error;
   if (!fs::is_directory(run, error))
     return failure("cannot save into {}: the folder does not exist", run.string());

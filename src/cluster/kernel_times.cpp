@@ -55,14 +55,14 @@ void validate(const KernelTimes& times, const std::string& where) {
                is_attention = name.starts_with("attention");
     const std::size_t wanted = is_gemm ? 3 : is_attention ? 2 : 1;
     if (table.axes.size() != wanted)
-      throw UserError("{}: {} has {} axes, must have {}", where, name, table.axes.size(), wanted);
+      throw UserError("{}: {}: expected {} axes, got {}", where, name, wanted, table.axes.size());
     std::size_t points = 1;
     for (const std::vector<double>& axis : table.axes) {
       double before = 0;
       for (const double size : axis) {
         if (!(std::isfinite(size) && size > before))
-          throw UserError("{}: sizes of {} must be above 0 and ascend, found {} after {}", where, name, size,
-                          before);
+          throw UserError("{}: sizes of {}: expected ascending sizes above 0, got {} after {}", where, name,
+                          size, before);
         before = size;
       }
       points *= axis.size();
@@ -72,7 +72,7 @@ void validate(const KernelTimes& times, const std::string& where) {
       throw UserError("{}: {} has {} rates, its axes require {}", where, name, table.rates.size(), points);
     for (const double rate : table.rates)
       if (!(rate > 0 && std::isfinite(rate)))
-        throw UserError("{}: a rate of {} is {}, must be above 0", where, name, rate);
+        throw UserError("{}: a rate of {}: expected more than 0, got {}", where, name, rate);
   }
 }
 

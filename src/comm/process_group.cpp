@@ -272,7 +272,7 @@ void ProcessGroup::name_missing(const MemberExchange::Unfinished& left, CommFail
       reported.insert(theirs.begin(), theirs.end());
       missing.erase(rank);
       if (is_closed && missing.empty())
-        failure.reason = fmt::format("rank {} gave up: {}", rank, note->substr(note->find(';') + 1));
+        failure.reason = fmt::format("rank {} aborted: {}", rank, note->substr(note->find(';') + 1));
     }
     if (missing.size() > few) std::this_thread::sleep_for(kNotePollInterval);
   } while (missing.size() > few && !deadline.has_passed());

@@ -150,7 +150,7 @@ class ThreadPending final : public Pending {
     f_.shared_operation->mark_broken({reason, missing});
     const int rank = f_.key.group.members[static_cast<std::size_t>(f_.place)];
     break_group(f_.world->group_states[f_.key],
-                {fmt::format("rank {} gave up on {} after {:.3g} s", rank, f_.operation, waited), missing});
+                {fmt::format("rank {}: {} timed out after {:.3g} s", rank, f_.operation, waited), missing});
   }
 
   CommFailure failure_since(Deadline::Clock::time_point began) const {

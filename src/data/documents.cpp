@@ -76,7 +76,7 @@ std::string text_of(const RawDocument& document, const std::string& text_key) {
                     in_quotes(text_key), in_quotes(join(keys, ", "), 100));
   }
   if (!text->is_string())
-    throw UserError("{}: {} must be a string, found {}", place, text_key, in_quotes(text->dump()));
+    throw UserError("{}: {}: expected a string, got {}", place, text_key, in_quotes(text->dump()));
   return text->get<std::string>();
 }
 

@@ -45,7 +45,7 @@ bool EmergencyCheckpointHost::poll(const std::vector<bool>& lost_worker_ids) {
       update_heartbeats();
       if (facts_.coordinator != nullptr && has_claim(facts_.run, keys_.generation + 1)) {
         // adopts that decision if it includes these ranks
-        if (!continue_run()) refuse("other ranks of the run have continued without these");
+        if (!continue_run()) refuse("the other ranks of the run have continued without this partition");
         break;
       }
       if (!have_all_reported(is_gone) || !has_majority()) break;
@@ -274,7 +274,7 @@ std::string EmergencyCheckpointHost::finish() {
   (void)clear_leftovers(files_, facts_.run);
   if (facts_.memory) (void)clear_leftovers(files_, *facts_.memory);
   if (stage_ == Stage::collecting || stage_ == Stage::writing)
-    why_not_saved_ = "the run was ended before more could be saved";
+    why_not_saved_ = "the run was ended before the remaining ranks could save";
   if (!is_saved_)
     return why_not_continued_ + (why_not_saved_.empty() ? "" : "; " + why_not_saved_) + last_checkpoint();
   const std::size_t count = order_.ranks.size();

@@ -172,7 +172,7 @@ tl::expected<MembershipChange, std::string> plan_membership_change(
           fmt::format("rank {} failed: {}", survivor_state.rank, survivor_state.failure_reason));
   MembershipChange order;
   assign_members(facts, survivor_states, order);
-  if (order.num_staying == 0) return tl::unexpected(std::string("no rank stays"));
+  if (order.num_staying == 0) return tl::unexpected(std::string("no rank remains"));
   describe(facts, survivor_states, order);
   try {
     const std::optional<FoundState> found = find_state(facts, survivor_states);

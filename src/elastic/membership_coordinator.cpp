@@ -153,7 +153,7 @@ Outcome<void> MembershipCoordinator::claim_generation(const MembershipChange& or
   const int why = create_exclusively(draft, path);
   ::unlink(draft.c_str());
   if (why == 0) return {};
-  return why == EEXIST ? failure("other ranks of the run have continued without these")
+  return why == EEXIST ? failure("the other ranks of the run have continued without this partition")
                        : failure("cannot create {}: {}", path.string(), std::strerror(why));
 }
 
@@ -165,7 +165,7 @@ tl::expected<MembershipChange, std::string> MembershipCoordinator::adopt_claimed
     if (std::find(worker_ids.begin(), worker_ids.end(),
                   membership_.worker_ids.at(static_cast<std::size_t>(survivor_state.rank))) ==
         worker_ids.end())
-      return tl::unexpected(std::string("other ranks of the run have continued without these"));
+      return tl::unexpected(std::string("the other ranks of the run have continued without this partition"));
   reserve_worker_ids(order);
   begin_generation(order);
   return order;

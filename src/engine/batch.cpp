@@ -13,7 +13,8 @@ namespace {
 // Appends the device's positions of a sample, padded to the plan's sequence length.
 void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, std::int64_t number) {
   const std::int64_t row = std::ssize(microbatch.samples), used = std::ssize(sample.inputs);
-  ensure(used >= 1 && used <= length, "a sample has {} tokens, the sequence length is {}", used, length);
+  ensure(used >= 1 && used <= length, "expected a sample of {} tokens (the sequence length), got {}", length,
+         used);
   microbatch.samples.push_back(number);
   const std::vector<Span> all = {{0, length}};
   for (const Span& span : microbatch.context.empty() ? all : microbatch.context)
@@ -105,8 +106,8 @@ struct SampleAssignment {
 };
 
 SampleAssignment assignment(const Plan& plan, std::vector<double> squares, SampleOrder dealing) {
-  ensure(std::ssize(squares) == plan.batch, "{} samples, but the batch size is {}", squares.size(),
-         plan.batch);
+  ensure(std::ssize(squares) == plan.batch, "expected {} samples (the batch size), got {}", plan.batch,
+         squares.size());
   SampleAssignment result{std::move(squares), {}};
   if (dealing == SampleOrder::by_cost) {
     result.sample = assign_samples_by_cost(plan, result.squares);

@@ -362,8 +362,7 @@ CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
 
 at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {
   ensure(!model_.is_custom(), "logits are not available for custom models: evaluate their modules directly");
-  ensure(batch.microbatches.size() == 1, "logits of {} micro-batches requested, expected 1",
-         batch.microbatches.size());
+  ensure(batch.microbatches.size() == 1, "logits: expected 1 micro-batch, got {}", batch.microbatches.size());
   ensure(options_.comm == nullptr, "logits are available on one device only");
   const auto rows = std::ssize(batch.microbatches[0].ids);
   at::Tensor result =

@@ -221,8 +221,7 @@ Batch read_batch(const ModuleData& data, const ModuleDescription& facts, const P
       const ModuleSample sample = data.read(number);
       if (sample.input.sizes() != at::IntArrayRef(facts.input_shapes.front()) ||
           sample.target.sizes() != at::IntArrayRef(facts.target_shape))
-        throw UserError("sample {} has a different shape than sample 0; all samples must have the same shape",
-                        number);
+        throw UserError("expected samples of one shape, but sample {} differs from sample 0", number);
       inputs.push_back(sample.input), labels.push_back(sample.target);
     }
     batch.num_tokens += own.size(), batch.num_counted += own.size();

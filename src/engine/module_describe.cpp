@@ -149,7 +149,7 @@ class PartInspector {
       if (!at::equal(others[i], before[i]))
         throw UserError(
             "{}: part {} changes its buffers (batch statistics?), so training would depend on how batches "
-            "are cut; use a norm over each sample, such as GroupNorm or LayerNorm",
+            "are split; use a norm over each sample, such as GroupNorm or LayerNorm",
             model_.name, what.name);
     if (!at::equal(one, again))
       throw UserError(
@@ -169,9 +169,9 @@ class PartInspector {
     if (result.dim() < 1 || result.size(0) != input.size(0) || result.numel() == 0 ||
         !result.is_floating_point())
       throw UserError(
-          "{}: part {} returned {} for {} samples; it must return [{}, …] of a floating-point type",
-          model_.name, model_.parts[part].name, fmt::format("[{}]", fmt::join(result.sizes(), ", ")),
-          input.size(0), input.size(0));
+          "{}: part {}: expected a result of shape [{}, …] and a floating-point type, got {} for {} samples",
+          model_.name, model_.parts[part].name, input.size(0),
+          fmt::format("[{}]", fmt::join(result.sizes(), ", ")), input.size(0));
     return result;
   }
 
@@ -224,9 +224,9 @@ void check_complete(const ModuleModel& model, const ModuleSample& example) {
     if (part.forward == nullptr)
       throw UserError("{}: part {} has no forward function", model.name, in_quotes(part.name));
   if (!example.input.defined() || !example.target.defined() || example.input.numel() == 0)
-    throw UserError("{}: sample 0 must have a non-empty input and a target", model.name);
+    throw UserError("{}: sample 0: expected a non-empty input and a target", model.name);
   if (!example.input.is_floating_point() && example.input.scalar_type() != at::kLong)
-    throw UserError("{}: inputs must be floating-point numbers or 64-bit integers", model.name);
+    throw UserError("{}: expected inputs of floating-point numbers or 64-bit integers", model.name);
 }
 
 }  // namespace

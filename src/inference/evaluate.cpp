@@ -60,7 +60,7 @@ Plan plan_for(const EvalOptions& options, const Inference& model, std::int64_t w
 void check_option_ranges(const EvalOptions& options) {
   const auto check = [](const char* name, const std::optional<std::int64_t>& value) {
     if (value && (*value < 1 || *value > 1'000'000'000))
-      throw UsageError("--{}: {} is out of range, expected 1 to 1,000,000,000", name, *value);
+      throw UsageError("--{}: expected 1 to 1,000,000,000, got {}", name, *value);
   };
   check("seq", options.sequence_length), check("batch", options.batch);
 }

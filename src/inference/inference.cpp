@@ -33,7 +33,7 @@ Plan inference_plan(const ModelSpec& model, Precision precision, std::int64_t se
 Inference open_for_inference(const std::string& model, const ComputeOptions& options, EventSink& events) {
   const at::Device device = choose_device(options.device);
   if (options.threads < 0 || options.threads > 4096)
-    throw UsageError("--threads: {} is out of range, expected 0 to 4096", options.threads);
+    throw UsageError("--threads: expected 0 to 4096, got {}", options.threads);
   set_num_threads(static_cast<int>(options.threads));
   const std::string usual = device.is_cuda() ? "bf16" : "fp32";
   const Precision precision =

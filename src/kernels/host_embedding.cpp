@@ -66,7 +66,7 @@ void HostKernels::rope(at::Tensor& x, const at::Tensor& cosine, const at::Tensor
   with_element_type(x.scalar_type(), [&]<typename T>(T) {
     const Rows<Wide<T>> cosines(cosine), sines(sine);
     T* data = x.data_ptr<T>();
-    ensure(x.stride(2) == 1, "head elements have stride {}, expected 1", x.stride(2));
+    ensure(x.stride(2) == 1, "expected head elements of stride 1, got {}", x.stride(2));
     const std::int64_t num_heads = x.size(1), row_stride = x.stride(0), head_stride = x.stride(1);
     for_each_row(x.size(0), num_heads * x.size(2), [&](std::int64_t r) {
       for (std::int64_t head = 0; head < num_heads; ++head)

@@ -99,7 +99,7 @@ void check_ring_task(const RingTask& task, const at::Tensor& q, const at::Tensor
            piece.queries.begin, piece.queries.end, task.own_length, piece.keys.begin, piece.keys.end,
            task.key_length);
     ensure(!piece.is_causal || piece.queries.size() == piece.keys.size(),
-           "a causal ring piece must have as many queries as keys, not {} and {}", piece.queries.size(),
+           "causal ring piece: expected as many queries as keys, got {} and {}", piece.queries.size(),
            piece.keys.size());
   }
 }

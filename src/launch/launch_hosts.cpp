@@ -163,7 +163,7 @@ int launch_on_hosts(const LaunchOptions& options, const Environment& environment
     }
     for (Host& host : hosts)
       if (const auto code = host.code(); code && *code != 0 && *code != 130 && failed.empty()) {
-        failed = fmt::format("{} ended with code {}{}", host.name(), *code,
+        failed = fmt::format("{} exited with code {}{}", host.name(), *code,
                              *code == 255 ? " (ssh returns this code if it cannot reach the host)" : "");
         grace = Deadline::after(kHostGrace, "the other hosts");
       }

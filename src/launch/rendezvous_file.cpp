@@ -33,8 +33,8 @@ Path own_folder(const Environment& environment) {
   if (::lstat(folder.c_str(), &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != ::geteuid() ||
       (about.st_mode & 077) != 0)
     throw UserError(
-        "{} must be a folder that only you can access (mode 700): ranks on this machine use it to find each "
-        "other",
+        "{}: expected a folder that only you can access (mode 700), because ranks on this machine use it to "
+        "find each other",
         folder.string());
   return folder;
 }

@@ -346,8 +346,8 @@ std::string Workers::describe_end(int rank) const {
   if (!worker.status) return "was stopped";
   const int status = *worker.status;
   return WIFSIGNALED(status)
-             ? fmt::format("was ended by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)))
-             : fmt::format("ended with code {}", WEXITSTATUS(status));
+             ? fmt::format("was killed by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)))
+             : fmt::format("exited with code {}", WEXITSTATUS(status));
 }
 
 std::string Workers::describe(int rank) const {
@@ -386,9 +386,9 @@ std::string Workers::why() const {
     for (std::size_t rank = 0; rank < all_.size(); ++rank)
       if (static_cast<int>(rank) != cause && all_[rank].order >= 0 && !all_[rank].report)
         more.push_back(static_cast<int>(rank));
-    const std::string also = more.empty() ? ""
-                                          : fmt::format(", and so did rank{} {}", more.size() == 1 ? "" : "s",
-                                                        fmt::join(more, ", "));
+    const std::string also =
+        more.empty() ? ""
+                     : fmt::format(", as did rank{} {}", more.size() == 1 ? "" : "s", fmt::join(more, ", "));
     return fmt::format("{} {}{}; its log is {}{}", describe(cause), how, also, log(cause), seen);
   }
   const auto most = std::max_element(missed_counts.begin(), missed_counts.end(),

@@ -27,9 +27,9 @@ std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& wei
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   for (const double weight : weights)
     if (!std::isfinite(weight) || weight < 0)
-      throw UserError("a split has the weight {}, expected a finite number of at least 0", weight);
+      throw UserError("split weight: expected a finite number of at least 0, got {}", weight);
   if (!(sum > 0) || !std::isfinite(sum))
-    throw UserError("the weights of a split sum to {}, expected a positive number", sum);
+    throw UserError("sum of split weights: expected more than 0, got {}", sum);
 
   std::vector<std::int64_t> sizes;
   std::vector<double> remainders;

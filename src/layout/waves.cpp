@@ -160,9 +160,8 @@ DiffOutcome<WaveOrder> order_waves(const LayoutChange& change) {
     return make_merged_waves(change, demands, tensors, *order, reserve);
   const Bytes enough(sufficient_reserve(tensors, reserve));
   return tl::unexpected(DiffFailure{
-      {fmt::format(
-          "a reserve of {} is too small to change from one layout to the other; {} would be sufficient",
-          text(Bytes(reserve)), text(enough))},
+      {fmt::format("the memory reserve of {} is too small for this layout change; {} would be sufficient",
+                   text(Bytes(reserve)), text(enough))},
       {},
       enough});
 }

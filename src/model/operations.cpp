@@ -275,7 +275,7 @@ namespace {
 
 std::vector<Operation> transformer_operations(const ModelSpec& spec, BlockKind block, bool is_mixture,
                                               std::int64_t sequence_length) {
-  ensure(sequence_length >= 1, "the sequence length is {}, must be at least 1", sequence_length);
+  ensure(sequence_length >= 1, "the sequence length: expected at least 1, got {}", sequence_length);
   BlockOperations work(spec, sequence_length);
   switch (block) {
     case BlockKind::embedding:

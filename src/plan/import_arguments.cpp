@@ -48,7 +48,7 @@ std::optional<std::int64_t> ArgumentList::count(const std::string& flag, std::in
   std::int64_t value = 0;
   const auto [rest, error] = std::from_chars(word->data(), word->data() + word->size(), value);
   if (error != std::errc{} || rest != word->data() + word->size() || value < smallest || value > largest)
-    throw UserError("{}: {} must be a whole number of at least {}, found {}", source_, flag, smallest,
+    throw UserError("{}: {}: expected a whole number of at least {}, got {}", source_, flag, smallest,
                     in_quotes(*word));
   return value;
 }
@@ -59,7 +59,7 @@ std::optional<double> ArgumentList::number(const std::string& flag) {
   double value = 0;
   const auto [rest, error] = std::from_chars(word->data(), word->data() + word->size(), value);
   if (error != std::errc{} || rest != word->data() + word->size() || !(value > -1e300 && value < 1e300))
-    throw UserError("{}: {} must be a number, found {}", source_, flag, in_quotes(*word));
+    throw UserError("{}: {}: expected a number, got {}", source_, flag, in_quotes(*word));
   return value;
 }
 

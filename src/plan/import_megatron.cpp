@@ -208,7 +208,7 @@ void read_recompute(ArgumentList& a, const std::string& source, ImportedGrid& gr
     s.recompute = RecomputeMode::full;
     (method == "block" ? grid.recomputed_layers : s.recompute_layers) = layers;
   } else if (!granularity.empty()) {
-    throw UserError("{}: --recompute-granularity: must be full or selective, found {}", source,
+    throw UserError("{}: --recompute-granularity: expected full or selective, got {}", source,
                     in_quotes(granularity));
   }
 }

@@ -152,7 +152,7 @@ void note_moe_options(ArgumentList& a, const ModelSpec& model, std::vector<std::
     (void)a.has(flag);
   if (const auto width = a.count("--expert-tensor-parallel-size"); width && *width > 1)
     notes.push_back(
-        fmt::format("experts are never cut; --expert-tensor-parallel-size {} is not applied", *width));
+        fmt::format("experts are not split; --expert-tensor-parallel-size {} is not applied", *width));
 }
 
 bool is_valid(const ModelSpec& model) {

@@ -44,8 +44,8 @@ std::optional<std::int64_t> parse_count(const std::string& word) {
 
 void check_ramp_grows(const RampEnd& end, const std::string& words, std::int64_t from) {
   if (from >= end.whole)
-    throw UsageError("--{}-ramp {}: the first value {} must be less than the final value {} of --{}",
-                     end.name, words, from, end.whole, end.name);
+    throw UsageError("--{}-ramp {}: expected a first value below the final value {} of --{}, got {}",
+                     end.name, words, end.whole, end.name, from);
 }
 
 std::vector<std::int64_t> doubled(std::int64_t from, std::int64_t whole) {
@@ -88,8 +88,9 @@ std::vector<RampStep> parse_listed_ramp(const RampEnd& end, const std::string& w
         parts.size() == 2 ? parse_count(parts[1]) : std::optional(std::int64_t{0});
     if (!value || !after || parts.size() != (result.empty() ? 1 : 2)) refuse(end, words);
     if (!result.empty() && (*value <= result.back().value || *after <= result.back().after))
-      throw UsageError("--{}-ramp {}: {} must have a larger value and a later step than the entry before it",
-                       end.name, words, entry);
+      throw UsageError(
+          "--{}-ramp {}: {}: expected a larger value and a later step than in the preceding entry", end.name,
+          words, entry);
     result.push_back({*after, *value});
   }
   check_ramp_grows(end, words, result.front().value);

@@ -59,11 +59,11 @@ void declare(OptionTable& table, Failures& failures) {
 
 void check(const Constraints& c) {
   const auto at_least_one = [](const char* name, const std::optional<Range>& range) {
-    if (range && range->most < 1) throw UsageError("--{} {}: must be at least 1", name, text(*range));
+    if (range && range->most < 1) throw UsageError("--{}: expected at least 1, got {}", name, text(*range));
   };
   at_least_one("tp", c.tp), at_least_one("pp", c.pp), at_least_one("dp", c.dp), at_least_one("cp", c.cp);
   at_least_one("ep", c.ep), at_least_one("chunks", c.chunks), at_least_one("microbatch", c.microbatch);
-  if (c.zero && c.zero->least > 3) throw UsageError("--zero {}: must be from 0 to 3", text(*c.zero));
+  if (c.zero && c.zero->least > 3) throw UsageError("--zero: expected 0 to 3, got {}", text(*c.zero));
   try {
     if (!c.recompute.empty()) (void)parse_recompute(c.recompute, "--recompute");
     if (!c.schedule.empty() && is_asynchronous(parse_schedule(c.schedule, "--schedule")))

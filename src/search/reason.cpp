@@ -131,8 +131,8 @@ std::string find_expert_contradiction(const Demand& demand, int have) {
   for (int ep = 1; ep <= experts; ++ep)
     if (experts % ep == 0) divisors.push_back(std::to_string(ep)), has_one |= c.ep->has(ep);
   if (!has_one)
-    return fmt::format("--ep {}: must divide the {} experts of {}; use one of {}", text(*c.ep), experts,
-                       demand.model.name, join(divisors, ", "));
+    return fmt::format("--ep: expected a divisor of the {} experts of {}, got {}; use one of {}", experts,
+                       demand.model.name, text(*c.ep), join(divisors, ", "));
   const int stages = c.pp ? std::max(1, c.pp->least) : 1;
   if (static_cast<std::int64_t>(stages) * c.ep->least > have)
     return fmt::format("--ep {} needs {} devices{}, {} has {}; add devices or lower the sizes", text(*c.ep),

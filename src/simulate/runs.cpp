@@ -30,15 +30,15 @@ class RowReader {
     double value = 0;
     const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
     if (error != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value))
-      throw UserError("{} is {}, must be a number", column, in_quotes(cell));
-    if (value < 0) throw UserError("{} is {}, must not be negative", column, cell);
+      throw UserError("{}: expected a number, got {}", column, in_quotes(cell));
+    if (value < 0) throw UserError("{}: expected a non-negative number, got {}", column, cell);
     return value;
   }
   std::optional<std::int64_t> count(std::string_view column) const {
     const std::optional<double> value = number(column);
     if (!value) return std::nullopt;
     if (*value != std::floor(*value) || *value < 1 || *value > 1e9)
-      throw UserError("{} is {}, must be a whole number from 1 to a billion", column, text(column));
+      throw UserError("{}: expected a whole number from 1 to a billion, got {}", column, text(column));
     return static_cast<std::int64_t>(*value);
   }
   std::int64_t count_or(std::string_view column, std::int64_t otherwise) {
@@ -101,7 +101,7 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
   if (model.hidden > 1'000'000 || model.ffn > 10'000'000 || model.vocab > 10'000'000 || model.heads > 100'000)
     throw UserError("the model is implausibly large");
   if (model.kv_heads > model.heads || model.heads % model.kv_heads != 0)
-    throw UserError("kv_heads is {}, must divide heads {}", model.kv_heads, model.heads);
+    throw UserError("kv_heads: expected a divisor of heads {}, got {}", model.heads, model.kv_heads);
   model.head_dim = known && known->hidden == model.hidden
                        ? known->head_dim
                        : std::max<std::int64_t>(1, model.hidden / model.heads);
@@ -119,7 +119,7 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
     model.layers = std::max<std::int64_t>(1, std::llround(rest / per_layer));
     row.filled("layers", std::to_string(model.layers));
   }
-  if (model.layers > 10'000) throw UserError("layers is {}, must be at most 10000", model.layers);
+  if (model.layers > 10'000) throw UserError("layers: expected at most 10000, got {}", model.layers);
   return model;
 }
 
@@ -150,7 +150,7 @@ Split split_of(RowReader& row, bool is_mixture) {
   split.tp = row.count_or("tp", 1), split.pp = row.count_or("pp", 1), split.cp = row.count_or("cp", 1);
   if (row.has("vpp")) split.vpp = *row.count("vpp");
   if (split.devices > kMaxDevices)
-    throw UserError("n_gpus is {}, must be at most {}", split.devices, kMaxDevices);
+    throw UserError("n_gpus: expected at most {}, got {}", kMaxDevices, split.devices);
   if (split.tp > split.devices || split.pp > split.devices || split.cp > split.devices)
     throw UserError("tp {}, pp {} or cp {} is more than all {} devices", split.tp, split.pp, split.cp,
                     split.devices);
@@ -230,7 +230,7 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
     row.filled("seq_len", std::to_string(sequence_length));
   }
   if (sequence_length > 100'000'000)
-    throw UserError("seq_len is {}, must be at most a hundred million", sequence_length);
+    throw UserError("seq_len: expected at most a hundred million, got {}", sequence_length);
   const std::optional<std::int64_t> given_batch = row.count("global_batch_seqs");
   const std::int64_t microbatch = microbatch_of(row, split, given_batch, sequence_length);
   // If only throughput is known, assumes a typical step: eight micro-batches per stage.

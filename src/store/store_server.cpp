@@ -222,7 +222,7 @@ void StoreServer::Impl::answer(Connection& connection, char what, std::string_vi
   }
   if (what == kCount) return answer_count(connection, whole_key);
   if (what == kWill) {
-    if (value.size() > kMaxWillBytes) return put_answer(connection, kRejected, "the will is too large");
+    if (value.size() > kMaxWillBytes) return put_answer(connection, kRejected, "the last-will is too large");
     connection.will_key = key.empty() ? "" : whole_key, connection.will_value = value;
     return put_answer(connection, kNothing, "");
   }

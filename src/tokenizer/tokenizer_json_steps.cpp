@@ -107,7 +107,7 @@ Metaspace read_metaspace(const JsonView& view) {
   else if (scheme != "always")
     view.at("prepend_scheme").refuse("one of first, never, always");
   if (!view.boolean_or("add_prefix_space", true) && result.prepend != Metaspace::Prepend::kNever)
-    view.at("add_prefix_space").refuse("true, because prepend_scheme is not \"never\"");
+    view.at("add_prefix_space").refuse("true (prepend_scheme is not \"never\")");
   return result;
 }
 

@@ -112,7 +112,7 @@ TEST_F(WorkersTest, NamesKilledWorker) {
   const auto workers = start("forever");
   wait_until_under_way();
   ::kill(workers->pid(2), SIGKILL);
-  expect_words(failure_of(*workers), {"rank 2 (process ", "was ended by signal 9", "rank-2.log",
+  expect_words(failure_of(*workers), {"rank 2 (process ", "was killed by signal 9", "rank-2.log",
                                       "; rank 0 reported: ", "in world {0 1 2}, epoch 0", "rank 2 missing"});
   expect_no_process_left(*workers);
 }
@@ -134,7 +134,7 @@ TEST_F(WorkersTest, ErrorOfOneWorkerEndsTheRun) {
 
 TEST_F(WorkersTest, NamesWorkerThatExited) {
   for (const auto& [how, words] :
-       {std::pair("exit", "ended with code 7"), std::pair("abort", "was ended by signal 6")}) {
+       {std::pair("exit", "exited with code 7"), std::pair("abort", "was killed by signal 6")}) {
     const auto workers = start(how);
     expect_words(failure_of(*workers), {"rank 1 (process ", words});
     expect_no_process_left(*workers);
