@@ -109,7 +109,7 @@ class CheckpointShow final : public CheckpointCommand {
     OrderedJson fields = OrderedJson::array(), files = OrderedJson::array();
     std::vector<std::string> field_words;
     for (const StateField field : kStateFields)
-      if (manifest.has(field)) fields.push_back(text(field)), field_words.emplace_back(text(field));
+      if (manifest.has_field(field)) fields.push_back(text(field)), field_words.emplace_back(text(field));
     std::string output =
         fmt::format("{}\nstep {}, {} in {} files\n{} parameters in {} tensors, stored as {} pieces: {}\n",
                     saved.folder().string(), saved.step(), text(manifest.bytes()), manifest.files.size(),

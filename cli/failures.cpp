@@ -118,8 +118,8 @@ void show_rows(Console& console, const AvailabilityTrace& trace, const std::stri
 
 PolicyRow never_row(const ReplayCase& one, const Ideal& ideal, double restart) {
   ReplayOptions plan;
-  plan.nodes_needed = one.throughput.most();
-  plan.step_seconds = one.batch / one.throughput.at(one.throughput.most());
+  plan.nodes_needed = one.throughput.max_nodes();
+  plan.step_seconds = one.batch / one.throughput.at(one.throughput.max_nodes());
   plan.tokens_per_step = one.batch, plan.restart_seconds = restart + one.ready_seconds;
   const Replay result = replay_one_plan(one.trace, plan);
   const double samples = result.useful_tokens_per_second * one.trace.length;
@@ -222,7 +222,7 @@ int replay_policies(Console& console, const FailureOptions& options, ModelOption
   const bool is_hindsight = std::any_of(policies.begin(), policies.end(), is_adaptive_policy);
   for (const std::string& policy : policies)
     rows.push_back(row_of(policy, options, speeds, costs, trace, is_hindsight));
-  show_rows(console, trace, speeds.words, rows, speeds.tokens, speeds.dollars_per_second);
+  show_rows(console, trace, speeds.description, rows, speeds.tokens, speeds.dollars_per_second);
   return 0;
 }
 

@@ -95,8 +95,8 @@ class PlanCommand final : public Command {
   // Predicts the imported plan on the cluster, and searches for a better plan with the same devices.
   void compare_import(const ImportedPlan& imported, OrderedJson& json, std::string& output) {
     check(constraints_);
-    const PredictionInputs known = prediction_inputs(cluster_, history_, constants_);
-    const Cluster& cluster = known.cluster;
+    const PredictionInputs inputs = prediction_inputs(cluster_, history_, constants_);
+    const Cluster& cluster = inputs.cluster;
     const DeviceMap map = DeviceMap::of_present(cluster);
     if (num_devices(imported.plan) > map.size())
       throw UserError("{}: the plan is for {} devices, but {} has {}", import_.file.string(),
@@ -107,10 +107,10 @@ class PlanCommand final : public Command {
                       map,
                       software_named(software_),
                       format_of(imported.plan.precision)};
-    const StepPrediction step = StepSimulator(setup).run(known.constants);
+    const StepPrediction step = StepSimulator(setup).run(inputs.constants);
     json["predicted"] = prediction_json(step, setup);
-    output += "\n" + prediction_text(step, setup) + known.words;
-    Demand demand{imported.model, cluster, software_named(software_), known.constants};
+    output += "\n" + prediction_text(step, setup) + inputs.description;
+    Demand demand{imported.model, cluster, software_named(software_), inputs.constants};
     demand.batch = imported.plan.batch, demand.sequence_length = imported.plan.sequence_length;
     demand.precision = imported.plan.precision, demand.constraints = constraints_;
     const ClusterView cluster_view(cluster);
@@ -142,9 +142,9 @@ class PlanCommand final : public Command {
     const auto began = std::chrono::steady_clock::now();
     model_.model = model_path_of(model_.model);
     const ModelSpec model = resolve(model_);
-    const PredictionInputs known = prediction_inputs(cluster_, history_, constants_);
-    const Cluster& cluster = known.cluster;
-    Demand demand{model, cluster, software_named(software_), known.constants};
+    const PredictionInputs inputs = prediction_inputs(cluster_, history_, constants_);
+    const Cluster& cluster = inputs.cluster;
+    Demand demand{model, cluster, software_named(software_), inputs.constants};
     demand.batch = *batch_, demand.sequence_length = sequence_length_.value_or(model.max_positions);
     demand.precision = parse_precision(precision_, "--precision");
     demand.constraints = constraints_, demand.goal = goal_, demand.price = price_, demand.watts = watts_;
@@ -157,8 +157,8 @@ class PlanCommand final : public Command {
 
     OrderedJson json = search_json(demand, cluster_view, result);
     json["search"]["seconds"] = took.count();
-    std::string output = search_text(demand, cluster_view, result) + known.words;
-    if (!history_.empty()) json["history"] = to_json(known.used);
+    std::string output = search_text(demand, cluster_view, result) + inputs.description;
+    if (!history_.empty()) json["history"] = to_json(inputs.used);
     if (wants_timeline_) output += "\n" + draw_step(result.step, terminal_columns(130) - 9);
     if (tokens_) add_run(demand, cluster_view, result, json, output);
     if (!svg_.empty()) {
@@ -190,7 +190,7 @@ class PlanCommand final : public Command {
             ? fmt::format("{:.4g} days need {} {} ({:.1f} days)\n", *days_, with_commas(sizing.num_devices),
                           type, sizing.seconds * estimate.steps / 86400)
             : fmt::format("no number of {} finishes in {:.4g} days with a batch of {}; {} take {:.1f} days\n",
-                          type, *days_, demand.batch, with_commas(sizing.most),
+                          type, *days_, demand.batch, with_commas(sizing.fastest_num_devices),
                           sizing.least_seconds * estimate.steps / 86400);
   }
 

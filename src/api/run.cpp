@@ -82,8 +82,8 @@ constexpr std::string_view kErrorPrefix = "optimus: ", kInternalPrefix = "intern
 inline namespace v0 {
 
 struct Run::State {
-  State(TrainOptions given, RunOptions run)
-      : options(with_run_folder(std::move(given))),
+  State(TrainOptions train_options, RunOptions run)
+      : options(with_run_folder(std::move(train_options))),
         callbacks(std::move(run)),
         folder(options.resume.empty() ? options.run : options.resume),
         is_reporting(is_reporting_rank()),

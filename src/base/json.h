@@ -45,8 +45,8 @@ class JsonView {
   JsonView at(std::string_view key) const;
   std::optional<JsonView> find(std::string_view key) const;
   std::vector<std::pair<std::string, JsonView>> members() const;
-  // Throws if the object has a key that is not in `known`; the message names the nearest known key.
-  void allow_only(std::span<const std::string> known) const;
+  // Throws if the object has a key that is not in `known_keys`; the message names the nearest known key.
+  void allow_only(std::span<const std::string> known_keys) const;
 
   std::vector<JsonView> elements() const;
 

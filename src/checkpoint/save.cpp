@@ -78,9 +78,9 @@ Outcome<CheckpointFile> write_shard(FileSystem& files, const Path& path, std::sp
 }
 
 void append_pieces(std::span<const StatePiece> pieces, int file, Manifest& list,
-                   std::map<std::string, int>& known) {
+                   std::map<std::string, int>& tensor_index) {
   for (const StatePiece& piece : pieces) {
-    const auto [found, is_new] = known.emplace(piece.tensor, static_cast<int>(list.tensors.size()));
+    const auto [found, is_new] = tensor_index.emplace(piece.tensor, static_cast<int>(list.tensors.size()));
     if (is_new) list.tensors.push_back({piece.tensor, piece.shape});
     list.pieces.push_back({piece.field, found->second, piece.box, file});
   }

@@ -11,15 +11,15 @@
 namespace optimus {
 namespace {
 
-void require_positive(double value, const std::string& where, const char* what) {
+void require_positive(double value, const std::string& where, const char* field) {
   if (!(std::isfinite(value) && value > 0))
-    throw UserError("{}: {}: expected more than 0, got {}", where, what, value);
+    throw UserError("{}: {}: expected more than 0, got {}", where, field, value);
 }
 
 void require_range(std::int64_t value, std::int64_t smallest, std::int64_t largest, const std::string& where,
-                   const char* what) {
+                   const char* field) {
   if (value < smallest || value > largest)
-    throw UserError("{}: {}: expected {} to {}, got {}", where, what, smallest, largest, value);
+    throw UserError("{}: {}: expected {} to {}, got {}", where, field, smallest, largest, value);
 }
 
 void check_type(const DeviceType& type, const std::string& where) {

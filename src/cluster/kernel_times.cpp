@@ -40,10 +40,11 @@ double RateTable::at(std::span<const double> sizes) const {
   return std::exp(logarithm);
 }
 
-double KernelTimes::seconds(std::string_view table, double work, std::initializer_list<double> sizes) const {
+double KernelTimes::seconds(std::string_view table, double amount,
+                            std::initializer_list<double> sizes) const {
   const auto found = tables.find(table);
   if (found == tables.end()) return -1;
-  return work / found->second.at(std::vector<double>(sizes));
+  return amount / found->second.at(std::vector<double>(sizes));
 }
 
 void validate(const KernelTimes& times, const std::string& where) {

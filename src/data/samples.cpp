@@ -189,18 +189,19 @@ Sample Samples::cut(std::size_t part, Span window) const {
   return sample;
 }
 
-std::vector<std::pair<double, std::string>> parse_blend(const std::vector<std::string>& words) {
-  if (words.size() == 1) return {{1.0, words[0]}};
-  if (words.size() % 2 != 0)
+std::vector<std::pair<double, std::string>> parse_blend(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 1) return {{1.0, arguments[0]}};
+  if (arguments.size() % 2 != 0)
     throw UserError("--data: expected a blend of pairs of weight and name (0.7 a 0.3 b), got {} words",
-                    words.size());
+                    arguments.size());
   std::vector<std::pair<double, std::string>> parts;
-  for (std::size_t i = 0; i < words.size(); i += 2) {
+  for (std::size_t i = 0; i < arguments.size(); i += 2) {
     double weight = 0;
-    option_value::parse(weight, words[i], "--data: weight of " + words[i + 1]);
+    option_value::parse(weight, arguments[i], "--data: weight of " + arguments[i + 1]);
     if (!(weight > 0))
-      throw UserError("--data: the weight of {}: expected more than 0, got {}", words[i + 1], words[i]);
-    parts.emplace_back(weight, words[i + 1]);
+      throw UserError("--data: the weight of {}: expected more than 0, got {}", arguments[i + 1],
+                      arguments[i]);
+    parts.emplace_back(weight, arguments[i + 1]);
   }
   return parts;
 }

@@ -17,10 +17,10 @@ class EmergencyCheckpointWatch {
   // find_lost_workers: [rank], ranks that are known to have ended; is_ending_run: whether the launcher is
   // ending the run. Called only while a save is in progress, from the thread. All arguments must outlive
   // this.
-  EmergencyCheckpointWatch(Board& board, FileSystem& files, EmergencyCheckpointOptions facts,
+  EmergencyCheckpointWatch(Board& board, FileSystem& files, EmergencyCheckpointOptions options,
                            std::function<std::vector<bool>()> find_lost_workers,
                            std::function<bool()> is_ending_run)
-      : host_(board, files, std::move(facts)),
+      : host_(board, files, std::move(options)),
         find_lost_workers_(std::move(find_lost_workers)),
         is_ending_run_(std::move(is_ending_run)),
         thread_([this] { watch(); }) {}

@@ -198,10 +198,10 @@ std::vector<double> squares_of(const Samples& samples, const Plan& plan, std::in
   return result;
 }
 
-// Truncates a sample to at most `most` tokens, in phases with shorter sequences.
-Sample truncate_sample(Sample sample, std::int64_t most) {
-  if (std::ssize(sample.inputs) <= most) return sample;
-  const auto length = static_cast<std::size_t>(most);
+// Truncates a sample to at most `max_tokens` tokens, in phases with shorter sequences.
+Sample truncate_sample(Sample sample, std::int64_t max_tokens) {
+  if (std::ssize(sample.inputs) <= max_tokens) return sample;
+  const auto length = static_cast<std::size_t>(max_tokens);
   sample.inputs.resize(length), sample.targets.resize(length);
   sample.positions.resize(length), sample.documents.resize(length);
   sample.num_counted = num_targets(sample);

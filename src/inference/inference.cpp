@@ -47,11 +47,11 @@ Inference open_for_inference(const std::string& model, const ComputeOptions& opt
 }
 
 void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes more,
-                           const std::string& what) {
+                           const std::string& work_description) {
   const Bytes needed = plan_arena(compile(plan, model, 0)).bytes + more;
   const std::optional<Bytes> free = free_memory(device);
   if (free && needed > *free)
-    throw UserError("{} need {} besides the weights, but {} has only {} free", what, text(needed),
+    throw UserError("{} need {} besides the weights, but {} has only {} free", work_description, text(needed),
                     device.str(), text(*free));
 }
 

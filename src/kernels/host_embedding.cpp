@@ -6,10 +6,10 @@ namespace optimus {
 namespace {
 
 template <typename Id>
-void ensure_ids_in_range(const Id* ids, std::int64_t count, std::int64_t bound, const char* what,
+void ensure_ids_in_range(const Id* ids, std::int64_t count, std::int64_t bound, const char* id_kind,
                          Id lowest = 0) {
   for (std::int64_t i = 0; i < count; ++i)
-    ensure(ids[i] >= lowest && ids[i] < bound, "{} {} in row {} is not below {}", what, ids[i], i, bound);
+    ensure(ids[i] >= lowest && ids[i] < bound, "{} {} in row {} is not below {}", id_kind, ids[i], i, bound);
 }
 
 // The token and position ids of all rows, checked against the sizes of their tables.

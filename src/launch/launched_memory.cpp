@@ -28,7 +28,7 @@ void announce_memory(const TrainOptions& options, const Path& run, const std::ve
 }
 
 Json run_with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
-                     const std::function<Json()>& work) {
+                     const std::function<Json()>& run_training) {
   const std::optional<HostMemory> memory = find_host_memory(run);
   if (memory && options.memory_every > 0) {
     const std::int64_t width = settings.plan.precision == Precision::fp64 ? 8 : 4;
@@ -37,7 +37,7 @@ Json run_with_memory(const TrainSettings& settings, const TrainOptions& options,
     open_host_memory(*memory, rank,
                      memory->for_ranks(storing_ranks(settings.plan)).bytes_on_host(host, state));
   }
-  return run_and_remove_memory(run, work);
+  return run_and_remove_memory(run, run_training);
 }
 
 namespace {
@@ -60,11 +60,11 @@ void make_memory_of_joining_worker(const TrainOptions& options, const Path& run)
 }
 
 // The location is read before the work begins, since the first rank to end removes the record.
-Json run_and_remove_memory(const Path& run, const std::function<Json()>& work) {
+Json run_and_remove_memory(const Path& run, const std::function<Json()>& run_training) {
   const std::optional<HostMemory> memory = find_host_memory(run);
-  if (!memory) return work();
+  if (!memory) return run_training();
   try {
-    Json result = work();
+    Json result = run_training();
     const bool has_left = result.at("run") == "";
     if (!has_left || !has_other_local_workers(run)) remove_host_memory(*memory);
     if (!has_left) remove_host_memory(run, true);

@@ -14,9 +14,9 @@ void announce_memory(const TrainOptions& options, const Path& run, const std::ve
 // Runs a rank's work with the memory. Throws what the work throws, and UserError if the memory cannot be set
 // up.
 Json run_with_memory(const TrainSettings& settings, const TrainOptions& options, const Path& run, int rank,
-                     const std::function<Json()>& work);
+                     const std::function<Json()>& run_training);
 // The same for a joining rank: creates the folder before it asks to join, and runs its work.
 void make_memory_of_joining_worker(const TrainOptions& options, const Path& run);
-Json run_and_remove_memory(const Path& run, const std::function<Json()>& work);
+Json run_and_remove_memory(const Path& run, const std::function<Json()>& run_training);
 
 }  // namespace optimus

@@ -75,7 +75,7 @@ class StorageBuilder {
         matrix.push_back(&boxes[j]);
         is_done[j] = true;
       }
-      place(matrix);
+      place_matrix(matrix);
     }
     for (StorageBuffer& buffer : storage_.buffers)
       buffer.num_elements = aligned(buffer.num_elements, buffer.type);
@@ -143,7 +143,7 @@ class StorageBuilder {
     return it->second;
   }
 
-  void place(const std::vector<const PaddedBox*>& matrix) {
+  void place_matrix(const std::vector<const PaddedBox*>& matrix) {
     const int number = buffer_of(matrix[0]->tensor);
     StorageBuffer& buffer = storage_.buffers[static_cast<std::size_t>(number)];
     std::int64_t rows = 0;

@@ -9,9 +9,9 @@
 
 namespace optimus {
 
-ArgumentList::ArgumentList(const std::vector<std::string>& words, std::string source)
+ArgumentList::ArgumentList(const std::vector<std::string>& arguments, std::string source)
     : source_(std::move(source)) {
-  for (const std::string& word : words) {
+  for (const std::string& word : arguments) {
     const bool is_flag = starts_with(word, "--") && word.size() > 2;
     if (!is_flag) {
       if (!arguments_.empty()) arguments_.back().values.push_back(word);
@@ -32,7 +32,7 @@ ArgumentList::Argument* ArgumentList::find(const std::string& flag) {
   return found;
 }
 
-bool ArgumentList::has(const std::string& flag) { return find(flag) != nullptr; }
+bool ArgumentList::has_flag(const std::string& flag) { return find(flag) != nullptr; }
 
 std::optional<std::string> ArgumentList::text(const std::string& flag) {
   const Argument* const found = find(flag);
@@ -63,7 +63,7 @@ std::optional<double> ArgumentList::number(const std::string& flag) {
   return value;
 }
 
-std::vector<std::string> ArgumentList::words(const std::string& flag) {
+std::vector<std::string> ArgumentList::values_of(const std::string& flag) {
   const Argument* const found = find(flag);
   return found == nullptr ? std::vector<std::string>{} : found->values;
 }

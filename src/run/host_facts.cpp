@@ -25,8 +25,8 @@ EmergencyCheckpointOptions salvage_facts(const TrainSettings& settings, const Tr
           .small_files = small_files(settings)};
 }
 
-MembershipCoordinator::Facts coordinator_facts(const TrainSettings& settings, const TrainOptions& options,
-                                               const Path& folder, const DeviceFacts& device) {
+MembershipCoordinator::Inputs coordinator_facts(const TrainSettings& settings, const TrainOptions& options,
+                                                const Path& folder, const DeviceFacts& device) {
   TrainOptions proposal = options;
   proposal.batch = settings.plan.batch, proposal.sequence_length = settings.plan.sequence_length;
   // the given plans are of the phase in which the run started

@@ -10,8 +10,8 @@ namespace optimus {
 
 // What the host needs to let the workers continue without others. `device` is the state before the run
 // allocates on it.
-MembershipCoordinator::Facts coordinator_facts(const TrainSettings& settings, const TrainOptions& options,
-                                               const Path& folder, const DeviceFacts& device);
+MembershipCoordinator::Inputs coordinator_facts(const TrainSettings& settings, const TrainOptions& options,
+                                                const Path& folder, const DeviceFacts& device);
 // What the host of the store needs to write an emergency checkpoint. `folder` is absolute.
 EmergencyCheckpointOptions salvage_facts(const TrainSettings& settings, const TrainOptions& options,
                                          const Path& folder);

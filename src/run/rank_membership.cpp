@@ -142,7 +142,7 @@ void RankRun::apply_order(const MembershipChange& order, Training& training) {
     rank_.comm.shrink(order.num_staying);
     const Group world{Role::world, {}};
     if (!is_leaving(order))
-      done_or_throw(rank_.comm.connect(0, {&world, 1}, Deadline::after(kReconnectTimeout, "the others")));
+      throw_if_failed(rank_.comm.connect(0, {&world, 1}, Deadline::after(kReconnectTimeout, "the others")));
     if (number() == 0) remove_exported(settings_.run);
     if (!is_leaving(order))
       build_part(order.to,
@@ -208,9 +208,9 @@ std::string RankRun::line_of(const MembershipChange& order, const Plan& before, 
   const std::string losses =
       lost == 0 ? "no steps lost" : fmt::format("{} step{} lost", lost, lost == 1 ? "" : "s");
   return fmt::format("step {}: {}; continuing with {} worker{} on {} (was {}); paused {}{}, moved {}, {}",
-                     order.state.step, order.what, order.num_staying, order.num_staying == 1 ? "" : "s",
-                     short_text(order.to), short_text(before), text(paused), in_steps, text(report.moved),
-                     losses);
+                     order.state.step, order.description, order.num_staying,
+                     order.num_staying == 1 ? "" : "s", short_text(order.to), short_text(before),
+                     text(paused), in_steps, text(report.moved), losses);
 }
 
 void RankRun::record_order(const MembershipChange& order, const Plan& before, const SwitchReport& report,
@@ -218,7 +218,7 @@ void RankRun::record_order(const MembershipChange& order, const Plan& before, co
   rank_.line.print(line);
   const Outcome<void> kept = records_->decisions.append_line(decision_line({.step = order.state.step,
                                                                             .kind = order.kind,
-                                                                            .evidence = order.what,
+                                                                            .evidence = order.description,
                                                                             .from = plan_hash(before),
                                                                             .to = plan_hash(part_.plan),
                                                                             .epoch = training.epoch(),

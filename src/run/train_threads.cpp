@@ -53,7 +53,7 @@ void run_rank(RankEnd& end, std::unique_ptr<Comm> comm, const ThreadContext& wor
               const std::function<bool()>& is_end_requested, Seconds timeout) {
   try {
     const Group world{Role::world, {}};
-    done_or_throw(comm->connect(0, {&world, 1}, Deadline::after(kStartTimeout, "connecting")));
+    throw_if_failed(comm->connect(0, {&world, 1}, Deadline::after(kStartTimeout, "connecting")));
     StepAgreement agreement(*comm, timeout);
     end.result = body({*comm, worker_id.device, worker_id.threads, worker_id.events, worker_id.line,
                        agreement, is_end_requested});
@@ -91,7 +91,7 @@ TrainResult train_with_threads(const Path& run, const TrainOptions& options, int
   if (num_ranks == 1) {
     const std::unique_ptr<Comm> comm = world.comm(0);
     const Group world_of_one{Role::world, {}};
-    done_or_throw(comm->connect(0, {&world_of_one, 1}, Deadline::after(kStartTimeout, "connecting")));
+    throw_if_failed(comm->connect(0, {&world_of_one, 1}, Deadline::after(kStartTimeout, "connecting")));
     StepAgreement agreement(*comm, options.timeout);
     // A single rank ends as soon as `events` throws.
     return body({*comm, parse_device(devices[0]), set_num_threads(share), events, line, agreement,

@@ -272,7 +272,7 @@ Path Training::save_last() {
   const auto vote = [] { return at::zeros({1}, at::kByte); };
   const Deadline deadline = Deadline::after(options_.timeout, "the last checkpoint");
   if (context_.comm.rank() == 0 && is_rank_0_without_part())
-    done_or_throw(
+    throw_if_failed(
         context_.comm.receive(reporting_rank(), vote(), kSavedTag, "the last checkpoint")->wait(deadline));
   if (services_.saver == nullptr) return folder;
   Saver& saver = *services_.saver;
@@ -284,7 +284,7 @@ Path Training::save_last() {
   if (!last->saved)
     throw UserError("the checkpoint of step {} was not written: {}", step_, last->saved.error().why);
   if (is_rank_0_without_part() && context_.comm.rank() == reporting_rank())
-    done_or_throw(context_.comm.send(0, vote(), kSavedTag, "the last checkpoint")->wait(deadline));
+    throw_if_failed(context_.comm.send(0, vote(), kSavedTag, "the last checkpoint")->wait(deadline));
   return last->saved->folder;
 }
 
@@ -365,8 +365,8 @@ void Training::send_metrics_to_rank_0(const StepMetrics& metrics) {
                   metrics.validation_loss.value_or(std::numeric_limits<double>::quiet_NaN()),
                   static_cast<double>(metrics.memory.value_or(Bytes(0)).value)},
                  at::kDouble);
-  done_or_throw(context_.comm.send(0, numbers, kStepTag, "step metrics")
-                    ->wait(Deadline::after(options_.timeout, "rank 0")));
+  throw_if_failed(context_.comm.send(0, numbers, kStepTag, "step metrics")
+                      ->wait(Deadline::after(options_.timeout, "rank 0")));
 }
 
 // A step of a rank without a part in the plan: it only counts, and on rank 0 receives the metrics.
@@ -377,8 +377,8 @@ StepMetrics Training::step_without_part() {
   metrics.epoch = epoch_;
   if (context_.comm.rank() != 0) return metrics;
   at::Tensor numbers = at::zeros({8}, at::kDouble);
-  done_or_throw(context_.comm.receive(reporting_rank(), numbers, kStepTag, "step metrics")
-                    ->wait(Deadline::after(options_.timeout, "the plan's ranks")));
+  throw_if_failed(context_.comm.receive(reporting_rank(), numbers, kStepTag, "step metrics")
+                      ->wait(Deadline::after(options_.timeout, "the plan's ranks")));
   const double* const values = numbers.const_data_ptr<double>();
   if (context_.monitor != nullptr && context_.monitor->controller() != nullptr)
     context_.monitor->controller()->observe_loss(values[0]);

@@ -78,7 +78,7 @@ Plan replicas_on(int size, const Demand& demand, const TrainOptions& options) {
   all.precision = demand.precision;
   if (options.is_recompute_explicit)
     all.strategy.recompute = parse_recompute(options.recompute, "--recompute");
-  if (demand.constraints.zero) all.strategy.zero = demand.constraints.zero->least;
+  if (demand.constraints.zero) all.strategy.zero = demand.constraints.zero->min;
   return uniform_plan(demand.model, all);
 }
 
@@ -147,7 +147,7 @@ ChosenPlan best_plan_on(int size, const TrainOptions& options, const ModelSpec& 
     validate(found.plan, model, "--schedule " + options.layout.schedule);
   }
   const bool is_free = !constraints.tp && !constraints.pp && !constraints.cp && !constraints.chunks &&
-                       constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
+                       constraints.schedule.empty() && (!constraints.dp || constraints.dp->contains(size));
   if (num_devices(found.plan) == size || !is_free || !may_copy)
     return {found.plan, note_of(found) + known.note};
   return {replicas_on(size, demand, options),
@@ -267,8 +267,8 @@ double seconds_of_step(const Plan& plan, const ModelSpec& model, const DeviceFac
 
 }  // namespace
 
-InterimPlanner::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
-                                    const DeviceFacts& device, int most_devices) {
+InterimPlanner::Inputs first_answers(const TrainOptions& options, const ModelSpec& model,
+                                     const DeviceFacts& device, int most_devices) {
   return {
       .choose = [=](int size) { return plan_for_size(options, model, device, size); },
       .make_templates =

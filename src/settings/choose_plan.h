@@ -50,7 +50,7 @@ Demand demand_of(const TrainOptions& options, const ModelSpec& model, const Devi
 
 // The callbacks that `InterimPlanner` uses when ranks are lost or join (interim_plan.h), in a run of at most
 // `most_devices` devices.
-InterimPlanner::Facts first_answers(const TrainOptions& options, const ModelSpec& model,
-                                    const DeviceFacts& device, int most_devices);
+InterimPlanner::Inputs first_answers(const TrainOptions& options, const ModelSpec& model,
+                                     const DeviceFacts& device, int most_devices);
 
 }  // namespace optimus

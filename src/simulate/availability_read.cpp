@@ -59,12 +59,12 @@ void TraceBuilder::put(double seconds, bool is_add, int node, const std::string&
   end(seconds);
 }
 
-double trace_number(std::string_view cell, const std::string& where, const char* what) {
+double trace_number(std::string_view cell, const std::string& where, const char* field) {
   double value = 0;
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
   if (error != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value) || value < 0 ||
       value > 1e15)
-    throw UserError("{}: {}: expected a non-negative number, got {}", where, what, in_quotes(cell));
+    throw UserError("{}: {}: expected a non-negative number, got {}", where, field, in_quotes(cell));
   return value;
 }
 

@@ -16,7 +16,7 @@ StepAgreement::~StepAgreement() = default;
 StepVote StepAgreement::take() {
   if (in_flight_ == nullptr) return {};
   const std::unique_ptr<Pending> ended = std::move(in_flight_);
-  done_or_throw(ended->wait(Deadline::after(timeout_, "the end of a step")));
+  throw_if_failed(ended->wait(Deadline::after(timeout_, "the end of a step")));
   const auto* const words = votes_.const_data_ptr<std::int64_t>();
   const std::int64_t drained = words[4], last_staying = words[5], first_staying = -words[8];
   const bool is_only_drained = drained > 0 && first_staying == drained && last_staying == drained;

@@ -109,7 +109,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   // Adds the value to the innermost open list or object. The returned address stays valid while that one is
   // innermost.
   Json* put(Json value) {
-    if (open_.empty()) return &(document_.rest = std::move(value));
+    if (open_.empty()) return &(document_.remainder = std::move(value));
     Json& inside = *open_.back();
     if (inside.is_array()) {
       inside.push_back(std::move(value));

@@ -190,8 +190,9 @@ void read_post_processor(const JsonView& root, TokenizerParts& parts) {
   if (!view) return;
   for (const JsonView& step : steps_of(*view, "processors")) read_post_processor_step(step, parts);
   const auto is_known = [&](TokenId id) {
-    return parts.vocabulary.has(id) || std::any_of(parts.added_tokens.begin(), parts.added_tokens.end(),
-                                                   [&](const AddedToken& token) { return token.id == id; });
+    return parts.vocabulary.has_token(id) ||
+           std::any_of(parts.added_tokens.begin(), parts.added_tokens.end(),
+                       [&](const AddedToken& token) { return token.id == id; });
   };
   for (const std::vector<TokenId>* const ids : {&parts.before, &parts.after})
     for (const TokenId id : *ids)
@@ -202,7 +203,7 @@ void read_post_processor(const JsonView& root, TokenizerParts& parts) {
 
 TokenizerParts read_tokenizer_parts(std::string_view json, const std::string& source) {
   TokenizerDocument document = read_tokenizer_document(json, source);
-  const JsonView root(document.rest, source);
+  const JsonView root(document.remainder, source);
   allow_only(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                     "post_processor", "decoder", "model"});
   if (const auto version = root.find("version"); version && version->text() != "1.0")

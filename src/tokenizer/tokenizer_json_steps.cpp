@@ -216,8 +216,8 @@ void allow_only(const JsonView& view, std::initializer_list<std::string> keys) {
   view.allow_only(known);
 }
 
-void refuse_type(const JsonView& view, std::string_view known) {
-  view.at("type").refuse(fmt::format("one of {}", known));
+void refuse_type(const JsonView& view, std::string_view known_types) {
+  view.at("type").refuse(fmt::format("one of {}", known_types));
 }
 
 std::vector<JsonView> steps_of(const JsonView& view, std::string_view list_key) {

@@ -19,7 +19,7 @@ TEST(CustomModel, ConsistsOfItsBlocks) {
   ASSERT_EQ(tensors.size(), 3u);
   EXPECT_EQ(tensors[2].name, "c.weight");
   EXPECT_EQ(tensors[2].block, 2);
-  EXPECT_EQ(tensors[1].init.kind, InitKind::given);
+  EXPECT_EQ(tensors[1].init.kind, InitKind::custom);
   EXPECT_FALSE(tensors[1].has_weight_decay);
   EXPECT_EQ(output_width(spec, 0), 40);
   EXPECT_EQ(input_name(spec, 1), "input");

@@ -226,8 +226,8 @@ class MembershipChangeTest : public testing::Test {
     return ran;
   }
 
-  static InterimPlanner::Facts answers(const World& world, const Scenario& scenario) {
-    InterimPlanner::Facts facts = first_answers(world.options, world.run.settings.model, {}, kMaxWorkers);
+  static InterimPlanner::Inputs answers(const World& world, const Scenario& scenario) {
+    InterimPlanner::Inputs facts = first_answers(world.options, world.run.settings.model, {}, kMaxWorkers);
     if (scenario.is_planner_late)
       facts.choose = [choose = facts.choose](int size) {
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
