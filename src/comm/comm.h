@@ -97,7 +97,7 @@ class Comm {
   virtual void shrink(int size) = 0;
 
   // Connects this rank's groups for a plan epoch, eagerly and in an order that all ranks derive without
-  // communication (sorted by role and members). Members are ranks; `world` without listed members is all
+  // communication (sorted by role and members). Members are ranks; The role world without listed members is all
   // ranks. Groups without this rank may be listed and are skipped. Operations belong to the epoch that was
   // connected last; groups of earlier epochs stay until they are dropped.
   virtual CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;

@@ -167,7 +167,7 @@ inline std::int64_t first_key_row(const RingTask& task, const RingPiece& piece) 
   return piece.sequence * task.key_length + piece.keys.begin;
 }
 
-// Ranges of a task's pieces. pieces_by_queries: consecutive pieces with the same queries. independent_pieces:
+// Ranges of a task's pieces. pieces_by_queries: consecutive pieces with the same queries. independent_ranges:
 // consecutive pieces that share queries or keys with another piece of their range, so that two ranges never
 // write to the same row.
 std::vector<Span> pieces_by_queries(const std::vector<RingPiece>& pieces);

@@ -15,7 +15,7 @@ namespace optimus {
 
 struct DiffOptions {
   RankDomains topology = {};    // empty: all ranks are equally far apart
-  std::vector<Rank> dead = {};  // ranks that have lost all data; `to` must not contain them
+  std::vector<Rank> dead = {};  // ranks that have lost all data; the new layout must not contain them
   // maximum above max(old, new) on every rank; absent: memory is not limited
   std::optional<Bytes> reserve = {};
   // Larger boxes are sent as several chunks of whole rows. A row is never split, and a box is split into at

@@ -92,7 +92,7 @@ BoundModel::MemoryTerms BoundModel::memory_terms(const Candidate& c, int s, doub
   return terms;
 }
 
-// The same terms as in cost/memory_cost.cpp (beside_kept), or smaller ones.
+// The same terms as in cost/memory_cost.cpp (peak_beyond_saved), or smaller ones.
 void BoundModel::add_exchange_memory(MemoryTerms& terms, const Candidate& c, int s, double in_flight) const {
   // When gradients are accumulated only in the last micro-batch, the other micro-batches have already freed
   // their activations.
