@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
   try {
     optimus::Bench(std::atoi(argv[2]), size, std::atoi(argv[3])).run();
   } catch (const optimus::LinkError& error) {
-    fmt::print(stderr, "member {}: {}\n", error.place, error.reason);
+    fmt::print(stderr, "member {}: {}\n", error.member_index, error.reason);
     return 1;
   }
   return 0;

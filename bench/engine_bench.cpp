@@ -172,7 +172,7 @@ void initialize_quickly(Parameters& parameters, std::int64_t seed) {
         master.fill_(1);
         break;
       case InitKind::zeros:
-      case InitKind::given:
+      case InitKind::custom:
         master.zero_();
         break;
     }

@@ -62,7 +62,7 @@ Measured run(const ModelSpec& model, const Plan& plan, int cp) {
       options.rank = rank, options.comm = comm.get();
       options.pace = [&](const Instruction& at) { return configured_time(model, at, cp); };
       Engine engine(plan, model, parameters, options);
-      done_or_throw(comm->connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
+      throw_if_failed(comm->connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
       const Batch batch = make_batch(samples_of(plan.batch), plan, 0, 0, rank);
       for (int step = 0; step < kWarmup + kSteps; ++step) {
         const auto began = std::chrono::steady_clock::now();

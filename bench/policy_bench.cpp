@@ -109,7 +109,7 @@ Throughput speeds_of(const Size& size, double& parameters) {
   const int nodes = size.devices / size.per_node;
   const PipelineTemplates templates = PipelineTemplates::build(
       demand, {.devices_per_node = size.per_node, .max_nodes = nodes, .failures = 1});
-  Throughput result{.fewest = templates.smallest(), .samples_per_second = {}};
+  Throughput result{.min_nodes = templates.smallest(), .samples_per_second = {}};
   for (int n = templates.smallest(); n <= nodes; ++n)
     result.samples_per_second.push_back(static_cast<double>(size.batch) / templates.seconds(n));
   parameters = static_cast<double>(num_parameters(model)) / templates.smallest();
@@ -128,7 +128,7 @@ void add_traces(const Path& folder, const Size& size, std::vector<Case>& cases) 
     ReplayCase replay{.trace = trace, .throughput = throughput, .batch = static_cast<double>(size.batch)};
     replay.costs.join_bytes = 12 * parameters, replay.ready_seconds = 0;
     replay.costs.link_bytes_per_second *= std::max(1, size.per_node / 8);  // one link per eight devices
-    replay.costs.loss_bytes = throughput.fewest > 1 ? 12 * parameters : 0;
+    replay.costs.loss_bytes = throughput.min_nodes > 1 ? 12 * parameters : 0;
     const TrialCase trial = trial_of(replay, size.per_node);
     for (int error = 0; error < kErrorDraws; ++error) {
       cases.push_back({file.family, size.devices, trial});
@@ -150,7 +150,7 @@ void add_conditions(const Size& size, std::vector<Case>& cases) {
   // dropping devices.
   ResponseLimits limits{.searched_devices = 0};
   for (const Alternative& other : start.alternatives)
-    if (other.peak_memory.fits()) limits.known.push_back(other.plan);
+    if (other.peak_memory.fits()) limits.known_plans.push_back(other.plan);
   // Published rates, but at least about ten conditions in twelve hours on small clusters.
   const double more = std::max(1.0, 256.0 / size.devices);
   const ConditionRates usual,

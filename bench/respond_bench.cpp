@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
              demand.batch, short_text(start.plan), start.step.seconds, seconds() - begin);
   ResponseLimits limits;
   for (const Alternative& other : start.alternatives)
-    if (other.peak_memory.fits()) limits.known.push_back(other.plan);
+    if (other.peak_memory.fits()) limits.known_plans.push_back(other.plan);
   show("device 5, 1.5x", demand, start.plan, {{Cause::device, 5, 1.5}}, limits);
   show("network of node 1, 3x", demand, start.plan, {{Cause::link, 1, 3}}, limits);
   if (argc > 2)

@@ -91,7 +91,7 @@ class CheckpointClear final : public Command {
     value_or_throw(remove_memory_level(files, run_));
     console.result({{"removed", folder ? Json(folder->string()) : Json()}},
                    folder ? fmt::format("removed {}\n", folder->string())
-                          : "the run has nothing in memory on this host\n");
+                          : "this host's memory contains no state of the run\n");
     return 0;
   }
 
@@ -109,7 +109,7 @@ class CheckpointShow final : public CheckpointCommand {
     OrderedJson fields = OrderedJson::array(), files = OrderedJson::array();
     std::vector<std::string> field_words;
     for (const StateField field : kStateFields)
-      if (manifest.has(field)) fields.push_back(text(field)), field_words.emplace_back(text(field));
+      if (manifest.has_field(field)) fields.push_back(text(field)), field_words.emplace_back(text(field));
     std::string output =
         fmt::format("{}\nstep {}, {} in {} files\n{} parameters in {} tensors, stored as {} pieces: {}\n",
                     saved.folder().string(), saved.step(), text(manifest.bytes()), manifest.files.size(),

@@ -9,7 +9,7 @@ namespace optimus {
 
 int run_conversion(const ConvertOptions& options, Console& console) {
   if (options.threads < 0 || options.threads > 4096)
-    throw UsageError("--threads: {} is out of range, expected 0 to 4096", options.threads);
+    throw UsageError("--threads: expected 0 to 4096, got {}", options.threads);
   set_num_threads(static_cast<int>(options.threads));
   RealFileSystem files;
   const Converted done = convert(options, files, console);

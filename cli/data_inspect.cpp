@@ -20,7 +20,7 @@ class DataInspect final : public Command {
 
   int run(Console& console) override {
     if (sequence_length_ < 1 || sequence_length_ > kMaxSequenceLength)
-      throw UsageError("--seq: {} is out of range, expected 1 to {}", sequence_length_, kMaxSequenceLength);
+      throw UsageError("--seq: expected 1 to {}, got {}", kMaxSequenceLength, sequence_length_);
     if (!is_tokenized(prefix_))
       throw UserError("{0}: {0}.idx does not exist; expected the prefix of token files", prefix_);
     const std::unique_ptr<Tokenizer> unused = byte_tokenizer();

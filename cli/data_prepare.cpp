@@ -25,7 +25,7 @@ class DataPrepare final : public Command {
 
   int run(Console& console) override {
     if (options_.threads < 0 || options_.threads > 4096)
-      throw UsageError("--threads: {} is out of range, expected 0 to 4096", options_.threads);
+      throw UsageError("--threads: expected 0 to 4096, got {}", options_.threads);
     const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(tokenizer_);
     RealFileSystem files;
     const PrepareSummary summary = prepare_token_files(options_, *tokenizer, out_, files, console);

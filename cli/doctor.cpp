@@ -60,17 +60,17 @@ Check processor() {
 
 Check disk(const std::string& name, const Path& folder) {
   constexpr std::int64_t kNeeded = std::int64_t{2} << 30;
-  Path place = folder;
+  Path path = folder;
   std::error_code error;
-  while (!place.empty() && !std::filesystem::exists(place, error) && place != place.parent_path())
-    place = place.parent_path();
-  const auto space = std::filesystem::space(place.empty() ? Path(".") : place, error);
+  while (!path.empty() && !std::filesystem::exists(path, error) && path != path.parent_path())
+    path = path.parent_path();
+  const auto space = std::filesystem::space(path.empty() ? Path(".") : path, error);
   if (error) return {name, false, folder.string() + ": " + error.message(), "choose another folder"};
   const auto free = static_cast<std::int64_t>(space.available);
-  if (::access(place.empty() ? "." : place.c_str(), W_OK) != 0)
-    return {name, false, place.string() + " is not writable", "chmod u+w " + place.string()};
+  if (::access(path.empty() ? "." : path.c_str(), W_OK) != 0)
+    return {name, false, path.string() + " is not writable", "chmod u+w " + path.string()};
   if (free < kNeeded)
-    return {name, false, fmt::format("{} free in {}", text(Bytes(free)), place.string()),
+    return {name, false, fmt::format("{} free in {}", text(Bytes(free)), path.string()),
             "free at least 2 GiB in this folder"};
   return {name, true, fmt::format("{} free in {}", text(Bytes(free)), folder.string()), ""};
 }
@@ -151,14 +151,14 @@ std::string kernels_for(const std::string& capability) {
 
 // A command that inspects the PyTorch of python3 without importing it: `cuda` for its CUDA version, or a
 // header next to it.
-std::string inspect_pytorch(const std::string& what) {
+std::string inspect_pytorch(const std::string& expression) {
   return "python3 -c 'import importlib.util, os, re\n"
          "torch = importlib.util.find_spec(\"torch\").submodule_search_locations[0]\n"
          "def cuda(): return re.search(\"^cuda.*= .([0-9.]+).$\", open(torch + \"/version.py\").read(), "
          "re.M).group(1)\n"
          "def header(path): return path if os.path.exists(torch + \"/../\" + path) else exit(1)\n"
          "print(" +
-         what + ")'";
+         expression + ")'";
 }
 
 // Only on machines with a GPU.

@@ -56,7 +56,7 @@ ReplaySpeeds speeds_from_table(const FailureOptions& options, const std::string&
   speeds.parameters = published_parameters(model), speeds.model = model;
   speeds.ready_seconds = options.node_start.value_or(Seconds(45)).value;
   if (options.sequence_length) speeds.tokens = static_cast<double>(*options.sequence_length);
-  speeds.words =
+  speeds.description =
       fmt::format("oobleck's measurements of {} in {}, used for all", model, options.throughput.string());
   return speeds;
 }
@@ -75,7 +75,7 @@ ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions n
   if (named.model.empty() || cluster_name.empty() || !options.batch)
     throw UsageError("--failures needs --model M, --cluster C and --batch B, or --plan FILE and --cluster C");
   if (*options.batch < 1 || *options.batch > kMaxMicrobatches)
-    throw UsageError("--batch: {} is out of range, expected 1 to {}", *options.batch, kMaxMicrobatches);
+    throw UsageError("--batch: expected 1 to {}, got {}", kMaxMicrobatches, *options.batch);
   named.model = model_path_of(named.model);
   const ModelSpec model = resolve(named);
   const Cluster cluster = open_cluster(cluster_name);
@@ -91,7 +91,7 @@ ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions n
       demand,
       {.devices_per_node = options.devices_per_node, .max_nodes = nodes, .failures = options.failures});
   ReplaySpeeds speeds;
-  speeds.throughput.fewest = speeds.min_nodes = templates.smallest();
+  speeds.throughput.min_nodes = speeds.min_nodes = templates.smallest();
   speeds.batch = static_cast<double>(demand.batch);
   for (int n = templates.smallest(); n <= nodes; ++n)
     speeds.throughput.samples_per_second.push_back(speeds.batch / templates.seconds(n));
@@ -100,8 +100,8 @@ ReplaySpeeds speeds_from_templates(const FailureOptions& options, ModelOptions n
   speeds.node_bytes_per_second = receive_bytes_per_second(cluster, options.devices_per_node);
   speeds.tokens = static_cast<double>(demand.sequence_length);
   speeds.ready_seconds = options.node_start.value_or(Seconds(0)).value;
-  speeds.words = fmt::format("plan templates for {} on {} to {} nodes of {}", model.name,
-                             templates.smallest(), nodes, cluster.name());
+  speeds.description = fmt::format("plan templates for {} on {} to {} nodes of {}", model.name,
+                                   templates.smallest(), nodes, cluster.name());
   return speeds;
 }
 

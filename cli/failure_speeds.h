@@ -21,7 +21,7 @@ struct ReplaySpeeds {
   std::optional<double> node_bytes_per_second{};
   std::optional<double> dollars_per_second{};  // of the whole cluster
   std::optional<PublishedTables> tables;
-  std::string model, words;
+  std::string model, description;
 };
 
 ReconfigurationCosts halts_for(const ReplaySpeeds& speeds, System system);

@@ -56,7 +56,7 @@ AvailabilityTrace periodic_trace(const std::string& text) {
   constexpr double kMaxFailures = 1e6;
   if (nodes < 1 || nodes > 100'000 || !(every > 0) || !(away > 0) || !(length > every) ||
       length / every > kMaxFailures)
-    throw UsageError("--failures periodic:{}: times must be above 0, with at most {:.0f} failures", text,
+    throw UsageError("--failures periodic:{}: expected times above 0 and at most {:.0f} failures", text,
                      kMaxFailures);
   return periodic_failures(static_cast<int>(nodes), every, away, length);
 }
@@ -69,13 +69,12 @@ AvailabilityTrace open_trace(const FailureOptions& options) {
 
 void check_failures(const FailureOptions& options) {
   if (options.devices_per_node < 1)
-    throw UsageError("--devices-per-node: {} is too small, expected at least 1", options.devices_per_node);
+    throw UsageError("--devices-per-node: expected at least 1, got {}", options.devices_per_node);
   if (options.repeats && (*options.repeats < 1 || *options.repeats > 10'000))
-    throw UsageError("--repeats: {} is out of range, expected 1 to 10,000", *options.repeats);
+    throw UsageError("--repeats: expected 1 to 10,000, got {}", *options.repeats);
   if (options.price && !(*options.price >= 0))
-    throw UsageError("--price: {} is too small, expected at least 0", *options.price);
-  if (options.failures < 0)
-    throw UsageError("--can-lose: {} is too small, expected at least 0", options.failures);
+    throw UsageError("--price: expected at least 0, got {}", *options.price);
+  if (options.failures < 0) throw UsageError("--can-lose: expected at least 0, got {}", options.failures);
 }
 
 // The result of one policy.
@@ -119,8 +118,8 @@ void show_rows(Console& console, const AvailabilityTrace& trace, const std::stri
 
 PolicyRow never_row(const ReplayCase& one, const Ideal& ideal, double restart) {
   ReplayOptions plan;
-  plan.nodes_needed = one.throughput.most();
-  plan.step_seconds = one.batch / one.throughput.at(one.throughput.most());
+  plan.nodes_needed = one.throughput.max_nodes();
+  plan.step_seconds = one.batch / one.throughput.at(one.throughput.max_nodes());
   plan.tokens_per_step = one.batch, plan.restart_seconds = restart + one.ready_seconds;
   const Replay result = replay_one_plan(one.trace, plan);
   const double samples = result.useful_tokens_per_second * one.trace.length;
@@ -222,7 +221,7 @@ int replay_policies(Console& console, const FailureOptions& options, ModelOption
   const bool is_hindsight = std::any_of(policies.begin(), policies.end(), is_adaptive_policy);
   for (const std::string& policy : policies)
     rows.push_back(row_of(policy, options, speeds, costs, trace, is_hindsight));
-  show_rows(console, trace, speeds.words, rows, speeds.tokens, speeds.dollars_per_second);
+  show_rows(console, trace, speeds.description, rows, speeds.tokens, speeds.dollars_per_second);
   return 0;
 }
 

@@ -18,23 +18,23 @@ struct ParsedFlag {
 
 bool is_switch(const Option& option) { return option.value_name.empty() && !option.is_positional; }
 
-void add_to(CLI::App& app, ParsedFlag& given) {
-  const Option& option = *given.option;
+void add_to(CLI::App& app, ParsedFlag& parsed) {
+  const Option& option = *parsed.option;
   if (is_switch(option)) {
-    given.flag = app.add_flag("--" + option.name);
+    parsed.flag = app.add_flag("--" + option.name);
     return;
   }
   // The words are taken unchanged: CLI11 would split a value in brackets, and would assign following words to
   // the flag.
-  given.flag = app.add_option((option.is_positional ? "" : "--") + option.name,
-                              [](const CLI::results_t&) { return true; });
-  given.flag->allow_extra_args(option.is_list && option.list_length == 0);
+  parsed.flag = app.add_option((option.is_positional ? "" : "--") + option.name,
+                               [](const CLI::results_t&) { return true; });
+  parsed.flag->allow_extra_args(option.is_list && option.list_length == 0);
   if (option.is_list && option.list_length == 0)
-    given.flag->expected(1, 1 << 20)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    parsed.flag->expected(1, 1 << 20)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   else if (option.is_list)
-    given.flag->expected(option.list_length)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    parsed.flag->expected(option.list_length)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   else
-    given.flag->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    parsed.flag->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
 [[noreturn]] void refuse_extra(const std::string& word, const OptionTable& table) {
@@ -47,21 +47,23 @@ void add_to(CLI::App& app, ParsedFlag& given) {
 }
 
 // Rejects missing and surplus values. The name of an option is never the value of the one before it.
-void check_values(OptionTable& table, const std::vector<std::string>& words) {
+void check_values(OptionTable& table, const std::vector<std::string>& arguments) {
   const auto is_option = [&](const std::string& word) {
     return word.starts_with("--") && table.find(word.substr(2, word.find('=') - 2)) != nullptr;
   };
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (!is_option(words[i])) continue;
-    const std::size_t equals = words[i].find('=');
-    const Option& option = *table.find(words[i].substr(2, equals - 2));
-    if (is_switch(option) && equals != std::string::npos && words[i].substr(equals) != "=true" &&
-        words[i].substr(equals) != "=false")
-      throw UsageError("--{} takes no value, found {}", option.name, in_quotes(words[i].substr(equals + 1)));
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (!is_option(arguments[i])) continue;
+    const std::size_t equals = arguments[i].find('=');
+    const Option& option = *table.find(arguments[i].substr(2, equals - 2));
+    if (is_switch(option) && equals != std::string::npos && arguments[i].substr(equals) != "=true" &&
+        arguments[i].substr(equals) != "=false")
+      throw UsageError("--{} takes no value, got {}", option.name,
+                       in_quotes(arguments[i].substr(equals + 1)));
     if (is_switch(option) || option.is_positional || equals != std::string::npos) continue;
     const auto needed = static_cast<std::size_t>(std::max(1, option.list_length));
     std::size_t given = 0;
-    while (given < needed && i + given + 1 < words.size() && !is_option(words[i + given + 1])) ++given;
+    while (given < needed && i + given + 1 < arguments.size() && !is_option(arguments[i + given + 1]))
+      ++given;
     if (given < needed)
       throw UsageError("--{} needs {}: --{} {}", option.name,
                        needed == 1 ? "a value" : fmt::format("{} values", needed), option.name,
@@ -83,20 +85,20 @@ std::string present_spelling(OptionTable& table, const std::string& word) {
 }
 
 // The words after -- are the values of the positional list option.
-void set_rest(OptionTable& table, const std::vector<std::string>& words) {
+void set_rest(OptionTable& table, const std::vector<std::string>& arguments) {
   for (Option* option : table.options())
-    if (option->is_positional && option->is_list) return table.set(*option, words, Origin::flag);
+    if (option->is_positional && option->is_list) return table.set(*option, arguments, Origin::flag);
   throw UsageError("no arguments are expected after --; see --help");
 }
 
 }  // namespace
 
-void read_flags(OptionTable& table, const std::vector<std::string>& all_words) {
+void read_flags(OptionTable& table, const std::vector<std::string>& all_arguments) {
   // The words after -- are not flags of this command, but the command line of another program.
-  const auto end = std::find(all_words.begin(), all_words.end(), "--");
-  std::vector<std::string> words(all_words.begin(), end);
-  for (std::string& word : words) word = present_spelling(table, word);
-  check_values(table, words);
+  const auto end = std::find(all_arguments.begin(), all_arguments.end(), "--");
+  std::vector<std::string> arguments(all_arguments.begin(), end);
+  for (std::string& word : arguments) word = present_spelling(table, word);
+  check_values(table, arguments);
   CLI::App app;
   app.set_help_flag();
   app.allow_extras();
@@ -104,12 +106,12 @@ void read_flags(OptionTable& table, const std::vector<std::string>& all_words) {
   for (Option* option : table.options()) all.push_back({option, nullptr});
   for (ParsedFlag& given : all) add_to(app, given);
   try {
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError&) {
     throw UsageError("cannot parse the options; see --help");
   }
   if (const auto extra = app.remaining(); !extra.empty()) refuse_extra(extra.front(), table);
-  if (end != all_words.end()) set_rest(table, {end + 1, all_words.end()});
+  if (end != all_arguments.end()) set_rest(table, {end + 1, all_arguments.end()});
   for (ParsedFlag& given : all) {
     if (given.flag->count() == 0) continue;
     try {
@@ -133,9 +135,9 @@ std::string in_capitals(std::string word) {
 std::string default_text(const Option& option) {
   const Json value = option.value();
   const bool is_unset = value.is_null() || value == "" || value == false ||
-                        (value.is_array() && value.empty()) || (option.words && value == 0);
+                        (value.is_array() && value.empty()) || (option.value_texts && value == 0);
   if (is_unset || option.is_required) return "";
-  if (option.words) return fmt::format(" [{}]", option.words());
+  if (option.value_texts) return fmt::format(" [{}]", option.value_texts());
   return fmt::format(" [{}]", value.is_string() ? value.get<std::string>() : value.dump());
 }
 

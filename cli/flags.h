@@ -9,7 +9,7 @@
 namespace optimus {
 
 // Throws UsageError, which names an unknown flag together with the nearest known one.
-void read_flags(OptionTable& table, const std::vector<std::string>& words);
+void read_flags(OptionTable& table, const std::vector<std::string>& all_arguments);
 
 // The name as users write it: RUN, --device.
 std::string display_name(const Option& option);

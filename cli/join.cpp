@@ -16,7 +16,7 @@ class Join final : public Command {
     table.add("threads", threads_, "N", "number of CPU threads");
   }
   int run(Console& console) override {
-    if (threads_ < 1) throw UsageError("--threads: {} is too small, expected at least 1", threads_);
+    if (threads_ < 1) throw UsageError("--threads: expected at least 1, got {}", threads_);
     if (!status_of(run_).is_running && !has_store_file(run_))
       throw UserError("{}: no training is running", run_.string());
     return run_joining(run_, device_, threads_, console);

@@ -34,9 +34,9 @@ class Launch final : public Command {
       throw UsageError("--hosts is missing; usage: optimus launch --hosts a,b -- train …");
     if (options_.command.empty() || options_.command[0] != "train")
       throw UsageError("the command is missing; usage: optimus launch --hosts a,b -- train …");
-    if (options_.per_host < 1) throw UsageError("--per-host {}: must be at least 1", options_.per_host);
+    if (options_.per_host < 1) throw UsageError("--per-host: expected at least 1, got {}", options_.per_host);
     if (options_.port < 0 || options_.port > 65535)
-      throw UsageError("--port {}: must be from 1 to 65535", options_.port);
+      throw UsageError("--port: expected 1 to 65535, got {}", options_.port);
     if (options_.program.empty()) options_.program = std::filesystem::read_symlink("/proc/self/exe").string();
     return launch_on_hosts(options_, process_environment(), console.stop_token());
   }

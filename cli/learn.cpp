@@ -81,11 +81,11 @@ class Learn final : public Command {
  private:
   void check() const {
     if (!(options_.minutes >= 0.01 && options_.minutes <= 1000))
-      throw UsageError("--minutes: {} is out of range, expected 0.01 to 1,000", options_.minutes);
+      throw UsageError("--minutes: expected 0.01 to 1,000, got {}", options_.minutes);
     if (options_.threads < 1 || options_.threads > 1024)
-      throw UsageError("--threads: {} is out of range, expected 1 to 1,024", options_.threads);
+      throw UsageError("--threads: expected 1 to 1,024, got {}", options_.threads);
     if (seed_ < 0 || seed_ >= (std::int64_t{1} << 31))
-      throw UsageError("--seed: {} is out of range, expected 0 to 2^31", seed_);
+      throw UsageError("--seed: expected 0 to 2^31, got {}", seed_);
     if (!cluster_.empty() && (model_.model.empty() || !speeds_.batch || traces_.empty()))
       throw UsageError("--cluster needs --model M, --batch B and --failures TRACE");
   }
@@ -129,7 +129,7 @@ class Learn final : public Command {
       else
         add_decisions(name, prediction_errors);
     if (prediction_errors.empty())
-      throw UserError("--history: no decision there has both a predicted and a measured gain");
+      throw UserError("--history: no decision has both a predicted and a measured gain");
     double mean = 0, squares = 0;
     for (const double miss : prediction_errors) mean += miss, squares += miss * miss;
     const double num = static_cast<double>(prediction_errors.size());

@@ -13,13 +13,13 @@ class Logs final : public Command {
   void declare(OptionTable& table) override {
     table.add_positional("run", run_, "folder of a run").is_required = true;
     table.add("around", around_, "SECONDS",
-              "show lines from this time before the failure until this time after it, or of the end if "
-              "nothing failed; 0: all lines");
+              "show the log lines up to this time before and after the failure, or the last ones if nothing "
+              "failed; 0: all lines");
     table.add("rank", rank_, "R", "show only lines of this rank");
   }
   int run(Console& console) override {
     if (rank_ && (*rank_ < 0 || *rank_ > 1'000'000))
-      throw UsageError("--rank: {} is out of range, expected 0 to 1,000,000", *rank_);
+      throw UsageError("--rank: expected 0 to 1,000,000, got {}", *rank_);
     LogQuery query;
     if (around_.value > 0) query.around = around_;
     if (rank_) query.rank = static_cast<int>(*rank_);

@@ -30,24 +30,26 @@ std::string overview() {
 bool is_help(const std::string& word) { return word == "--help" || word == "-h" || word == "help"; }
 
 // The entry that the first one or two words name, and the number of these words.
-std::pair<const CommandEntry*, std::size_t> find_command(const Words& words) {
+std::pair<const CommandEntry*, std::size_t> find_command(const Words& arguments) {
   for (const CommandEntry& entry : commands()) {
     const Words name = split(entry.name, ' ');
-    if (words.size() >= name.size() && std::equal(name.begin(), name.end(), words.begin()))
+    if (arguments.size() >= name.size() && std::equal(name.begin(), name.end(), arguments.begin()))
       return {&entry, name.size()};
   }
   return {nullptr, 0};
 }
 
-[[noreturn]] void refuse_command(const Words& words) {
+[[noreturn]] void refuse_command(const Words& arguments) {
   Words names;
   for (const CommandEntry& entry : commands()) {
     names.push_back(entry.name);
-    if (split(entry.name, ' ')[0] == words[0] && words.size() > 1)
-      throw UsageError("unknown command {}; see optimus --help", in_quotes(words[0] + " " + words[1]));
+    if (split(entry.name, ' ')[0] == arguments[0] && arguments.size() > 1)
+      throw UsageError("unknown command {}; see optimus --help",
+                       in_quotes(arguments[0] + " " + arguments[1]));
   }
-  throw UsageError("unknown command {}{}", in_quotes(words[0]),
-                   nearest(words[0], names).empty() ? "; see optimus --help" : did_you_mean(words[0], names));
+  throw UsageError(
+      "unknown command {}{}", in_quotes(arguments[0]),
+      nearest(arguments[0], names).empty() ? "; see optimus --help" : did_you_mean(arguments[0], names));
 }
 
 // For a bare group such as "data": the overview of its commands.
@@ -72,7 +74,7 @@ Words keys_of_all_commands() {
   return keys;
 }
 
-int run_command(const CommandEntry& entry, const Words& words) {
+int run_command(const CommandEntry& entry, const Words& arguments) {
   Console console;
   Path config;
   bool shows_settings = false;
@@ -82,13 +84,13 @@ int run_command(const CommandEntry& entry, const Words& words) {
   table.add("config", config, "FILE", "read settings from a TOML file; flags override it");
   table.add("json", console.wants_json, "print one JSON value, and nothing else, on standard output");
   table.add("show-settings", shows_settings, "print all settings with the origin of each, and exit");
-  if (std::any_of(words.begin(), std::find(words.begin(), words.end(), "--"),
+  if (std::any_of(arguments.begin(), std::find(arguments.begin(), arguments.end(), "--"),
                   [](const auto& word) { return word == "--help" || word == "-h"; })) {
     fmt::print("{}", help_text(entry.name, entry.summary, table));
     return 0;
   }
   for (const char* name : {"config", "json", "show-settings"}) table.find(name)->is_saved = false;
-  read_flags(table, words);
+  read_flags(table, arguments);
   if (!config.empty()) read_config_file(table, config, keys_of_all_commands());
   if (shows_settings) {
     fmt::print("{}", table.resolved_toml());
@@ -101,28 +103,28 @@ int run_command(const CommandEntry& entry, const Words& words) {
   return command->run(console);
 }
 
-int run(const Words& words) {
-  if (words.empty()) {
+int run(const Words& arguments) {
+  if (arguments.empty()) {
     fmt::print(stderr, "{}", overview());
     return 2;
   }
-  if (words[0] == "--version") {
+  if (arguments[0] == "--version") {
     fmt::print("optimus {}\n", OPTIMUS_VERSION);
     return 0;
   }
-  const auto [entry, used] = find_command(words);
+  const auto [entry, used] = find_command(arguments);
   if (entry != nullptr)
-    return run_command(*entry, Words(words.begin() + static_cast<std::ptrdiff_t>(used), words.end()));
-  if (is_help(words[0])) {
+    return run_command(*entry, Words(arguments.begin() + static_cast<std::ptrdiff_t>(used), arguments.end()));
+  if (is_help(arguments[0])) {
     fmt::print("{}", overview());
     return 0;
   }
-  if (const std::string group = group_overview(words[0]);
-      !group.empty() && (words.size() == 1 || is_help(words[1]))) {
-    fmt::print(words.size() == 1 ? stderr : stdout, "{}", group);
-    return words.size() == 1 ? 2 : 0;
+  if (const std::string group = group_overview(arguments[0]);
+      !group.empty() && (arguments.size() == 1 || is_help(arguments[1]))) {
+    fmt::print(arguments.size() == 1 ? stderr : stdout, "{}", group);
+    return arguments.size() == 1 ? 2 : 0;
   }
-  refuse_command(words);
+  refuse_command(arguments);
 }
 
 }  // namespace
@@ -131,9 +133,9 @@ int run(const Words& words) {
 namespace {
 
 // Escapes control characters, so that the message stays on one line whatever names and values it contains.
-void print_error(const char* what) {
+void print_error(const char* message) {
   std::string line;
-  for (const char* c = what; *c != '\0'; ++c) {
+  for (const char* c = message; *c != '\0'; ++c) {
     if (static_cast<unsigned char>(*c) < 0x20 || *c == 0x7f)
       line += fmt::format("\\x{:02x}", static_cast<unsigned char>(*c));
     else

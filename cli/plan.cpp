@@ -95,8 +95,8 @@ class PlanCommand final : public Command {
   // Predicts the imported plan on the cluster, and searches for a better plan with the same devices.
   void compare_import(const ImportedPlan& imported, OrderedJson& json, std::string& output) {
     check(constraints_);
-    const PredictionInputs known = prediction_inputs(cluster_, history_, constants_);
-    const Cluster& cluster = known.cluster;
+    const PredictionInputs inputs = prediction_inputs(cluster_, history_, constants_);
+    const Cluster& cluster = inputs.cluster;
     const DeviceMap map = DeviceMap::of_present(cluster);
     if (num_devices(imported.plan) > map.size())
       throw UserError("{}: the plan is for {} devices, but {} has {}", import_.file.string(),
@@ -107,10 +107,10 @@ class PlanCommand final : public Command {
                       map,
                       software_named(software_),
                       format_of(imported.plan.precision)};
-    const StepPrediction step = StepSimulator(setup).run(known.constants);
+    const StepPrediction step = StepSimulator(setup).run(inputs.constants);
     json["predicted"] = prediction_json(step, setup);
-    output += "\n" + prediction_text(step, setup) + known.words;
-    Demand demand{imported.model, cluster, software_named(software_), known.constants};
+    output += "\n" + prediction_text(step, setup) + inputs.description;
+    Demand demand{imported.model, cluster, software_named(software_), inputs.constants};
     demand.batch = imported.plan.batch, demand.sequence_length = imported.plan.sequence_length;
     demand.precision = imported.plan.precision, demand.constraints = constraints_;
     const ClusterView cluster_view(cluster);
@@ -124,17 +124,16 @@ class PlanCommand final : public Command {
   }
 
   void check_numbers() const {
-    if (*batch_ < 1) throw UsageError("--batch: {} is too small, expected at least 1", *batch_);
+    if (*batch_ < 1) throw UsageError("--batch: expected at least 1, got {}", *batch_);
     if (*batch_ > kMaxMicrobatches)
       throw UsageError("--batch: {} is more than {}", *batch_, kMaxMicrobatches);
     if (sequence_length_ && *sequence_length_ < 1)
-      throw UsageError("--seq: {} is too small, expected at least 1", *sequence_length_);
+      throw UsageError("--seq: expected at least 1, got {}", *sequence_length_);
     if (days_ && !tokens_) throw UsageError("--days needs --tokens, the length of the run");
-    if (days_ && !(*days_ > 0)) throw UsageError("--days: {} must be above 0", *days_);
-    if (tokens_ && *tokens_ < 1) throw UsageError("--tokens: {} is too small, expected at least 1", *tokens_);
+    if (days_ && !(*days_ > 0)) throw UsageError("--days: expected more than 0, got {}", *days_);
+    if (tokens_ && *tokens_ < 1) throw UsageError("--tokens: expected at least 1, got {}", *tokens_);
     for (const auto& [name, value] : {std::pair{"price", price_}, {"watts", watts_}})
-      if (value && !(*value >= 0))
-        throw UsageError("--{}: {} is too small, expected at least 0", name, *value);
+      if (value && !(*value >= 0)) throw UsageError("--{}: expected at least 0, got {}", name, *value);
   }
 
   int plan(Console& console) {
@@ -143,9 +142,9 @@ class PlanCommand final : public Command {
     const auto began = std::chrono::steady_clock::now();
     model_.model = model_path_of(model_.model);
     const ModelSpec model = resolve(model_);
-    const PredictionInputs known = prediction_inputs(cluster_, history_, constants_);
-    const Cluster& cluster = known.cluster;
-    Demand demand{model, cluster, software_named(software_), known.constants};
+    const PredictionInputs inputs = prediction_inputs(cluster_, history_, constants_);
+    const Cluster& cluster = inputs.cluster;
+    Demand demand{model, cluster, software_named(software_), inputs.constants};
     demand.batch = *batch_, demand.sequence_length = sequence_length_.value_or(model.max_positions);
     demand.precision = parse_precision(precision_, "--precision");
     demand.constraints = constraints_, demand.goal = goal_, demand.price = price_, demand.watts = watts_;
@@ -158,8 +157,8 @@ class PlanCommand final : public Command {
 
     OrderedJson json = search_json(demand, cluster_view, result);
     json["search"]["seconds"] = took.count();
-    std::string output = search_text(demand, cluster_view, result) + known.words;
-    if (!history_.empty()) json["history"] = to_json(known.used);
+    std::string output = search_text(demand, cluster_view, result) + inputs.description;
+    if (!history_.empty()) json["history"] = to_json(inputs.used);
     if (wants_timeline_) output += "\n" + draw_step(result.step, terminal_columns(130) - 9);
     if (tokens_) add_run(demand, cluster_view, result, json, output);
     if (!svg_.empty()) {
@@ -191,7 +190,7 @@ class PlanCommand final : public Command {
             ? fmt::format("{:.4g} days need {} {} ({:.1f} days)\n", *days_, with_commas(sizing.num_devices),
                           type, sizing.seconds * estimate.steps / 86400)
             : fmt::format("no number of {} finishes in {:.4g} days with a batch of {}; {} take {:.1f} days\n",
-                          type, *days_, demand.batch, with_commas(sizing.most),
+                          type, *days_, demand.batch, with_commas(sizing.fastest_num_devices),
                           sizing.least_seconds * estimate.steps / 86400);
   }
 

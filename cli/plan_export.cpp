@@ -32,8 +32,8 @@ std::string export_if_requested(const PlanExportOptions& options, const Plan& pl
   ExportSettings settings = options.settings;
   settings.devices_per_node = options.devices_per_node.value_or(usual);
   if (settings.devices_per_node < 1)
-    throw UsageError("--devices-per-node: {} is too small, expected at least 1", settings.devices_per_node);
-  if (settings.steps < 1) throw UsageError("--steps: {} is too small, expected at least 1", settings.steps);
+    throw UsageError("--devices-per-node: expected at least 1, got {}", settings.devices_per_node);
+  if (settings.steps < 1) throw UsageError("--steps: expected at least 1, got {}", settings.steps);
   const ExportedPlan exported = export_plan(plan, model, trainer, settings);
   RealFileSystem files;
   write_export(files, exported, options.out);

@@ -37,9 +37,9 @@ OrderedJson collectives_json(const MachineProfile& machine) {
   return list;
 }
 
-std::string link_text(const char* name, const LinkSpec& link, const char* when) {
+std::string link_text(const char* name, const LinkSpec& link, const char* condition) {
   return fmt::format("{:<12}{:.2f} GB/s, {:.1f} us{}\n", name, link.bytes_per_second / 1e9,
-                     link.latency.value * 1e6, when);
+                     link.latency.value * 1e6, condition);
 }
 
 }  // namespace

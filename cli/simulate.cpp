@@ -81,27 +81,27 @@ class Simulate final : public Command {
     model_.model = model_path_of(model_.model);
     const ModelSpec model = resolve(model_);
     validate(plan, model, plan_.string());
-    const PredictionInputs known = prediction_inputs(cluster_, history_, named_.constants);
-    const Cluster& cluster = known.cluster;
+    const PredictionInputs inputs = prediction_inputs(cluster_, history_, named_.constants);
+    const Cluster& cluster = inputs.cluster;
     const DeviceMap map = DeviceMap::of_present(cluster);
     refuse_missing_devices(plan, plan_, cluster, map);
     const Setup setup{plan, model, cluster, map, software_named(software_), format_of(plan.precision)};
     const StepSimulator simulator(setup);
-    const StepPrediction step = simulator.run(known.constants);
+    const StepPrediction step = simulator.run(inputs.constants);
     if (!failures_.trace.empty()) return replay_plan(console, failures_, plan, step.seconds);
     std::string output =
-        prediction_text(step, setup) + fmt::format("constants: {}\n{}", named_.origin, known.words);
+        prediction_text(step, setup) + fmt::format("constants: {}\n{}", named_.origin, inputs.description);
     if (wants_timeline_) output += "\n" + draw_step(step, terminal_columns(130) - 9);
     if (!trace_.empty()) {
       RealFileSystem files;
       const std::vector<TracedInstruction> instructions =
-          simulator.instructions(known.constants, kMaxTracedInstructions);
+          simulator.instructions(inputs.constants, kMaxTracedInstructions);
       value_or_throw(write_atomically(files, trace_, perfetto_text(step, instructions)));
       output += fmt::format("\nwrote the trace to {}; open it in ui.perfetto.dev\n", trace_.string());
     }
     OrderedJson json = prediction_json(step, setup);
     json["constants"] = named_.origin;
-    if (!history_.empty()) json["history"] = to_json(known.used);
+    if (!history_.empty()) json["history"] = to_json(inputs.used);
     console.result(json, output);
     return 0;
   }

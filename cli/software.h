@@ -17,7 +17,7 @@ const Software& software_named(const std::string& name);
 struct PredictionInputs {
   Cluster cluster;
   Constants constants;
-  std::string words;  // one line about the corrections; empty without a history
+  std::string description;  // one line about the corrections; empty without a history
   std::vector<Residual> used;
 };
 // Takes the name of a cluster and of a history: a file, "here", or empty. Throws UserError.

@@ -52,7 +52,7 @@ int replay_timeline(Console& console, const TimelineTask& task, const std::strin
   TimedResponses timed{.clock = cpu_seconds};
   ResponseLimits limits;
   for (const Alternative& other : start.alternatives)
-    if (other.peak_memory.fits()) limits.known.push_back(other.plan);
+    if (other.peak_memory.fits()) limits.known_plans.push_back(other.plan);
   const TrialCase trial = trial_of(line, demand, start.plan, costs, limits, &timed);
   const double best = hindsight(trial).useful_steps;
   const double tokens = static_cast<double>(demand.batch * demand.sequence_length);

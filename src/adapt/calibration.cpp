@@ -59,7 +59,7 @@ HardwareProfile with_messages(const HardwareProfile& profile, double slower) {
 
 // Sets the seconds per byte of each channel from its largest message.
 void set_links(const Setup& setup, const StepMeter& meter, const PricedProgram& priced,
-               const std::vector<double>& seconds, StageWork& own) {
+               const std::vector<double>& seconds, StageWork& stage_work) {
   const LinkCost cost(fitted_constants());
   const Program& program = priced.program();
   std::array<double, kChannels> largest{};
@@ -73,7 +73,7 @@ void set_links(const Setup& setup, const StepMeter& meter, const PricedProgram& 
                             : cost.message(setup.cluster.link(setup.map[VirtualDevice{program.device}],
                                                               setup.map[VirtualDevice{at.peer}]),
                                            bytes);
-    largest[c] = bytes, own.links[c] = took / bytes;
+    largest[c] = bytes, stage_work.links[c] = took / bytes;
   }
 }
 
@@ -116,16 +116,16 @@ void Calibration::Mean::add(double value) {
 
 double Calibration::Mean::value() const { return std::exp(log); }
 
-void Calibration::learn(const Observation& quiet, const std::vector<StageWork>& work,
+void Calibration::learn(const Observation& quiet, const std::vector<StageWork>& stage_work,
                         const Topology& topology) {
   ++num_learned_;
   for (std::size_t role = 0; role < kBlockRoles; ++role)
     if (const Rate& rate = quiet.rates[role]; rate.seconds > 0 && rate.predicted > 0)
       rates_[role].add(rate.seconds / rate.predicted);
   for (const auto& [group, seen] : quiet.groups)
-    for (std::size_t c = 0; c < kChannels && group < std::ssize(work); ++c) {
+    for (std::size_t c = 0; c < kChannels && group < std::ssize(stage_work); ++c) {
       const auto channel = static_cast<Channel>(c);
-      const double predicted = work[static_cast<std::size_t>(group)].links[c];
+      const double predicted = stage_work[static_cast<std::size_t>(group)].links[c];
       const Spread& spread = seen.of(measure_of(channel));
       if (spread.count > 0 && spread.median() > 0 && predicted > 0)
         links_[c][is_between_nodes(topology, group, channel) ? 1 : 0].add(spread.median() / predicted);
@@ -141,14 +141,15 @@ double Calibration::doubt(BlockRole role) const {
   return std::sqrt(rates_[static_cast<std::size_t>(role)].square);
 }
 
-std::map<std::pair<int, Measure>, double> Calibration::baselines(const std::vector<StageWork>& work,
+std::map<std::pair<int, Measure>, double> Calibration::baselines(const std::vector<StageWork>& stage_work,
                                                                  const Topology& topology) const {
   std::map<std::pair<int, Measure>, double> result;
   if (!is_known()) return result;
-  for (int group = 0; group < std::min<int>(topology.num_groups(), static_cast<int>(work.size())); ++group) {
+  for (int group = 0; group < std::min<int>(topology.num_groups(), static_cast<int>(stage_work.size()));
+       ++group) {
     double compute = 0;
     for (std::size_t role = 0; role < kBlockRoles; ++role) {
-      const double predicted = work[static_cast<std::size_t>(group)].compute[role];
+      const double predicted = stage_work[static_cast<std::size_t>(group)].compute[role];
       // The rate of layers stands in for a kind of block that no rank has computed.
       const auto own = rate(static_cast<BlockRole>(role)), layers = rate(BlockRole::layer);
       if (predicted > 0) compute += predicted * own.value_or(layers.value_or(0));
@@ -157,7 +158,7 @@ std::map<std::pair<int, Measure>, double> Calibration::baselines(const std::vect
     for (std::size_t c = 0; c < kChannels; ++c) {
       const auto channel = static_cast<Channel>(c);
       const Mean& mean = links_[c][is_between_nodes(topology, group, channel) ? 1 : 0];
-      const double predicted = work[static_cast<std::size_t>(group)].links[c];
+      const double predicted = stage_work[static_cast<std::size_t>(group)].links[c];
       if (mean.count > 0 && predicted > 0) result[{group, measure_of(channel)}] = mean.value() * predicted;
     }
   }

@@ -40,7 +40,7 @@ Constants with_rates(Constants constants, const RoleRates& rates);
 class Calibration {
  public:
   // From a step without findings. work and topology: of the plan.
-  void learn(const Observation& quiet, const std::vector<StageWork>& work, const Topology& topology);
+  void learn(const Observation& quiet, const std::vector<StageWork>& stage_work, const Topology& topology);
   // From a probe without findings: messages and collectives between nodes, for plans whose channels no step
   // has used.
   void learn(const ProbeResult& quiet, const Cluster& cluster);
@@ -48,7 +48,7 @@ class Calibration {
 
   // Expected times of the ranks of each group (Measure::compute, and channels that were measured before): the
   // initial baselines of a Detector.
-  std::map<std::pair<int, Measure>, double> baselines(const std::vector<StageWork>& work,
+  std::map<std::pair<int, Measure>, double> baselines(const std::vector<StageWork>& stage_work,
                                                       const Topology& topology) const;
   // The machines with their measured speeds: devices at the rate of layers, links inside nodes at the rate of
   // the fastest channel, networks so that messages take their measured time.

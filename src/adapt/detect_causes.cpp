@@ -10,9 +10,9 @@
 namespace optimus {
 namespace {
 
-void keep_last(std::deque<double>& values, double value, std::size_t most) {
+void keep_last(std::deque<double>& values, double value, std::size_t max_count) {
   values.push_back(value);
-  if (values.size() > most) values.pop_front();
+  if (values.size() > max_count) values.pop_front();
 }
 
 double middle_of(const std::deque<double>& all, std::size_t last) {
@@ -193,29 +193,30 @@ void Detector::find_heavy_stage(const Observation& observation, std::vector<Find
   if (number < 2) return;
   const auto window = static_cast<std::size_t>(options_.long_window);
   int heaviest = -1;
-  double most = 0;
+  double largest_share = 0;
   for (const auto& [group, seen] : observation.groups) {
     std::deque<double>& shares = stage_shares_[static_cast<std::size_t>(group)];
     keep_last(shares, seen.of(Measure::compute).median() * number / sum, window);
-    if (const double middle = middle_of(shares, window); middle > most) most = middle, heaviest = group;
+    if (const double middle = middle_of(shares, window); middle > largest_share)
+      largest_share = middle, heaviest = group;
   }
   const bool is_known =
       heaviest >= 0 && std::ssize(stage_shares_[static_cast<std::size_t>(heaviest)]) >= options_.warm_up;
-  if (!is_known || most < options_.stage_factor) return;
+  if (!is_known || largest_share < options_.stage_factor) return;
   for (const int rank : topology_.ranks_of_group(heaviest))
     if (is_slow(Measure::compute, rank)) return;
-  found.push_back({Cause::heavy_stage, {heaviest}, most, 0, first_step_});
+  found.push_back({Cause::heavy_stage, {heaviest}, largest_share, 0, first_step_});
 }
 
 void Detector::find_data_wait(const Observation& observation, std::vector<Finding>& found) {
-  double most = 0;
+  double longest_wait = 0;
   std::vector<int> where;
   for (const auto& [group, seen] : observation.groups)
     for (const RankValue& one : seen.of(Measure::data_wait).largest) {
       if (one.value >= options_.data_share * observation.seconds) where.push_back(one.rank);
-      most = std::max(most, one.value);
+      longest_wait = std::max(longest_wait, one.value);
     }
-  keep_last(data_shares_, observation.seconds > 0 ? std::min(0.95, most / observation.seconds) : 0,
+  keep_last(data_shares_, observation.seconds > 0 ? std::min(0.95, longest_wait / observation.seconds) : 0,
             static_cast<std::size_t>(options_.short_window));
   const double share = middle_of(data_shares_, data_shares_.size());
   if (std::ssize(data_shares_) < options_.short_window || share < options_.data_share) return;
@@ -225,16 +226,16 @@ void Detector::find_data_wait(const Observation& observation, std::vector<Findin
 }
 
 void Detector::find_uneven_lengths(const Observation& observation, std::vector<Finding>& found) {
-  double most = 0, sum = 0;
+  double largest_work = 0, sum = 0;
   std::int64_t ranks = 0;
   for (const auto& [group, seen] : observation.groups) {
     const Spread& work = seen.of(Measure::work);
-    if (work.count > 0) most = std::max(most, work.largest.front().value);
+    if (work.count > 0) largest_work = std::max(largest_work, work.largest.front().value);
     sum += work.sum, ranks += work.count;
   }
   if (sum <= 0) return;
   const auto window = static_cast<std::size_t>(options_.short_window);
-  keep_last(uneven_, most * static_cast<double>(ranks) / sum, window);
+  keep_last(uneven_, largest_work * static_cast<double>(ranks) / sum, window);
   const double middle = middle_of(uneven_, window);
   if (uneven_.size() == window && middle >= options_.uneven_factor)
     found.push_back({Cause::uneven_lengths, {}, middle, 0, step_ - options_.short_window + 1});

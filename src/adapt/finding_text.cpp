@@ -12,12 +12,12 @@ namespace {
 
 constexpr std::string_view kBetween = "–", kTimes = "x since step ";
 
-std::optional<Cause> cause_at(std::string_view words, std::size_t& length) {
+std::optional<Cause> cause_at(std::string_view text, std::size_t& length) {
   std::optional<Cause> best;
   length = 0;
   for (int i = 0; i <= static_cast<int>(Cause::memory); ++i) {
     const std::string name = text(static_cast<Cause>(i));
-    if (!starts_with(words, name) || name.size() <= length) continue;
+    if (!starts_with(text, name) || name.size() <= length) continue;
     best = static_cast<Cause>(i), length = name.size();
   }
   return best;
@@ -25,34 +25,34 @@ std::optional<Cause> cause_at(std::string_view words, std::size_t& length) {
 
 // Reads a number at the start and removes it from the text.
 template <typename Number>
-std::optional<Number> read_number(std::string_view& words) {
+std::optional<Number> read_number(std::string_view& text) {
   Number value{};
-  const auto [end, problem] = std::from_chars(words.data(), words.data() + words.size(), value);
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (problem != std::errc()) return std::nullopt;
-  words.remove_prefix(static_cast<std::size_t>(end - words.data()));
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   return value;
 }
 
 // "slow network of node 0–1: 1.39x since step 60"
-std::optional<Finding> finding_in(std::string_view words) {
+std::optional<Finding> finding_in(std::string_view text) {
   std::size_t length = 0;
-  const std::optional<Cause> cause = cause_at(words, length);
-  const std::size_t colon = words.find(": ");
+  const std::optional<Cause> cause = cause_at(text, length);
+  const std::size_t colon = text.find(": ");
   if (!cause || colon == std::string_view::npos || colon < length) return std::nullopt;
   Finding finding;
   finding.cause = *cause;
-  std::string_view places = words.substr(length, colon - length);
+  std::string_view places = text.substr(length, colon - length);
   while (starts_with(places, " ") || starts_with(places, kBetween)) {
     places.remove_prefix(starts_with(places, " ") ? 1 : kBetween.size());
     const auto place = read_number<int>(places);
     if (!place) break;
     finding.where.push_back(*place);
   }
-  words.remove_prefix(colon + 2);
-  const auto factor = read_number<double>(words);
-  if (!factor || !starts_with(words, kTimes)) return std::nullopt;
-  words.remove_prefix(kTimes.size());
-  const auto since = read_number<std::int64_t>(words);
+  text.remove_prefix(colon + 2);
+  const auto factor = read_number<double>(text);
+  if (!factor || !starts_with(text, kTimes)) return std::nullopt;
+  text.remove_prefix(kTimes.size());
+  const auto since = read_number<std::int64_t>(text);
   if (!since) return std::nullopt;
   finding.factor = *factor, finding.since = *since;
   return finding;

@@ -39,7 +39,7 @@ FindingsTracker::FindingsTracker(const ModelSpec& model, const Cluster& cluster,
 // where nothing was measured before.
 void FindingsTracker::watch(const std::set<int>& learn_from_first_steps) {
   Topology topology(history_.plan(), cluster_, DeviceMap::identity(cluster_.num_devices()));
-  auto usual = calibration_.baselines(work_, topology);
+  auto usual = calibration_.baselines(stage_work_, topology);
   std::erase_if(usual, [&](const auto& one) {
     const std::vector<int>& ranks = topology.ranks_of_group(one.first.first);
     return std::any_of(ranks.begin(), ranks.end(),
@@ -66,7 +66,7 @@ void FindingsTracker::begin_plan(bool carries_findings, double now) {
     (is_used ? held_ : unused).push_back(one);
   }
   unseen_.reset(std::move(unused), now);
-  work_ = stage_work(history_.plan(), model_, cluster_);
+  stage_work_ = stage_work(history_.plan(), model_, cluster_);
   watch();
 }
 
@@ -97,7 +97,7 @@ bool FindingsTracker::narrow_links(const std::vector<double>& slowdown_of_node) 
 
 void FindingsTracker::settle(const Observation& seen, double now) {
   if (is_quiet())
-    calibration_.learn(seen, work_, topology());
+    calibration_.learn(seen, stage_work_, topology());
   else
     was_slow_ = true;
   if (num_observations_ == kObservationsToDetect + 1) release_held(now);
@@ -152,16 +152,17 @@ bool FindingsTracker::is_baseline_wrong() const {
 
 // What the plan's first steps show may be the plan's own doing, unless other devices of the stage show that
 // one of them is slow.
-std::vector<Condition> FindingsTracker::begun_since_switch(const std::vector<Condition>& known) const {
+std::vector<Condition> FindingsTracker::begun_since_switch(
+    const std::vector<Condition>& known_conditions) const {
   std::vector<Condition> result;
   for (const Finding& finding : findings_) {
     if (!is_answerable(finding) || finding.cause == Cause::heavy_stage) continue;
     if (finding.since < history_.first_step() + kSettlingObservations && !has_stage_peers(finding)) continue;
     for (const int where : finding.where) {
       const Condition one{finding.cause, where, finding.factor};
-      const bool is_known = std::any_of(known.begin(), known.end(), [&](const Condition& before) {
-        return is_part_of(one, before, cluster_);
-      });
+      const bool is_known =
+          std::any_of(known_conditions.begin(), known_conditions.end(),
+                      [&](const Condition& before) { return is_part_of(one, before, cluster_); });
       if (!is_known) result.push_back(one);
     }
   }

@@ -60,9 +60,9 @@ class FindingsTracker {
   bool is_quiet() const;
   bool was_ever_slow() const { return was_slow_; }
 
-  // Conditions of the plan that have begun since its first steps, other than `known` ones. A heavy stage
+  // Conditions of the plan that have begun since its first steps, other than `known_conditions`. A heavy stage
   // belongs to the plan itself.
-  std::vector<Condition> begun_since_switch(const std::vector<Condition>& known) const;
+  std::vector<Condition> begun_since_switch(const std::vector<Condition>& known_conditions) const;
   // Since the plan's first steps something slows the run down that would slow down any plan.
   bool is_any_plan_slowed() const;
 
@@ -76,7 +76,7 @@ class FindingsTracker {
   const Cluster& cluster_;
   const PlanHistory& history_;
   Calibration& calibration_;
-  std::vector<StageWork> work_;  // of the present plan
+  std::vector<StageWork> stage_work_;  // of the present plan
   std::unique_ptr<Detector> detector_;
   ProvisionalFindings provisional_;
   UnseenFindings unseen_;

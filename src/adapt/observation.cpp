@@ -102,12 +102,13 @@ void Observation::add(const RankStep& rank) {
   };
   double waiting = 0;
   for (const WorkTime& kind : rank.kinds) waiting += kind.waiting;
-  if (rank.compute_seconds() > 0) put(Measure::compute, rank.compute_seconds() / std::max(rank.work, 1e-9));
+  if (rank.compute_seconds() > 0)
+    put(Measure::compute, rank.compute_seconds() / std::max(rank.relative_work, 1e-9));
   put(Measure::optimizer, rank.kinds[static_cast<std::size_t>(WorkKind::optimizer)].seconds);
   put(Measure::host, rank.kinds[static_cast<std::size_t>(WorkKind::load_batch)].seconds);
   put(Measure::waiting, waiting);
   put(Measure::data_wait, rank.data_wait);
-  put(Measure::work, rank.work);
+  put(Measure::work, rank.relative_work);
   put(Measure::memory, static_cast<double>(rank.memory.value));
   if (rank.clock > 0) put(Measure::clock, rank.clock), put(Measure::idle, rank.idle);
   for (std::size_t c = 0; c < kChannels; ++c)

@@ -72,7 +72,7 @@ struct RankStep {
   int group = 0;       // the stage, counted through all pipelines
   double seconds = 0;  // of the step
   double data_wait = 0;
-  double work = 1;  // cost of its samples relative to the usual cost, by their lengths
+  double relative_work = 1;  // cost of its samples relative to the usual cost, by their lengths
   std::array<WorkTime, kWorkKinds> kinds{};
   std::array<LinkTime, kChannels> links{};
   BlockRates rates{};

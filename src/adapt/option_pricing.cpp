@@ -32,10 +32,10 @@ Plan with_ranks(Plan plan, const std::vector<int>& dropped) {
 
 ResponseLimits limits_of(const Question& question, const AdaptationContext& context, const Cluster& cluster) {
   ResponseLimits limits = context.limits;
-  limits.known.insert(limits.known.end(), question.earlier.begin(), question.earlier.end());
+  limits.known_plans.insert(limits.known_plans.end(), question.earlier.begin(), question.earlier.end());
   if (context.undone_steps)
     if (const auto other = with_other_redundancy(question.plan, node_of_each_device(cluster)))
-      limits.known.push_back(*other);
+      limits.known_plans.push_back(*other);
   return limits;
 }
 

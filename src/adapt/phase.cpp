@@ -15,7 +15,7 @@ void LossPlateau::observe(double loss) {
 bool LossPlateau::has_stopped(double part) const {
   if (std::ssize(losses_) < window_) return false;
   const auto n = static_cast<double>(losses_.size());
-  double mean = 0, xx = 0, xy = 0, rest = 0;
+  double mean = 0, xx = 0, xy = 0, squared_residuals = 0;
   for (const double loss : losses_) mean += loss / n;
   for (std::size_t i = 0; i < losses_.size(); ++i) {
     const double x = static_cast<double>(i) - (n - 1) / 2;
@@ -24,9 +24,9 @@ bool LossPlateau::has_stopped(double part) const {
   const double slope = xy / xx;
   for (std::size_t i = 0; i < losses_.size(); ++i) {
     const double x = static_cast<double>(i) - (n - 1) / 2, error = losses_[i] - mean - slope * x;
-    rest += error * error;
+    squared_residuals += error * error;
   }
-  return (slope - 2 * std::sqrt(rest / (n - 2) / xx)) * n > -part * std::abs(mean);
+  return (slope - 2 * std::sqrt(squared_residuals / (n - 2) / xx)) * n > -part * std::abs(mean);
 }
 
 void LengthMix::observe(const LengthSum& lengths) {

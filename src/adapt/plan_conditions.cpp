@@ -50,17 +50,18 @@ std::vector<Condition> conditions_of_plan(const std::vector<Condition>& conditio
   return result;
 }
 
-bool is_part_of(const Condition& one, const Condition& known, const Cluster& cluster) {
-  if (known.cause == Cause::host && one.cause == Cause::device)
-    return cluster.node_of(Device{one.where}) == known.where;
-  return known.cause == one.cause && known.where == one.where;
+bool is_part_of(const Condition& one, const Condition& known_condition, const Cluster& cluster) {
+  if (known_condition.cause == Cause::host && one.cause == Cause::device)
+    return cluster.node_of(Device{one.where}) == known_condition.where;
+  return known_condition.cause == one.cause && known_condition.where == one.where;
 }
 
-bool is_covered_by(const Finding& known, const std::vector<Finding>& findings, const Cluster& cluster) {
+bool is_covered_by(const Finding& known_finding, const std::vector<Finding>& findings,
+                   const Cluster& cluster) {
   for (const Finding& one : findings)
     for (const int place : one.where)
-      for (const int known_place : known.where)
-        if (is_part_of({one.cause, place}, {known.cause, known_place}, cluster)) return true;
+      for (const int known_place : known_finding.where)
+        if (is_part_of({one.cause, place}, {known_finding.cause, known_place}, cluster)) return true;
   return false;
 }
 

@@ -35,9 +35,9 @@ PredictionMemory::Kind kind_of(const Plan& plan) {
 }
 
 // The doubt of a prediction for one kind by the ratio of another kind with the same axes.
-double doubt_between(const PredictionMemory::Kind& known, const PredictionMemory::Kind& wanted) {
-  return std::hypot(known.has_shards == wanted.has_shards ? 0 : kDoubtOfShards,
-                    known.schedule == wanted.schedule ? 0 : kDoubtOfSchedule);
+double doubt_between(const PredictionMemory::Kind& remembered, const PredictionMemory::Kind& wanted) {
+  return std::hypot(remembered.has_shards == wanted.has_shards ? 0 : kDoubtOfShards,
+                    remembered.schedule == wanted.schedule ? 0 : kDoubtOfSchedule);
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ class Responder {
       add(Response::recut, *cut, kDoubtOfNeighbour, true);
     if (const auto rest = without_slow_replicas(plan, usable(speeds), 1 / kSlow))
       add(Response::drop, *rest, kDoubtOfNeighbour, true);
-    for (const Plan& known : limits_.known) add(Response::replan, known, kDoubtOfPrediction, true);
+    for (const Plan& known : limits_.known_plans) add(Response::replan, known, kDoubtOfPrediction, true);
     if (view_.num_devices() > limits_.searched_devices) return std::move(options_);
     add_planned();
     add_without_slow();

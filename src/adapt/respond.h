@@ -21,7 +21,7 @@ struct ResponseLimits {
   int max_simulations = 40;     // by the planner
   int alternatives = 3;         // further plans of the planner
   int searched_devices = 4096;  // with more devices the planner is not asked, because a search takes seconds
-  std::vector<Plan> known{};    // plans to consider in any case
+  std::vector<Plan> known_plans{};  // plans to consider in any case
   int refined_devices =
       128;  // with more devices the planner does not refine its plans, which would take seconds
 };

@@ -89,19 +89,19 @@ std::optional<Plan> shared_by_speed(const Plan& plan, const std::vector<double>&
   const int size = std::max(1, whole.microbatches.front() / shape->replicas);
   Plan result = plan;
   result.pipelines.clear();
-  std::int64_t left = plan.batch;
+  std::int64_t remaining = plan.batch;
   for (auto it = by_speed.rbegin(); it != by_speed.rend();
        ++it) {  // the slowest first; the fastest replicas take the remaining sequences
     const auto& [speed, replicas] = *it;
     const auto count = static_cast<std::int64_t>(replicas.size());
     const double share = static_cast<double>(plan.batch) * speed / power;  // of one replica
     const bool is_last = std::next(it) == by_speed.rend();
-    const std::int64_t own = is_last ? left : std::llround(share) * count;
-    if (own < count || own > left) return std::nullopt;  // a replica would have no sequence
+    const std::int64_t own = is_last ? remaining : std::llround(share) * count;
+    if (own < count || own > remaining) return std::nullopt;  // a replica would have no sequence
     Pipeline part = part_of(whole, *shape, replicas);
     part.microbatches = even_microbatches_of(own, count, size);
     result.pipelines.push_back(std::move(part));
-    left -= own;
+    remaining -= own;
   }
   return result;
 }

@@ -115,7 +115,7 @@ class Collector {
   }
 
   void add_links(const Observation& one, const std::vector<StagePredictions>& predicted_stages,
-                 const std::vector<StageWork>& work) {
+                 const std::vector<StageWork>& stage_work) {
     for (const auto& [group, steps] : one.groups) {
       if (group < 0 || group >= std::ssize(predicted_stages) || group >= topology_.num_groups()) continue;
       const auto g = static_cast<std::size_t>(group);
@@ -129,7 +129,8 @@ class Collector {
             256 << 10;  // bytes; latency is a small part of larger messages on all known links
         put(predicted_stages[g].bytes[c] < kSmall ? ResidualKind::small_messages
                                                   : ResidualKind::large_messages,
-            seen_.device + (is_between_nodes ? "/network" : "/domain"), spread.median(), work[g].links[c]);
+            seen_.device + (is_between_nodes ? "/network" : "/domain"), spread.median(),
+            stage_work[g].links[c]);
       }
     }
   }

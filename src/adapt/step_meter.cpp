@@ -43,7 +43,7 @@ WorkKind kind_of(const Instruction& at) {
 
 // Tokens of a step: of one rank, and of the first rank of its stage. A batch may not divide evenly.
 struct Tokens {
-  double own = 0, first = 0;
+  double of_rank = 0, of_first_rank = 0;
 };
 Tokens tokens_of(const Plan& plan, const PlanLocation& location) {
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(location.pipeline)];
@@ -51,9 +51,9 @@ Tokens tokens_of(const Plan& plan, const PlanLocation& location) {
   const Side side{static_cast<int>(stage.devices.size()), stage.chunks.back().runs.back().strategy};
   Tokens tokens;
   for (const int sequences : pipeline.microbatches) {
-    tokens.own += static_cast<double>(
+    tokens.of_rank += static_cast<double>(
         share_of(side, location.index, sequences, plan.sequence_length, false).num_tokens());
-    tokens.first +=
+    tokens.of_first_rank +=
         static_cast<double>(share_of(side, 0, sequences, plan.sequence_length, false).num_tokens());
   }
   return tokens;
@@ -116,46 +116,47 @@ StepMeter::StepMeter(const Program& program, const Plan& plan, const ModelSpec& 
                      std::vector<double> predicted) {
   sum_.rank = program.device, sum_.group = group_of(plan, program.location);
   const Tokens tokens = tokens_of(plan, program.location);
-  if (tokens.own > 0 && tokens.first > 0) part_ = tokens.own / tokens.first;
+  if (tokens.of_rank > 0 && tokens.of_first_rank > 0) part_ = tokens.of_rank / tokens.of_first_rank;
   // Causal attention computes half of the score matrix.
   const double first = model_flops_per_token(model, 1), more = model_flops_per_token(model, 2) - first;
-  linear_ = (first - more) * tokens.own;
+  linear_ = (first - more) * tokens.of_rank;
   attention_ = more * (model.is_causal ? 0.5 : 1);
   predicted.resize(program.instructions.size());
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const Known known = known_of(program, plan, model, program.instructions[i], predicted[i]);
-    known_.push_back(known);
-    double& largest = largest_[static_cast<std::size_t>(known.channel)];
-    if (known.is_message) largest = std::max(largest, known.bytes);
+    const InstructionInfo info = info_of(program, plan, model, program.instructions[i], predicted[i]);
+    infos_.push_back(info);
+    double& largest = largest_[static_cast<std::size_t>(info.channel)];
+    if (info.is_message) largest = std::max(largest, info.bytes);
   }
 }
 
-StepMeter::Known StepMeter::known_of(const Program& program, const Plan& plan, const ModelSpec& model,
-                                     const Instruction& at, double predicted) const {
-  Known known{.is_counted = true, .kind = kind_of(at), .predicted = predicted};
-  known.is_compute = is_computing(at.op);
-  if (known.is_compute && at.block >= 0) known.role = role_of(model, at.block);
+StepMeter::InstructionInfo StepMeter::info_of(const Program& program, const Plan& plan,
+                                              const ModelSpec& model, const Instruction& at,
+                                              double predicted) const {
+  InstructionInfo info{.is_counted = true, .kind = kind_of(at), .predicted = predicted};
+  info.is_compute = is_computing(at.op);
+  if (info.is_compute && at.block >= 0) info.role = role_of(model, at.block);
   if (at.op == Op::send || at.op == Op::receive) {
     // Messages to other pipelines, or to stages further away, belong to no channel.
     const PlanLocation peer = location_of(plan, at.peer);
     const int away = peer.stage - program.location.stage;
-    known.is_message = peer.pipeline == program.location.pipeline && (away == 1 || away == -1);
-    known.channel = away > 0 ? Channel::next : Channel::previous;
+    info.is_message = peer.pipeline == program.location.pipeline && (away == 1 || away == -1);
+    info.channel = away > 0 ? Channel::next : Channel::previous;
   } else if (at.group >= 0 && at.op != Op::step_gate) {
     const Role role = program.groups[static_cast<std::size_t>(at.group)].role;
-    known.is_message = role != Role::world;
-    known.channel = role == Role::tensor || role == Role::context || role == Role::expert ? Channel::tensor
-                                                                                          : Channel::data;
+    info.is_message = role != Role::world;
+    info.channel = role == Role::tensor || role == Role::context || role == Role::expert ? Channel::tensor
+                                                                                         : Channel::data;
   }
   const Group* const group = at.group < 0 ? nullptr : &program.groups[static_cast<std::size_t>(at.group)];
-  known.bytes = known.is_message ? bytes_on_the_wire(at, group) : 0;
-  known.is_message = known.is_message && known.bytes > 0;
-  return known;
+  info.bytes = info.is_message ? bytes_on_the_wire(at, group) : 0;
+  info.is_message = info.is_message && info.bytes > 0;
+  return info;
 }
 
 std::vector<bool> StepMeter::messages() const {
   std::vector<bool> result;
-  for (const Known& known : known_) result.push_back(known.is_message);
+  for (const InstructionInfo& info : infos_) result.push_back(info.is_message);
   return result;
 }
 
@@ -165,17 +166,18 @@ void StepMeter::observe(const MeasuredStep& step, const std::vector<InstructionT
   sum_.lengths.sequences += step.sequences, sum_.lengths.tokens += step.tokens;
   sum_.lengths.squares += step.squares;
   const bool is_timed = !times.empty();
-  if (is_timed && num_timed_++ == 0) work_ = 0;  // from now on only the work of timed steps counts
+  if (is_timed && num_timed_++ == 0) relative_work_ = 0;  // from now on only the work of timed steps counts
   const double usual = linear_ + attention_ * step.expected_squares;
-  if (is_timed || num_timed_ == 0) work_ += usual > 0 ? (linear_ + attention_ * step.squares) / usual : 1;
+  if (is_timed || num_timed_ == 0)
+    relative_work_ += usual > 0 ? (linear_ + attention_ * step.squares) / usual : 1;
   for (const InstructionTime& time : times) {
-    const Known& known = known_[static_cast<std::size_t>(time.instruction)];
+    const InstructionInfo& info = infos_[static_cast<std::size_t>(time.instruction)];
     const double seconds = std::max(0.0, time.end - time.start);
-    WorkTime& work = sum_.kinds[static_cast<std::size_t>(known.kind)];
+    WorkTime& work = sum_.kinds[static_cast<std::size_t>(info.kind)];
     work.seconds += seconds, ++work.count;
-    if (!known.is_compute || known.predicted <= 0) continue;
-    Rate& rate = sum_.rates[static_cast<std::size_t>(known.role)];
-    rate.seconds += seconds, rate.predicted += known.predicted;
+    if (!info.is_compute || info.predicted <= 0) continue;
+    Rate& rate = sum_.rates[static_cast<std::size_t>(info.role)];
+    rate.seconds += seconds, rate.predicted += info.predicted;
   }
   add_links(times);
 }
@@ -184,10 +186,10 @@ void StepMeter::add_links(const std::vector<InstructionTime>& times) {
   std::array<double, kChannels> least;
   least.fill(std::numeric_limits<double>::infinity());
   for (const InstructionTime& time : times) {
-    const Known& known = known_[static_cast<std::size_t>(time.instruction)];
-    const auto channel = static_cast<std::size_t>(known.channel);
-    if (!known.is_message || known.bytes < 0.5 * largest_[channel]) continue;
-    least[channel] = std::min(least[channel], std::max(1e-9, time.end - time.start) / known.bytes);
+    const InstructionInfo& info = infos_[static_cast<std::size_t>(time.instruction)];
+    const auto channel = static_cast<std::size_t>(info.channel);
+    if (!info.is_message || info.bytes < 0.5 * largest_[channel]) continue;
+    least[channel] = std::min(least[channel], std::max(1e-9, time.end - time.start) / info.bytes);
   }
   for (std::size_t c = 0; c < kChannels; ++c) {
     if (least[c] == std::numeric_limits<double>::infinity()) continue;
@@ -200,7 +202,7 @@ RankStep StepMeter::take() {
   RankStep mean = sum_;
   const double steps = num_steps_;
   const int num_measured = num_timed_ > 0 ? num_timed_ : num_steps_;
-  mean.seconds /= steps, mean.data_wait /= steps, mean.work = work_ / num_measured;
+  mean.seconds /= steps, mean.data_wait /= steps, mean.relative_work = relative_work_ / num_measured;
   for (WorkTime& work : mean.kinds) work.seconds /= num_measured, work.count /= num_measured;
   for (const WorkKind kind : {WorkKind::forward, WorkKind::recompute, WorkKind::backward})
     mean.kinds[static_cast<std::size_t>(kind)].seconds /= part_;
@@ -209,7 +211,7 @@ RankStep StepMeter::take() {
     if (num_measured_[c] > 0)
       mean.links[c].bytes /= num_measured_[c], mean.links[c].seconds /= num_measured_[c];
   sum_ = RankStep{.rank = mean.rank, .group = mean.group};
-  num_steps_ = num_timed_ = 0, num_measured_ = {}, work_ = 0;
+  num_steps_ = num_timed_ = 0, num_measured_ = {}, relative_work_ = 0;
   return mean;
 }
 

@@ -49,8 +49,8 @@ class StepMeter {
   void observe(const MeasuredStep& step, const std::vector<InstructionTime>& times);
   // The channel and the bytes of a message or collective; 0 bytes: the instruction is none.
   std::pair<Channel, double> message(std::size_t instruction) const {
-    const Known& known = known_[instruction];
-    return {known.channel, known.is_message ? known.bytes : 0};
+    const InstructionInfo& info = infos_[instruction];
+    return {info.channel, info.is_message ? info.bytes : 0};
   }
   // [instruction]: whether it is a message or a collective.
   std::vector<bool> messages() const;
@@ -60,7 +60,7 @@ class StepMeter {
   RankStep take();
 
  private:
-  struct Known {
+  struct InstructionInfo {
     bool is_counted = false;
     WorkKind kind = WorkKind::forward;
     bool is_compute = false, is_message = false;
@@ -68,17 +68,17 @@ class StepMeter {
     Channel channel = Channel::data;
     double bytes = 0, predicted = 0;
   };
-  Known known_of(const Program& program, const Plan& plan, const ModelSpec& model, const Instruction& at,
-                 double predicted) const;
+  InstructionInfo info_of(const Program& program, const Plan& plan, const ModelSpec& model,
+                          const Instruction& at, double predicted) const;
   void add_links(const std::vector<InstructionTime>& times);
 
   RankStep sum_;
-  std::vector<Known> known_;                   // [instruction]
+  std::vector<InstructionInfo> infos_;         // [instruction]
   std::array<double, kChannels> largest_{};    // bytes
   std::array<int, kChannels> num_measured_{};  // steps
   int num_steps_ = 0, num_timed_ = 0;
-  double work_ = 0;  // of timed steps; of all steps if none was timed
-  double part_ = 1;  // this rank's tokens relative to those of the stage's first rank
+  double relative_work_ = 0;  // of timed steps; of all steps if none was timed
+  double part_ = 1;           // this rank's tokens relative to those of the stage's first rank
   // Flops of a step that are proportional to tokens, and flops per squared length.
   double linear_ = 0, attention_ = 0;
 };

@@ -16,13 +16,13 @@ TimeLine random_time_line(const Cluster& cluster, double length, const Condition
   std::uint64_t drawn = 0;
   const auto uniform = [&] { return random_uniform(key, drawn++); };
   TimeLine line{length, {}};
-  const auto put = [&](Cause cause, int places, double per_hour, double least, double most) {
+  const auto put = [&](Cause cause, int places, double per_hour, double minimum, double maximum) {
     const double rate = per_hour * places / 3600;
     for (double at = -std::log(1 - uniform()) / rate; at < length; at += -std::log(1 - uniform()) / rate) {
       const Lifetime lifetime = usual_lifetime(cause);
       const double radius = std::sqrt(-2 * std::log(1 - uniform()));
       const double normal = radius * std::cos(2 * std::numbers::pi * uniform());
-      const double factor = least * std::pow(most / least, uniform());
+      const double factor = minimum * std::pow(maximum / minimum, uniform());
       const int where = static_cast<int>(uniform() * places);
       line.conditions.push_back(
           {{cause, where, factor}, at, lifetime.median * std::exp(lifetime.spread * normal)});

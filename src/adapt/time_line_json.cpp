@@ -14,7 +14,7 @@ constexpr std::size_t kMostEntries = 100'000;
 double number_between(const JsonView& view, double low, double high) {
   const double value = view.number();
   if (!(value >= low && value <= high))
-    throw UserError("{} is {}; it must be from {} to {}", view.where(), value, low, high);
+    throw UserError("{}: expected {} to {}, got {}", view.where(), low, high, value);
   return value;
 }
 

@@ -55,37 +55,38 @@ void Topology::find_shared_groups(const Plan& plan) {
 }
 
 std::vector<int> Topology::members(int rank, Channel channel) const {
-  const Place& place = places_[static_cast<std::size_t>(rank)];
-  const auto group = static_cast<std::size_t>(place.group);
-  const std::vector<int>& own = ranks_of_group_[group];
+  const Place& position = places_[static_cast<std::size_t>(rank)];
+  const auto group = static_cast<std::size_t>(position.group);
+  const std::vector<int>& group_ranks = ranks_of_group_[group];
   std::vector<int> found;
   if (channel == Channel::next || channel == Channel::previous) {
-    const int other = place.group + (channel == Channel::next ? 1 : -1);
+    const int other = position.group + (channel == Channel::next ? 1 : -1);
     found = {rank};
     if (other < first_[group] || other > last_[group]) return found;
     const std::vector<int>& others = ranks_of_group_[static_cast<std::size_t>(other)];
     // If the stages have different widths: the rank that has the same part of the samples.
-    const std::size_t index = static_cast<std::size_t>(place.index) * others.size() / own.size();
+    const std::size_t index = static_cast<std::size_t>(position.index) * others.size() / group_ranks.size();
     found.push_back(others[index]);
     return found;
   }
-  const int inner = inner_[group], unit = place.index / inner;
-  if (channel == Channel::data && !groups_with_same_blocks_.empty()) return data_members(place);
-  for (int i = 0; i < std::ssize(own); ++i)
-    if (channel == Channel::tensor ? i / inner == unit : i % inner == place.index % inner)
-      found.push_back(own[static_cast<std::size_t>(i)]);
+  const int inner = inner_[group], unit = position.index / inner;
+  if (channel == Channel::data && !groups_with_same_blocks_.empty()) return data_members(position);
+  for (int i = 0; i < std::ssize(group_ranks); ++i)
+    if (channel == Channel::tensor ? i / inner == unit : i % inner == position.index % inner)
+      found.push_back(group_ranks[static_cast<std::size_t>(i)]);
   return found;
 }
 
 // The ranks that hold the same shards of the same blocks. If a group has another tp * cp, all of its ranks.
-std::vector<int> Topology::data_members(const Place& place) const {
-  const int inner = inner_[static_cast<std::size_t>(place.group)];
+std::vector<int> Topology::data_members(const Place& position) const {
+  const int inner = inner_[static_cast<std::size_t>(position.group)];
   std::vector<int> found;
-  for (const int group : groups_with_same_blocks_[static_cast<std::size_t>(place.group)]) {
+  for (const int group : groups_with_same_blocks_[static_cast<std::size_t>(position.group)]) {
     const std::vector<int>& ranks = ranks_of_group_[static_cast<std::size_t>(group)];
     const bool is_alike = inner_[static_cast<std::size_t>(group)] == inner;
     for (int i = 0; i < std::ssize(ranks); ++i)
-      if (!is_alike || i % inner == place.index % inner) found.push_back(ranks[static_cast<std::size_t>(i)]);
+      if (!is_alike || i % inner == position.index % inner)
+        found.push_back(ranks[static_cast<std::size_t>(i)]);
   }
   return found;
 }

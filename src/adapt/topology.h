@@ -35,7 +35,7 @@ class Topology {
     int group = -1, index = 0, node = 0, pipeline = 0, stage = 0;
   };
   void find_shared_groups(const Plan& plan);
-  std::vector<int> data_members(const Place& place) const;
+  std::vector<int> data_members(const Place& position) const;
 
   std::vector<Place> places_;  // [rank]
   std::map<int, std::vector<int>> ranks_of_node_;

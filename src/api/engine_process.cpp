@@ -25,12 +25,12 @@ Path own_folder() {
   return error ? Path() : file.parent_path();
 }
 
-void add(std::vector<std::string>& words, const char* key, const std::string& value) {
-  if (!value.empty()) words.insert(words.end(), {std::string("--") + key, value});
+void add(std::vector<std::string>& arguments, const char* key, const std::string& value) {
+  if (!value.empty()) arguments.insert(arguments.end(), {std::string("--") + key, value});
 }
 
-void add(std::vector<std::string>& words, const char* key, const std::optional<std::int64_t>& value) {
-  if (value) add(words, key, std::to_string(*value));
+void add(std::vector<std::string>& arguments, const char* key, const std::optional<std::int64_t>& value) {
+  if (value) add(arguments, key, std::to_string(*value));
 }
 
 // True until the end of the file.
@@ -63,33 +63,33 @@ Path find_worker_program(const std::string& named) {
 }
 
 std::vector<std::string> train_words(const TrainOptions& options) {
-  std::vector<std::string> words{"optimus-engine", "train", "--json"};
-  add(words, "model", options.model);
+  std::vector<std::string> arguments{"optimus-engine", "train", "--json"};
+  add(arguments, "model", options.model);
   if (!options.data.empty()) {
-    words.emplace_back("--data");
-    words.insert(words.end(), options.data.begin(), options.data.end());
+    arguments.emplace_back("--data");
+    arguments.insert(arguments.end(), options.data.begin(), options.data.end());
   }
-  add(words, "tokenizer", options.tokenizer);
-  add(words, "run", options.run);
-  add(words, "steps", options.steps), add(words, "batch", options.batch);
-  add(words, "microbatch", options.microbatch), add(words, "seq", options.seq);
-  if (options.learning_rate) add(words, "lr", fmt::format("{}", *options.learning_rate));
-  add(words, "seed", options.seed);
-  add(words, "precision", options.precision);
-  add(words, "devices", options.devices), add(words, "device", options.device);
-  add(words, "plan", options.plan), add(words, "policy", options.policy);
-  if (options.is_static) words.emplace_back("--static");
-  add(words, "resume", options.resume);
+  add(arguments, "tokenizer", options.tokenizer);
+  add(arguments, "run", options.run);
+  add(arguments, "steps", options.steps), add(arguments, "batch", options.batch);
+  add(arguments, "microbatch", options.microbatch), add(arguments, "seq", options.seq);
+  if (options.learning_rate) add(arguments, "lr", fmt::format("{}", *options.learning_rate));
+  add(arguments, "seed", options.seed);
+  add(arguments, "precision", options.precision);
+  add(arguments, "devices", options.devices), add(arguments, "device", options.device);
+  add(arguments, "plan", options.plan), add(arguments, "policy", options.policy);
+  if (options.is_static) arguments.emplace_back("--static");
+  add(arguments, "resume", options.resume);
   for (const auto& [key, value] : options.more) {
-    words.push_back("--" + key);
-    if (!value.empty()) words.push_back(value);
+    arguments.push_back("--" + key);
+    if (!value.empty()) arguments.push_back(value);
   }
-  return words;
+  return arguments;
 }
 
 EngineProcess::EngineProcess(const Path& program, const TrainOptions& options)
     : child_({.program = program.string(),
-              .words = train_words(options),
+              .arguments = train_words(options),
               .variables = {{kHostVariable, "1"}},
               .has_pipes = true}) {}
 

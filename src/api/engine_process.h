@@ -1,8 +1,7 @@
 // The process that trains for the host program: optimus-engine with the options of a training, its console in
 // pipes.
 //
-// One thread. It ends when its standard input is closed, so it never outlives the host (host_watch in
-// cli/train_here.cpp).
+// One thread. It ends when its standard input is closed, so it never outlives the host (cli/train_here.cpp).
 #pragma once
 
 #include <optional>

@@ -42,7 +42,7 @@ PlanResult best_plan(const PlanOptions& options) {
     throw UserError("PlanOptions::model is empty; name a preset, a folder or a config.json");
   if (options.cluster.empty())
     throw UserError("PlanOptions::cluster is empty; name a cluster, as in h100x512, or a file");
-  if (options.batch < 1) throw UserError("PlanOptions::batch: {} is not at least 1", options.batch);
+  if (options.batch < 1) throw UserError("PlanOptions::batch: expected at least 1, got {}", options.batch);
   check(constraints);
   model_options.model = options.model;
   const ModelSpec model = resolve(model_options);

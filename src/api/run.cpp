@@ -224,7 +224,7 @@ void Run::State::finish(int code) {
     } else if (!failure) {
       const bool is_internal = last_error.starts_with(kInternalPrefix);
       const std::string why =
-          last_error.empty() ? fmt::format("the worker program ended with code {}", code) : last_error;
+          last_error.empty() ? fmt::format("the worker program exited with code {}", code) : last_error;
       const bool has_begun = last_step.has_value() || code > kExitUsage;
       const ErrorKind assumed = is_internal ? ErrorKind::internal
                                 : has_begun ? ErrorKind::runtime

@@ -94,14 +94,14 @@ class SettingsReader {
  private:
   void read_value(const std::string& name, const toml::node& node) {
     const auto line = node.source().begin.line;
-    const std::string place = fmt::format("{}:{}", path_.string(), line);
+    const std::string location = fmt::format("{}:{}", path_.string(), line);
     std::string spelled = name;
     std::replace(spelled.begin(), spelled.end(), '_', '-');
     Option* option = options_.find(name);
     if (option == nullptr && !is_ignored_key(spelled)) {
       std::vector<std::string> known = options_.names();
       known.insert(known.end(), ignored_keys_.begin(), ignored_keys_.end());
-      throw UserError("{}: unknown key {}{}", place, in_quotes(name), did_you_mean(name, known));
+      throw UserError("{}: unknown key {}{}", location, in_quotes(name), did_you_mean(name, known));
     }
     // toml++ yields sections in alphabetical order, not in file order.
     if (const auto [before, is_new] = lines_.try_emplace(spelled, line); !is_new)
@@ -109,11 +109,11 @@ class SettingsReader {
                       std::max(line, before->second), in_quotes(spelled), std::min(line, before->second));
     if (option == nullptr) return;
     try {
-      options_.set(*option, value_texts(node, *option, place), origin_, place);
+      options_.set(*option, value_texts(node, *option, location), origin_, location);
     } catch (const UserError& error) {
       const std::string message = error.what();
       if (message.starts_with(path_.string())) throw;
-      throw UserError("{}: {}", place, message);
+      throw UserError("{}: {}", location, message);
     }
   }
 
@@ -131,16 +131,16 @@ class SettingsReader {
   }
 
   std::vector<std::string> value_texts(const toml::node& node, const Option& option,
-                                       const std::string& place) const {
+                                       const std::string& location) const {
     if (const auto one = scalar_text(node)) return {*one};
     std::vector<std::string> texts;
     const toml::array* list = node.as_array();
     if (list == nullptr || !option.is_list)
-      throw UserError("{}: {} must be {}", place, option.name,
+      throw UserError("{}: {}: expected {}", location, option.name,
                       option.is_list ? "a list of values" : "a single value");
     for (const toml::node& element : *list) {
       const auto one = scalar_text(element);
-      if (!one) throw UserError("{}: {} must be a list of single values", place, option.name);
+      if (!one) throw UserError("{}: {}: expected a list of single values", location, option.name);
       texts.push_back(*one);
     }
     return texts;

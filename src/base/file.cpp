@@ -179,7 +179,7 @@ Outcome<std::size_t> regular_size(const Descriptor& file, const Path& path) {
   if (file.fd < 0) return failure("cannot open {}: {}", path.string(), reason());
   struct stat info {};
   if (::fstat(file.fd, &info) != 0) return failure("cannot open {}: {}", path.string(), reason());
-  if (S_ISDIR(info.st_mode)) return failure("cannot open {}: it is a folder, expected a file", path.string());
+  if (S_ISDIR(info.st_mode)) return failure("cannot open {}: expected a file, got a folder", path.string());
   if (!S_ISREG(info.st_mode)) return failure("cannot open {}: it is not a regular file", path.string());
   return static_cast<std::size_t>(info.st_size);
 }

@@ -76,9 +76,9 @@ Json parse_without_repeated_keys(std::string_view text, const std::string& sourc
     if (event == Json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_objects.back().insert(key).second) {
-        const Place place = place_of(text, static_cast<std::size_t>(reached - text.data()) - 1);
-        throw UserError("{}: line {}, column {}: key {} appears twice in one object", source, place.line,
-                        place.column, in_quotes(key));
+        const Place location = place_of(text, static_cast<std::size_t>(reached - text.data()) - 1);
+        throw UserError("{}: line {}, column {}: key {} appears twice in one object", source, location.line,
+                        location.column, in_quotes(key));
       }
     }
     return true;
@@ -95,10 +95,11 @@ Json parse_json(std::string_view text, const std::string& source) {
     return parse_without_repeated_keys(text, source);
   } catch (const Json::parse_error& error) {
     const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
-    const Place place = place_of(text, offset);
+    const Place location = place_of(text, offset);
     const std::string found =
         offset < text.size() ? in_quotes(text.substr(offset, 12)) : "the end of the text";
-    throw UserError("{}: line {}, column {}: not valid JSON at {}", source, place.line, place.column, found);
+    throw UserError("{}: line {}, column {}: not valid JSON at {}", source, location.line, location.column,
+                    found);
   } catch (const Json::exception& error) {
     throw UserError("{}: not valid JSON ({})", source, in_quotes(error.what(), 200));
   }
@@ -112,7 +113,7 @@ Json read_json(const Path& path) {
 void JsonView::refuse(std::string_view expected) const {
   std::string found = value_->is_object() ? "an object" : value_->is_array() ? "a list" : "";
   if (found.empty()) found = in_quotes(value_->dump(-1, ' ', false, Json::error_handler_t::replace));
-  throw UserError("{} must be {}, found {}", where_, expected, found);
+  throw UserError("{}: expected {}, got {}", where_, expected, found);
 }
 
 namespace {
@@ -144,11 +145,11 @@ std::vector<std::pair<std::string, JsonView>> JsonView::members() const {
   return result;
 }
 
-void JsonView::allow_only(std::span<const std::string> known) const {
+void JsonView::allow_only(std::span<const std::string> known_keys) const {
   if (!value_->is_object()) refuse("an object");
   for (const auto& [key, value] : value_->items())
-    if (std::find(known.begin(), known.end(), key) == known.end())
-      throw UserError("{}: unknown key {}{}", where_, in_quotes(key), did_you_mean(key, known));
+    if (std::find(known_keys.begin(), known_keys.end(), key) == known_keys.end())
+      throw UserError("{}: unknown key {}{}", where_, in_quotes(key), did_you_mean(key, known_keys));
 }
 
 std::vector<JsonView> JsonView::elements() const {

@@ -45,8 +45,8 @@ class JsonView {
   JsonView at(std::string_view key) const;
   std::optional<JsonView> find(std::string_view key) const;
   std::vector<std::pair<std::string, JsonView>> members() const;
-  // Throws if the object has a key that is not in `known`; the message names the nearest known key.
-  void allow_only(std::span<const std::string> known) const;
+  // Throws if the object has a key that is not in `known_keys`; the message names the nearest known key.
+  void allow_only(std::span<const std::string> known_keys) const;
 
   std::vector<JsonView> elements() const;
 
@@ -61,7 +61,7 @@ class JsonView {
   bool boolean_or(std::string_view key, bool default_value) const;
   std::string text_or(std::string_view key, std::string default_value) const;
 
-  // Throws: "config.json: n_head must be a whole number of at least 1, found -3".
+  // Throws: "config.json: n_head: expected a whole number of at least 1, got -3".
   [[noreturn]] void refuse(std::string_view expected) const;
 
  private:

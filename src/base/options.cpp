@@ -28,15 +28,15 @@ Option& OptionTable::add(std::string name, bool& target, std::string help) {
   return insert(make(std::move(name), target, "", std::move(help)));
 }
 
-Option& OptionTable::add_word(std::string name, std::string& target, const std::vector<std::string>& words,
+Option& OptionTable::add_word(std::string name, std::string& target, const std::vector<std::string>& choices,
                               std::string help) {
-  Option option = make(std::move(name), target, join(words, "|"), std::move(help));
-  option.choices = words;
-  option.assign = [&target, words, what = "--" + option.name](const std::vector<std::string>& values) {
+  Option option = make(std::move(name), target, join(choices, "|"), std::move(help));
+  option.choices = choices;
+  option.assign = [&target, choices, what = "--" + option.name](const std::vector<std::string>& values) {
     const std::string given = join(values, " ");
-    if (!given.empty() && std::find(words.begin(), words.end(), given) == words.end())
-      throw UserError("{}: {} is not one of {}{}", what, in_quotes(given), join(words, ", "),
-                      did_you_mean(given, words));
+    if (!given.empty() && std::find(choices.begin(), choices.end(), given) == choices.end())
+      throw UserError("{}: {} is not one of {}{}", what, in_quotes(given), join(choices, ", "),
+                      did_you_mean(given, choices));
     target = given;
   };
   return insert(std::move(option));
@@ -85,11 +85,11 @@ std::vector<std::string> OptionTable::names() const {
 }
 
 void OptionTable::set(Option& option, const std::vector<std::string>& values, Origin origin,
-                      const std::string& place) {
+                      const std::string& location) {
   if (origin < option.origin) return;
   option.assign(values);
   option.origin = origin;
-  option.place = place;
+  option.location = location;
 }
 
 std::string OptionTable::resolved_toml() const {
@@ -97,7 +97,7 @@ std::string OptionTable::resolved_toml() const {
   for (const auto& option : options_) {
     const Json value = option->value();
     if (value.is_null() || !option->is_saved) continue;
-    const std::string origin = option->place.empty() ? text(option->origin) : option->place;
+    const std::string origin = option->location.empty() ? text(option->origin) : option->location;
     // JSON numbers, strings and lists of them are valid TOML as well.
     result += fmt::format("{} = {}  # {}\n", option->name,
                           value.dump(-1, ' ', false, Json::error_handler_t::replace), origin);
@@ -108,41 +108,44 @@ std::string OptionTable::resolved_toml() const {
 namespace option_value {
 
 void parse(std::string& target, std::string_view text, std::string_view) { target = text; }
-void parse(Path& target, std::string_view text, std::string_view what) {
-  if (text.empty()) throw UserError("{}: the path is empty", what);
+void parse(Path& target, std::string_view text, std::string_view setting_name) {
+  if (text.empty()) throw UserError("{}: the path is empty", setting_name);
   target = text;
 }
-void parse(std::int64_t& target, std::string_view text, std::string_view what) {
+void parse(std::int64_t& target, std::string_view text, std::string_view setting_name) {
   const std::string_view trimmed = trim(text);
   std::int64_t number = 0;
   const auto [rest, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), number);
   const bool is_plain = error == std::errc{} && rest == trimmed.data() + trimmed.size();
-  target = is_plain ? number : parse_count(text, what);
+  target = is_plain ? number : parse_count(text, setting_name);
 }
-void parse(int& target, std::string_view text, std::string_view what) {
+void parse(int& target, std::string_view text, std::string_view setting_name) {
   std::int64_t number = 0;
-  parse(number, text, what);
-  if (number < INT_MIN || number > INT_MAX) throw UserError("{}: {} is too large", what, in_quotes(text));
+  parse(number, text, setting_name);
+  if (number < INT_MIN || number > INT_MAX)
+    throw UserError("{}: {} is too large", setting_name, in_quotes(text));
   target = static_cast<int>(number);
 }
-void parse(double& target, std::string_view text, std::string_view what) {
+void parse(double& target, std::string_view text, std::string_view setting_name) {
   const std::string_view trimmed = trim(text);
   const auto [rest, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), target);
   if (error != std::errc{} || rest != trimmed.data() + trimmed.size())
-    throw UserError("{}: {} is not a number", what, in_quotes(text));
-  if (!std::isfinite(target)) throw UserError("{}: {} is not a finite number", what, in_quotes(text));
+    throw UserError("{}: {} is not a number", setting_name, in_quotes(text));
+  if (!std::isfinite(target)) throw UserError("{}: {} is not a finite number", setting_name, in_quotes(text));
 }
-void parse(bool& target, std::string_view text, std::string_view what) {
+void parse(bool& target, std::string_view text, std::string_view setting_name) {
   if (text == "true")
     target = true;
   else if (text == "false")
     target = false;
   else
-    throw UserError("{}: {} is not true or false", what, in_quotes(text));
+    throw UserError("{}: {} is not true or false", setting_name, in_quotes(text));
 }
-void parse(Bytes& target, std::string_view text, std::string_view what) { target = parse_bytes(text, what); }
-void parse(Seconds& target, std::string_view text, std::string_view what) {
-  target = parse_seconds(text, what);
+void parse(Bytes& target, std::string_view text, std::string_view setting_name) {
+  target = parse_bytes(text, setting_name);
+}
+void parse(Seconds& target, std::string_view text, std::string_view setting_name) {
+  target = parse_seconds(text, setting_name);
 }
 
 }  // namespace option_value

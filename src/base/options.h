@@ -46,13 +46,13 @@ struct Option {
   std::vector<std::string> choices;  // empty: any value that parses
 
   Origin origin = Origin::built_in;
-  std::string place;  // "run.toml:3" for a file, otherwise empty
+  std::string location;  // "run.toml:3" for a file, otherwise empty
   // Assigns all values at once (exactly one, unless is_list). Throws a UserError that names the option.
   std::function<void(const std::vector<std::string>& values)> assign;
   // The current value as JSON; null if unset.
   std::function<Json()> value;
   // The current value in readable form, where that differs from the JSON: "5.00 GiB".
-  std::function<std::string()> words;
+  std::function<std::string()> value_texts;
 };
 
 // A duration in the form that options accept: "10m".
@@ -75,10 +75,10 @@ class OptionTable {
   Option& add(std::string name, bool& target, std::string help);
   // An option with a fixed set of words, for instance the names of an enum's values.
   template <typename Enum>
-  Option& add_choice(std::string name, Enum& target, const std::vector<std::pair<std::string, Enum>>& words,
-                     std::string help);
+  Option& add_choice(std::string name, Enum& target,
+                     const std::vector<std::pair<std::string, Enum>>& named_values, std::string help);
   // Like add_choice, but stores the word itself; an empty value means that no word was chosen.
-  Option& add_word(std::string name, std::string& target, const std::vector<std::string>& words,
+  Option& add_word(std::string name, std::string& target, const std::vector<std::string>& choices,
                    std::string help);
   template <typename T>
   Option& add_positional(std::string name, T& target, std::string help) {
@@ -95,7 +95,7 @@ class OptionTable {
 
   // Sets one option. Has no effect if `origin` has a lower precedence than the option's current origin.
   void set(Option& option, const std::vector<std::string>& values, Origin origin,
-           const std::string& place = "");
+           const std::string& location = "");
 
   // Every option that has a value as one TOML line, with its origin in a comment.
   std::string resolved_toml() const;
@@ -118,18 +118,18 @@ void read_config_file(OptionTable& table, const Path& path, std::span<const std:
 // Parsing and display of a single value, one overload for each type.
 namespace option_value {
 
-void parse(std::string& target, std::string_view text, std::string_view what);
-void parse(Path& target, std::string_view text, std::string_view what);
-void parse(std::int64_t& target, std::string_view text, std::string_view what);
-void parse(int& target, std::string_view text, std::string_view what);
-void parse(double& target, std::string_view text, std::string_view what);
-void parse(bool& target, std::string_view text, std::string_view what);
-void parse(Bytes& target, std::string_view text, std::string_view what);
-void parse(Seconds& target, std::string_view text, std::string_view what);
+void parse(std::string& target, std::string_view text, std::string_view setting_name);
+void parse(Path& target, std::string_view text, std::string_view setting_name);
+void parse(std::int64_t& target, std::string_view text, std::string_view setting_name);
+void parse(int& target, std::string_view text, std::string_view setting_name);
+void parse(double& target, std::string_view text, std::string_view setting_name);
+void parse(bool& target, std::string_view text, std::string_view setting_name);
+void parse(Bytes& target, std::string_view text, std::string_view setting_name);
+void parse(Seconds& target, std::string_view text, std::string_view setting_name);
 template <typename T>
-void parse(std::optional<T>& target, std::string_view text, std::string_view what) {
+void parse(std::optional<T>& target, std::string_view text, std::string_view setting_name) {
   T value{};
-  parse(value, text, what);
+  parse(value, text, setting_name);
   target = value;
 }
 
@@ -154,41 +154,44 @@ Option OptionTable::make(std::string name, T& target, std::string value_name, st
   option.name = std::move(name);
   option.value_name = std::move(value_name);
   option.help = std::move(help);
-  const std::string what = "--" + option.name;
+  const std::string setting_name = "--" + option.name;
   if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     option.is_list = true;
     option.assign = [&target](const std::vector<std::string>& values) { target = values; };
     option.value = [&target] { return Json(target); };
   } else {
-    option.assign = [&target, what](const std::vector<std::string>& values) {
-      if (values.size() != 1) throw UserError("{} takes one value, {} were given", what, values.size());
-      option_value::parse(target, values[0], what);
+    option.assign = [&target, setting_name](const std::vector<std::string>& values) {
+      if (values.size() != 1)
+        throw UserError("{} takes one value, {} were given", setting_name, values.size());
+      option_value::parse(target, values[0], setting_name);
     };
     option.value = [&target] { return option_value::show(target); };
-    if constexpr (std::is_same_v<T, Bytes>) option.words = [&target] { return text(target); };
+    if constexpr (std::is_same_v<T, Bytes>) option.value_texts = [&target] { return text(target); };
     if constexpr (std::is_same_v<T, Seconds>)
-      option.words = [&target] { return short_duration_text(target); };
+      option.value_texts = [&target] { return short_duration_text(target); };
   }
   return option;
 }
 
 template <typename Enum>
 Option& OptionTable::add_choice(std::string name, Enum& target,
-                                const std::vector<std::pair<std::string, Enum>>& words, std::string help) {
+                                const std::vector<std::pair<std::string, Enum>>& named_values,
+                                std::string help) {
   Option option;
   option.name = std::move(name);
   option.help = std::move(help);
-  for (const auto& [word, value] : words) option.choices.push_back(word);
+  for (const auto& [word, value] : named_values) option.choices.push_back(word);
   option.value_name = join(option.choices, "|");
-  option.assign = [&target, words, what = "--" + option.name, choices = option.choices](const auto& values) {
-    for (const auto& [word, value] : words)
+  option.assign = [&target, named_values, name_in_errors = "--" + option.name,
+                   choices = option.choices](const auto& values) {
+    for (const auto& [word, value] : named_values)
       if (values.size() == 1 && word == values[0]) return void(target = value);
     const std::string given = join(values, " ");
-    throw UserError("{}: '{}' is not one of {}{}", what, given, join(choices, ", "),
+    throw UserError("{}: '{}' is not one of {}{}", name_in_errors, given, join(choices, ", "),
                     did_you_mean(given, choices));
   };
-  option.value = [&target, words]() -> Json {
-    for (const auto& [word, value] : words)
+  option.value = [&target, named_values]() -> Json {
+    for (const auto& [word, value] : named_values)
       if (value == target) return word;
     return {};
   };

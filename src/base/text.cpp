@@ -39,10 +39,10 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
   return fmt::format("{}", fmt::join(parts, separator));
 }
 
-std::vector<int> numbered(std::span<const std::string> words) {
+std::vector<int> numbered(std::span<const std::string> names) {
   std::map<std::string_view, int> numbers;
   std::vector<int> result;
-  for (const std::string& word : words)
+  for (const std::string& word : names)
     result.push_back(numbers.emplace(word, static_cast<int>(numbers.size())).first->second);
   return result;
 }

@@ -16,7 +16,7 @@ bool starts_with(std::string_view text, std::string_view prefix);
 bool ends_with(std::string_view text, std::string_view suffix);
 
 // For each word, its index among the distinct words in order of first occurrence.
-std::vector<int> numbered(std::span<const std::string> words);
+std::vector<int> numbered(std::span<const std::string> names);
 
 // For error messages: the text in single quotes, control bytes escaped, truncated after `limit` bytes. Always
 // one line.

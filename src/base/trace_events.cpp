@@ -8,8 +8,8 @@
 namespace optimus {
 namespace {
 
-std::string json_text(std::string_view words) {
-  return Json(words).dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string json_text(std::string_view label) {
+  return Json(label).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -28,10 +28,10 @@ void TraceEvents::name_track(std::size_t process, std::size_t track, std::string
   add_name("thread_name", process, track, name);
 }
 
-void TraceEvents::span(std::string_view what, std::size_t process, std::size_t track, double start,
+void TraceEvents::span(std::string_view name, std::size_t process, std::size_t track, double start,
                        double end) {
   events_ += fmt::format("{{\"name\":{},\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}},\n",
-                         json_text(what), process, track, start * 1e6, std::max(0.0, end - start) * 1e6);
+                         json_text(name), process, track, start * 1e6, std::max(0.0, end - start) * 1e6);
 }
 
 std::string TraceEvents::text(const OrderedJson& more) const {

@@ -17,7 +17,7 @@ class TraceEvents {
   void name_process(std::size_t process, std::string_view name);
   void name_track(std::size_t process, std::size_t track, std::string_view name);
   // start and end are in seconds; a span with end < start gets the length 0.
-  void span(std::string_view what, std::size_t process, std::size_t track, double start, double end);
+  void span(std::string_view name, std::size_t process, std::size_t track, double start, double end);
 
   // The contents of the trace file. `more`: additional top-level members, which viewers ignore.
   std::string text(const OrderedJson& more = OrderedJson::object()) const;

@@ -24,7 +24,7 @@ constexpr Suffix kCountSuffixes[] = {{"", 1}, {"k", 1e3}, {"m", 1e6}, {"b", 1e9}
 constexpr Suffix kTimeSuffixes[] = {{"", 1},   {"ms", 1e-3}, {"s", 1},    {"sec", 1},
                                     {"m", 60}, {"min", 60},  {"h", 3600}, {"d", 86400}};
 
-double parse_scaled(std::string_view text, std::span<const Suffix> suffixes, std::string_view what,
+double parse_scaled(std::string_view text, std::span<const Suffix> suffixes, std::string_view setting_name,
                     std::string_view example) {
   const std::string_view trimmed = trim(text);
   double number = 0;
@@ -33,37 +33,38 @@ double parse_scaled(std::string_view text, std::span<const Suffix> suffixes, std
   if (error == std::errc{} && std::isfinite(number) && number >= 0)
     for (const auto& [name, factor] : suffixes)
       if (name == suffix) return number * factor;
-  throw UserError("{}: {} is not {}", what, in_quotes(text), example);
+  throw UserError("{}: {} is not {}", setting_name, in_quotes(text), example);
 }
 
-std::int64_t to_integer(double number, std::string_view text, std::string_view what) {
+std::int64_t to_integer(double number, std::string_view text, std::string_view setting_name) {
   // 2^63 is the smallest double that exceeds the range of int64.
-  if (number >= 0x1p63) throw UserError("{}: {} is too large", what, in_quotes(text));
+  if (number >= 0x1p63) throw UserError("{}: {} is too large", setting_name, in_quotes(text));
   return static_cast<std::int64_t>(std::llround(number));
 }
 
 }  // namespace
 
-Bytes parse_bytes(std::string_view text, std::string_view what) {
+Bytes parse_bytes(std::string_view text, std::string_view setting_name) {
   return Bytes(
-      to_integer(parse_scaled(text, kByteSuffixes, what, "a size such as 512, 1.5MB or 70GiB"), text, what));
+      to_integer(parse_scaled(text, kByteSuffixes, setting_name, "a size such as 512, 1.5MB or 70GiB"), text,
+                 setting_name));
 }
 
-std::int64_t parse_count(std::string_view text, std::string_view what) {
+std::int64_t parse_count(std::string_view text, std::string_view setting_name) {
   const std::string_view trimmed = trim(text);
   std::int64_t exact = 0;
   const auto [rest, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), exact);
   if (error == std::errc{} && rest == trimmed.data() + trimmed.size() && exact >= 0) return exact;
-  const double number = parse_scaled(text, kCountSuffixes, what, "a count such as 1000, 300k or 15T");
-  const std::int64_t count = to_integer(number, text, what);
+  const double number = parse_scaled(text, kCountSuffixes, setting_name, "a count such as 1000, 300k or 15T");
+  const std::int64_t count = to_integer(number, text, setting_name);
   // The tolerance is needed because the product for 1.1k is not exactly 1100.
   if (std::abs(number - static_cast<double>(count)) > 1e-9 * number)
-    throw UserError("{}: {} is not a whole number", what, in_quotes(text));
+    throw UserError("{}: {} is not a whole number", setting_name, in_quotes(text));
   return count;
 }
 
-Seconds parse_seconds(std::string_view text, std::string_view what) {
-  return Seconds(parse_scaled(text, kTimeSuffixes, what, "a duration such as 90, 10m or 1.5h"));
+Seconds parse_seconds(std::string_view text, std::string_view setting_name) {
+  return Seconds(parse_scaled(text, kTimeSuffixes, setting_name, "a duration such as 90, 10m or 1.5h"));
 }
 
 std::string text(Bytes bytes) {

@@ -43,12 +43,12 @@ struct Rank {
 };
 
 // "512", "70GiB", "70 GiB", "1.5MB", "2k": SI letters are powers of 1000, Ki/Mi/Gi/Ti are powers of 1024.
-// Throws a UserError that names `what` ("--max-memory") if the text is not a size or overflows.
-Bytes parse_bytes(std::string_view text, std::string_view what);
+// Throws a UserError that names `setting_name` ("--max-memory") if the text is not a size or overflows.
+Bytes parse_bytes(std::string_view text, std::string_view setting_name);
 // "1000", "15T", "1.5B", "300k", "2M". B and G both mean 1e9, as is usual for parameter counts.
-std::int64_t parse_count(std::string_view text, std::string_view what);
+std::int64_t parse_count(std::string_view text, std::string_view setting_name);
 // "90", "90s", "10m", "1.5h", "30d", "250ms".
-Seconds parse_seconds(std::string_view text, std::string_view what);
+Seconds parse_seconds(std::string_view text, std::string_view setting_name);
 
 std::string text(Bytes bytes);                 // "1.50 GiB"
 std::string text(Seconds seconds);             // "1.2 ms", "3 m 20 s"

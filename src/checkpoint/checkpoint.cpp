@@ -21,14 +21,14 @@ void check_size(const Path& path, Bytes expected) {
     throw RuntimeFailure("{} is missing, although the checkpoint's manifest lists it", path.string());
   if (error) throw RuntimeFailure("cannot read {}: {}", path.string(), error.message());
   if (static_cast<std::int64_t>(size) != expected.value)
-    throw RuntimeFailure("{} is damaged: it has {} bytes, the checkpoint's manifest specifies {}",
-                         path.string(), size, expected.value);
+    throw RuntimeFailure("{} is damaged: expected {} bytes (the checkpoint's manifest), got {}",
+                         path.string(), expected.value, size);
 }
 
 void check_checksum(const Path& path, Checksum found, Checksum expected) {
   if (found == expected) return;
-  throw RuntimeFailure("{} is damaged: checksum {}, the checkpoint's manifest specifies {}", path.string(),
-                       text(found), text(expected));
+  throw RuntimeFailure("{} is damaged: expected checksum {} (the checkpoint's manifest), got {}",
+                       path.string(), text(expected), text(found));
 }
 
 }  // namespace
@@ -49,10 +49,11 @@ struct Checkpoint::State {
   Path path_of(const CheckpointFile& file) const { return folder / file.name; }
 
   // Maps the file after checking its size and, if requested, its checksum.
-  MappedFile map(const CheckpointFile& file, ChecksumCheck how) const {
+  MappedFile map(const CheckpointFile& file, ChecksumCheck checksum_check) const {
     check_size(path_of(file), file.bytes);
     MappedFile mapped = value_or_throw(MappedFile::open(path_of(file)));
-    if (how == ChecksumCheck::when_read) check_checksum(path_of(file), checksum(mapped.bytes()), file.sum);
+    if (checksum_check == ChecksumCheck::when_read)
+      check_checksum(path_of(file), checksum(mapped.bytes()), file.sum);
     return mapped;
   }
 
@@ -70,18 +71,18 @@ struct Checkpoint::State {
     const std::string name =
         stored_name(piece.field, manifest.tensors[static_cast<std::size_t>(piece.tensor)].name, piece.box);
     const StoredTensor* const tensor = file.find(name);
-    const auto what = [&] {
+    const auto description = [&] {
       return fmt::format("{}: tensor {}", file.path().string(), in_quotes(name, 200));
     };
     if (tensor == nullptr)
-      throw RuntimeFailure("{} is missing, although the checkpoint's manifest lists it", what());
+      throw RuntimeFailure("{} is missing, although the checkpoint's manifest lists it", description());
     const Shape shape = piece.box.shape();
     if (!std::equal(tensor->shape.begin(), tensor->shape.end(), shape.dims.begin(),
                     shape.dims.begin() + shape.num_dims))
-      throw RuntimeFailure("{} has shape {}, but its box has shape {}", what(), shape_text(tensor->shape),
-                           text(shape));
+      throw RuntimeFailure("{} has shape {}, but its box has shape {}", description(),
+                           shape_text(tensor->shape), text(shape));
     if (!is_float(tensor->type))
-      throw RuntimeFailure("{} has type {}, but a float type is expected", what(), text(tensor->type));
+      throw RuntimeFailure("{}: expected a float type, got {}", description(), text(tensor->type));
     return *tensor;
   }
 
@@ -89,7 +90,7 @@ struct Checkpoint::State {
     const auto found = tensors.find(tensor);
     if (found == tensors.end())
       throw UserError("{}: the checkpoint has no tensor {}", folder.string(), in_quotes(tensor));
-    if (!manifest.has(field))
+    if (!manifest.has_field(field))
       throw UserError("{}: the checkpoint does not contain {}", folder.string(),
                       field == StateField::master ? "master weights" : "optimizer moments");
     return found->second;

@@ -140,7 +140,7 @@ void declare(OptionTable& table, ConvertOptions& o) {
 
 Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& events) {
   if (options.largest_shard < Bytes(1))
-    throw UsageError("--shard-size: {} is too small, expected at least 1 byte", options.largest_shard.value);
+    throw UsageError("--shard-size: expected at least 1 byte, got {}", options.largest_shard.value);
   refuse_filled(options.to);
   const OpenedModel from = open_trained_model(options.from, events);
   Converted done{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};

@@ -11,7 +11,7 @@ namespace optimus {
 namespace {
 
 template <typename Real>
-void place(const LogicalTensor& tensor, std::span<const Real> values, std::span<Real> whole) {
+void copy_into(const LogicalTensor& tensor, std::span<const Real> values, std::span<Real> whole) {
   ensure(static_cast<std::int64_t>(values.size()) == tensor.shape.num_elements() &&
              static_cast<std::int64_t>(whole.size()) == tensor.hf.shape.num_elements(),
          "{}: cannot place {} values into {}", tensor.name, values.size(), whole.size());
@@ -93,7 +93,7 @@ std::vector<Real> assembled(const HfTensor& tensor, const ReadTensor<Real>& read
   for (const LogicalTensor& logical : tensor.parts) {
     part.resize(static_cast<std::size_t>(logical.shape.num_elements()));
     read(logical, part);
-    place<Real>(logical, part, whole);
+    copy_into<Real>(logical, part, whole);
   }
   return whole;
 }
@@ -149,10 +149,10 @@ std::vector<HfTensor> hf_tensors(const std::vector<LogicalTensor>& tensors) {
 }
 
 void place_logical(const LogicalTensor& tensor, std::span<const float> values, std::span<float> whole) {
-  place(tensor, values, whole);
+  copy_into(tensor, values, whole);
 }
 void place_logical(const LogicalTensor& tensor, std::span<const double> values, std::span<double> whole) {
-  place(tensor, values, whole);
+  copy_into(tensor, values, whole);
 }
 
 Outcome<void> write_hf_weights(FileSystem& files, const Path& folder,

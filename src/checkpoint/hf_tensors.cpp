@@ -93,7 +93,7 @@ const StoredTensor& stored(const SafetensorsFolder& folder, const LogicalTensor&
     throw UserError("{}: tensor {} has shape {}, but the model requires {}", file->path().string(),
                     in_quotes(found->name, 200), shape_text(found->shape), text(tensor.hf.shape));
   if (!is_float(found->type))
-    throw UserError("{}: tensor {} has type {}, expected F64, F32, BF16 or F16", file->path().string(),
+    throw UserError("{}: tensor {}: expected type F64, F32, BF16 or F16, got {}", file->path().string(),
                     in_quotes(found->name, 200), text(found->type));
   return *found;
 }

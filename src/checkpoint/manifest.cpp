@@ -46,15 +46,15 @@ void check_files(const std::vector<CheckpointFile>& files, const std::string& so
 void check_tensors(const std::vector<CheckpointTensor>& tensors, const std::string& source) {
   std::unordered_set<std::string_view> names;
   for (const CheckpointTensor& tensor : tensors) {
-    const std::string what = fmt::format("{}: tensor {}", source, in_quotes(tensor.name));
-    if (!names.insert(tensor.name).second) throw UserError("{} is listed twice", what);
+    const std::string description = fmt::format("{}: tensor {}", source, in_quotes(tensor.name));
+    if (!names.insert(tensor.name).second) throw UserError("{} is listed twice", description);
     if (tensor.shape.num_dims < 1 || tensor.shape.num_dims > kMaxDims)
-      throw UserError("{} has {} dims, expected 1 to {}", what, tensor.shape.num_dims, kMaxDims);
+      throw UserError("{}: expected 1 to {} dims, got {}", description, kMaxDims, tensor.shape.num_dims);
     std::int64_t bytes = kMaxElementBytes;
     for (int d = 0; d < tensor.shape.num_dims; ++d)
       if (tensor.shape[d] < 1 || __builtin_mul_overflow(bytes, tensor.shape[d], &bytes))
-        throw UserError("{}: shape {} must have positive sizes, and its bytes must fit into 63 bits", what,
-                        text(tensor.shape));
+        throw UserError("{}: expected a shape with positive sizes and a size in bytes below 2^63, got {}",
+                        description, text(tensor.shape));
   }
 }
 
@@ -64,19 +64,20 @@ void check_piece(const CheckpointPiece& piece, const Manifest& manifest, const s
                     manifest.tensors.size());
   const CheckpointTensor& tensor = manifest.tensors[static_cast<std::size_t>(piece.tensor)];
   // Formatted only on demand, because there may be millions of pieces.
-  const auto what = [&] { return fmt::format("{}: tensor {}", source, in_quotes(tensor.name)); };
+  const auto description = [&] { return fmt::format("{}: tensor {}", source, in_quotes(tensor.name)); };
   if (piece.file < 0 || piece.file >= std::ssize(manifest.files))
-    throw UserError("{}: a piece refers to file {}, but there are {} files", what(), piece.file,
+    throw UserError("{}: a piece refers to file {}, but there are {} files", description(), piece.file,
                     manifest.files.size());
   const std::string& file = manifest.files[static_cast<std::size_t>(piece.file)].name;
   if (!ends_with(file, ".safetensors"))
-    throw UserError("{}: a piece is in file {}, which is not a .safetensors file", what(), in_quotes(file));
+    throw UserError("{}: a piece is in file {}, which is not a .safetensors file", description(),
+                    in_quotes(file));
   bool is_inside = piece.box.num_dims == tensor.shape.num_dims;
   for (int d = 0; is_inside && d < tensor.shape.num_dims; ++d)
     is_inside = piece.box[d].begin >= 0 && piece.box[d].begin < piece.box[d].end &&
                 piece.box[d].end <= tensor.shape[d];
   if (!is_inside)
-    throw UserError("{}: box {} is empty or not inside shape {}", what(), text(piece.box),
+    throw UserError("{}: box {} is empty or not inside shape {}", description(), text(piece.box),
                     text(tensor.shape));
 }
 
@@ -86,16 +87,17 @@ void check_coverage(StateField field, const Manifest& manifest, const std::strin
   for (int t = 0; t < std::ssize(manifest.tensors); ++t) {
     const CheckpointTensor& tensor = manifest.tensors[static_cast<std::size_t>(t)];
     const auto pieces = manifest.pieces_of(field, t);
-    const std::string what = fmt::format("{}: {} of tensor {}", source, text(field), in_quotes(tensor.name));
+    const std::string description =
+        fmt::format("{}: {} of tensor {}", source, text(field), in_quotes(tensor.name));
     if (pieces.size() > kMaxPieces)
-      throw UserError("{} is in {} pieces, at most {} are supported", what, pieces.size(), kMaxPieces);
+      throw UserError("{} is in {} pieces, at most {} are supported", description, pieces.size(), kMaxPieces);
     boxes.clear();
     for (const CheckpointPiece& piece : pieces) boxes.push_back(piece.box);
     const auto mistake = find_tiling_mistake(tensor.shape, boxes);
     if (mistake && mistake->times == 0)
-      throw UserError("{}: element {} is in no piece", what, text_of(*mistake, tensor.shape.num_dims));
+      throw UserError("{}: element {} is in no piece", description, text_of(*mistake, tensor.shape.num_dims));
     if (mistake)
-      throw UserError("{}: element {} is in {} pieces, expected one", what,
+      throw UserError("{}: expected element {} in one piece, got {}", description,
                       text_of(*mistake, tensor.shape.num_dims), mistake->times);
   }
 }
@@ -123,7 +125,7 @@ std::span<const CheckpointPiece> Manifest::pieces_of(StateField field, int tenso
   return {begin, end};
 }
 
-bool Manifest::has(StateField field) const {
+bool Manifest::has_field(StateField field) const {
   return std::binary_search(
       pieces.begin(), pieces.end(), CheckpointPiece{field, 0, {}, 0},
       [](const CheckpointPiece& a, const CheckpointPiece& b) { return a.field < b.field; });
@@ -146,36 +148,37 @@ void make_valid(Manifest& manifest, const std::string& source) {
   for (const CheckpointPiece& piece : manifest.pieces) check_piece(piece, manifest, source);
   std::sort(manifest.pieces.begin(), manifest.pieces.end(),
             [](const CheckpointPiece& a, const CheckpointPiece& b) { return order(a) < order(b); });
-  if (!manifest.has(StateField::master)) throw UserError("{}: no piece contains master weights", source);
+  if (!manifest.has_field(StateField::master))
+    throw UserError("{}: no piece contains master weights", source);
   for (const StateField field : kStateFields)
-    if (manifest.has(field)) check_coverage(field, manifest, source);
+    if (manifest.has_field(field)) check_coverage(field, manifest, source);
 }
 
 Manifest merge(std::span<const Manifest> lists, const std::string& source) {
   Manifest result;
-  std::unordered_map<std::string, int> known;
+  std::unordered_map<std::string, int> tensor_index;
   for (const Manifest& list : lists) {
     if (&list == &lists.front()) result.step = list.step;
     if (list.step != result.step)
       throw UserError("{}: one rank has stored step {}, but another rank step {}", source, result.step,
                       list.step);
-    std::vector<int> place;  // index of each tensor of the list in the result
+    std::vector<int> merged_index;  // index of each tensor of the list in the result
     for (const CheckpointTensor& tensor : list.tensors) {
-      const auto [found, is_new] = known.emplace(tensor.name, static_cast<int>(result.tensors.size()));
+      const auto [found, is_new] = tensor_index.emplace(tensor.name, static_cast<int>(result.tensors.size()));
       if (is_new) result.tensors.push_back(tensor);
       const Shape& shape = result.tensors[static_cast<std::size_t>(found->second)].shape;
       if (shape != tensor.shape)
         throw UserError("{}: tensor {} has shape {} on one rank, but {} on another", source,
                         in_quotes(tensor.name), text(shape), text(tensor.shape));
-      place.push_back(found->second);
+      merged_index.push_back(found->second);
     }
     const int first_file = static_cast<int>(result.files.size());
     result.files.insert(result.files.end(), list.files.begin(), list.files.end());
     for (CheckpointPiece piece : list.pieces) {
-      if (piece.tensor < 0 || piece.tensor >= std::ssize(place) || piece.file < 0 ||
+      if (piece.tensor < 0 || piece.tensor >= std::ssize(merged_index) || piece.file < 0 ||
           piece.file >= std::ssize(list.files))
         throw UserError("{}: the shard list of a rank refers to a tensor or file that is not in it", source);
-      piece.tensor = place[static_cast<std::size_t>(piece.tensor)];
+      piece.tensor = merged_index[static_cast<std::size_t>(piece.tensor)];
       piece.file += first_file;
       result.pieces.push_back(piece);
     }

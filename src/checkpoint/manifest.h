@@ -56,7 +56,7 @@ struct Manifest {
 
   // The pieces of one tensor; empty if the field is not stored.
   std::span<const CheckpointPiece> pieces_of(StateField field, int tensor) const;
-  bool has(StateField field) const;
+  bool has_field(StateField field) const;
   Bytes bytes() const;  // total of all files
   bool operator==(const Manifest&) const = default;
 };

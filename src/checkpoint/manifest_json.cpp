@@ -32,16 +32,18 @@ std::string in_lines(const std::vector<std::string>& rows, const char* indent) {
 }
 
 std::string piece_groups(std::vector<CheckpointPiece> pieces) {
-  const auto place = [](const CheckpointPiece& p) { return std::tie(p.tensor, p.box, p.file); };
-  std::stable_sort(pieces.begin(), pieces.end(),
-                   [&](const CheckpointPiece& a, const CheckpointPiece& b) { return place(a) < place(b); });
+  const auto group_key = [](const CheckpointPiece& p) { return std::tie(p.tensor, p.box, p.file); };
+  std::stable_sort(pieces.begin(), pieces.end(), [&](const CheckpointPiece& a, const CheckpointPiece& b) {
+    return group_key(a) < group_key(b);
+  });
   std::map<std::vector<StateField>, std::vector<std::string>> rows;
   for (std::size_t i = 0; i < pieces.size();) {
     std::vector<StateField> fields;
     std::string row;
     append_row(pieces[i], row);
     const CheckpointPiece first = pieces[i];
-    for (; i < pieces.size() && place(pieces[i]) == place(first); ++i) fields.push_back(pieces[i].field);
+    for (; i < pieces.size() && group_key(pieces[i]) == group_key(first); ++i)
+      fields.push_back(pieces[i].field);
     rows[fields].push_back(std::move(row));
   }
   std::vector<std::string> groups;
@@ -135,8 +137,8 @@ void parse_group(const JsonView& group, std::vector<CheckpointPiece>& pieces) {
 
 void check_version(const JsonView& view, const char* format) {
   if (view.at("format").text() != format)
-    throw UserError("{}: the format is {}, expected {}", view.where(), in_quotes(view.at("format").text()),
-                    format);
+    throw UserError("{}: expected format {}, got {}", view.where(), format,
+                    in_quotes(view.at("format").text()));
   const std::int64_t version = view.at("version").integer();
   if (version != kManifestVersion)
     throw UserError("{}: checkpoint format version {} is not supported; this program reads version {}{}",

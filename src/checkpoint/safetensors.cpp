@@ -115,7 +115,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
                                                    : "";
     if (*missing) throw UserError("{}: {} is missing", where(), missing);
     if (entry().offsets->size() != 2)
-      throw UserError("{}: data_offsets must be [begin, end], found {} numbers", where(),
+      throw UserError("{}: data_offsets: expected [begin, end], got {} numbers", where(),
                       entry().offsets->size());
   }
 
@@ -124,12 +124,12 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
     if (depth_ == 3) return "whole numbers of at least 0";
     if (is_metadata_ || key_ == "dtype") return "a string";
     if (key_ == "shape" || key_ == "data_offsets") return "a list of whole numbers";
-    return "absent, because the format does not define this key";
+    return "no such key, because the format does not define it";
   }
 
   // Never returns; the return type allows event functions to return its call.
   [[noreturn]] bool refuse(std::string_view found) const {
-    throw UserError("{}: {} must be {}, found {}", where(), in_quotes(key_), expected(), found);
+    throw UserError("{}: {}: expected {}, got {}", where(), in_quotes(key_), expected(), found);
   }
 
   const std::string& source_;
@@ -162,7 +162,7 @@ std::string_view header_of(std::span<const std::byte> file, const std::string& s
     throw UserError("{}: truncated: a header of {} bytes in a file of {} bytes", source, length, file.size());
   const std::string_view header(reinterpret_cast<const char*>(file.data()) + 8, length);
   if (!starts_with(header, "{"))
-    throw UserError("{}: not a safetensors file: its header must start with '{{'", source);
+    throw UserError("{}: not a safetensors file: expected a header that starts with '{{'", source);
   return header;
 }
 
@@ -192,8 +192,9 @@ void check_coverage(std::span<const StoredTensor> tensors, std::span<const std::
   for (const StoredTensor& tensor : tensors) {
     if (tensor.bytes.data() != at)
       throw UserError(
-          "{}: tensor {} begins at byte {} of the data, expected {}: tensors must not overlap or leave gaps",
-          source, in_quotes(tensor.name), tensor.bytes.data() - data.data(), at - data.data());
+          "{}: tensor {}: expected to begin at byte {} of the data, got {}; tensors must not overlap or "
+          "leave gaps",
+          source, in_quotes(tensor.name), at - data.data(), tensor.bytes.data() - data.data());
     at += tensor.bytes.size();
   }
   if (at != data.data() + data.size())

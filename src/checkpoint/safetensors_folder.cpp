@@ -12,12 +12,12 @@ constexpr Bytes kMaxIndexBytes{std::int64_t{64} << 20};  // 100,000 tensors need
 constexpr std::size_t kMaxShards = 10'000;
 
 // A shard must be in the folder of its index; names with a path are rejected.
-void check_shard_name(const JsonView& place, const std::string& name) {
+void check_shard_name(const JsonView& view, const std::string& name) {
   const bool is_plain =
       !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
   if (!is_plain || !ends_with(name, ".safetensors"))
-    throw UserError("{} must be the name of a .safetensors file in the folder of the index, found {}",
-                    place.where(), in_quotes(name));
+    throw UserError("{}: expected the name of a .safetensors file in the folder of the index, got {}",
+                    view.where(), in_quotes(name));
 }
 
 }  // namespace

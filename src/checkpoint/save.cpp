@@ -78,9 +78,9 @@ Outcome<CheckpointFile> write_shard(FileSystem& files, const Path& path, std::sp
 }
 
 void append_pieces(std::span<const StatePiece> pieces, int file, Manifest& list,
-                   std::map<std::string, int>& known) {
+                   std::map<std::string, int>& tensor_index) {
   for (const StatePiece& piece : pieces) {
-    const auto [found, is_new] = known.emplace(piece.tensor, static_cast<int>(list.tensors.size()));
+    const auto [found, is_new] = tensor_index.emplace(piece.tensor, static_cast<int>(list.tensors.size()));
     if (is_new) list.tensors.push_back({piece.tensor, piece.shape});
     list.pieces.push_back({piece.field, found->second, piece.box, file});
   }
@@ -138,7 +138,7 @@ Outcome<void> rename_to_final(FileSystem& files, const StepFolder& folder) {
 }  // namespace
 
 Outcome<Path> begin_checkpoint(FileSystem& files, const Path& run, std::int64_t step) {
-  ensure(step >= 0, "the step is {}, must be at least 0", step);
+  ensure(step >= 0, "the step: expected at least 0, got {}", step);
   std::error_code error;
   if (!fs::is_directory(run, error))
     return failure("cannot save into {}: the folder does not exist", run.string());

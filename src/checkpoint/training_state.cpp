@@ -94,8 +94,7 @@ TrainingState parse_training_state(std::string_view content, const std::string& 
   const Json document = parse_json(content, source);
   const JsonView view(document, source);
   if (view.at("format").text() != kFormat)
-    throw UserError("{}: the format is {}, expected {}", source, in_quotes(view.at("format").text()),
-                    kFormat);
+    throw UserError("{}: expected format {}, got {}", source, kFormat, in_quotes(view.at("format").text()));
   if (const std::int64_t version = view.at("version").integer(); version != kTrainingStateVersion)
     throw UserError("{}: training state version {} is not supported; this program reads version {}", source,
                     version, kTrainingStateVersion);

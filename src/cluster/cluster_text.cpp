@@ -43,8 +43,8 @@ std::vector<std::string> group_row(const HardwareProfile& profile, const NodeGro
 std::string text(const Cluster& cluster) {
   const HardwareProfile& profile = cluster.profile();
   constexpr std::size_t kMaxRows = 20;
-  const auto count = [](int number, const char* what) {
-    return fmt::format("{} {}{}", with_commas(number), what, number == 1 ? "" : "s");
+  const auto count = [](int number, const char* noun) {
+    return fmt::format("{} {}{}", with_commas(number), noun, number == 1 ? "" : "s");
   };
   std::string result = fmt::format("{}: {}, {}, {}\n", profile.name.empty() ? "cluster" : profile.name,
                                    count(cluster.num_devices(), "device"), count(cluster.num_nodes(), "node"),

@@ -26,10 +26,10 @@ void validate(const Curve& curve, const std::string& where) {
   CurvePoint before;
   for (const CurvePoint& point : curve.points) {
     if (!(std::isfinite(point.size) && point.size > before.size))
-      throw UserError("{}: sizes must be above 0 and ascend, found {} after {}", where, point.size,
+      throw UserError("{}: expected ascending sizes above 0, got {} after {}", where, point.size,
                       before.size);
     if (!(point.fraction > 0 && point.fraction <= 1 && point.fraction >= before.fraction))
-      throw UserError("{}: fractions must be above 0, at most 1 and not descend, found {} after {}", where,
+      throw UserError("{}: expected non-decreasing fractions above 0 and at most 1, got {} after {}", where,
                       point.fraction, before.fraction);
     before = point;
   }

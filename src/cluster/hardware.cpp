@@ -11,15 +11,15 @@
 namespace optimus {
 namespace {
 
-void require_positive(double value, const std::string& where, const char* what) {
+void require_positive(double value, const std::string& where, const char* field) {
   if (!(std::isfinite(value) && value > 0))
-    throw UserError("{}: {} is {}, must be above 0", where, what, value);
+    throw UserError("{}: {}: expected more than 0, got {}", where, field, value);
 }
 
 void require_range(std::int64_t value, std::int64_t smallest, std::int64_t largest, const std::string& where,
-                   const char* what) {
+                   const char* field) {
   if (value < smallest || value > largest)
-    throw UserError("{}: {} is {}, must be from {} to {}", where, what, value, smallest, largest);
+    throw UserError("{}: {}: expected {} to {}, got {}", where, field, smallest, largest, value);
 }
 
 void check_type(const DeviceType& type, const std::string& where) {
@@ -27,14 +27,14 @@ void check_type(const DeviceType& type, const std::string& where) {
   require_positive(static_cast<double>(type.memory.value), where, "memory");
   require_positive(type.memory_bytes_per_second, where, "memory_bytes_per_second");
   if (!(std::isfinite(type.watts) && type.watts >= 0))
-    throw UserError("{}: watts is {}, must be at least 0", where, type.watts);
+    throw UserError("{}: watts: expected at least 0, got {}", where, type.watts);
   if (type.price_per_hour && !(std::isfinite(*type.price_per_hour) && *type.price_per_hour >= 0))
-    throw UserError("{}: price_per_hour is {}, must be at least 0", where, *type.price_per_hour);
+    throw UserError("{}: price_per_hour: expected at least 0, got {}", where, *type.price_per_hour);
   require_positive(type.peak.fp32, where, "peak_flops.fp32");
   const PeakFlops& peak = type.peak;
   for (const double value : {peak.fp64, peak.tf32, peak.bf16, peak.fp16, peak.fp8, peak.fp4})
     if (!(std::isfinite(value) && value >= 0))
-      throw UserError("{}: a peak of {} operations per second must be at least 0", where, value);
+      throw UserError("{}: expected a peak of at least 0 operations per second, got {}", where, value);
   validate(type.gemm_efficiency, where + ": product_efficiency");
   std::set<NumberFormat> formats;
   for (const KernelTimes& times : type.kernels) {
@@ -58,7 +58,7 @@ void check_types(const HardwareProfile& profile, const std::string& source) {
 void check_link(const LinkSpec& link, const std::string& where) {
   require_positive(link.bytes_per_second, where, "bytes_per_second");
   if (!(std::isfinite(link.latency.value) && link.latency.value >= 0))
-    throw UserError("{}: latency_seconds is {}, must be at least 0", where, link.latency.value);
+    throw UserError("{}: latency_seconds: expected at least 0, got {}", where, link.latency.value);
   validate(link.efficiency, where + ": efficiency");
 }
 
@@ -71,12 +71,12 @@ void check_group(const HardwareProfile& profile, const NodeGroup& group, const s
   const int larger = std::max(group.devices_per_node, group.devices_per_domain);
   const int smaller = std::min(group.devices_per_node, group.devices_per_domain);
   if (larger % smaller != 0)
-    throw UserError("{}: devices_per_domain is {}, must divide or be a multiple of devices_per_node {}",
-                    where, group.devices_per_domain, group.devices_per_node);
+    throw UserError("{}: devices_per_domain: expected a divisor or multiple of devices_per_node {}, got {}",
+                    where, group.devices_per_node, group.devices_per_domain);
   require_range(group.host_memory.value, 0, INT64_MAX, where, "host_memory");
   require_range(group.network.nics_per_node, 1, 1000, where, "network.nics_per_node");
   if (!(std::isfinite(group.network.oversubscription) && group.network.oversubscription >= 1))
-    throw UserError("{}: network.oversubscription is {}, must be at least 1", where,
+    throw UserError("{}: network.oversubscription: expected at least 1, got {}", where,
                     group.network.oversubscription);
   check_link(group.domain_link, where + ": domain_link");
   check_link(group.node_link, where + ": node_link");
@@ -100,35 +100,36 @@ void check_islands(const HardwareProfile& profile, const std::string& source) {
   for (const NodeGroup& group : profile.groups) islands.insert(group.island);
   const int num_islands = static_cast<int>(islands.size());
   if (*islands.rbegin() != num_islands - 1)
-    throw UserError("{}: islands must be numbered from 0 without gaps, found {} islands up to number {}",
+    throw UserError("{}: expected islands numbered from 0 without gaps, got {} islands up to number {}",
                     source, num_islands, *islands.rbegin());
   std::set<std::pair<int, int>> pairs;
   for (const IslandLink& link : profile.island_links) {
     const std::string where =
         fmt::format("{}: the link between islands {} and {}", source, link.first, link.second);
     if (link.first < 0 || link.second >= num_islands || link.first >= link.second)
-      throw UserError("{} must join two of the {} islands, in ascending order", where, num_islands);
+      throw UserError("{}: expected two of the {} islands, in ascending order", where, num_islands);
     if (!pairs.emplace(link.first, link.second).second) throw UserError("{} appears twice", where);
     check_link({link.bytes_per_second, link.latency, {}}, where);
   }
   const auto needed = static_cast<std::size_t>(num_islands) * static_cast<std::size_t>(num_islands - 1) / 2;
   if (pairs.size() != needed)
-    throw UserError("{}: {} islands need {} island_links, one for each pair, found {}", source, num_islands,
-                    needed, pairs.size());
+    throw UserError("{}: {} islands: expected {} island_links, one for each pair, got {}", source,
+                    num_islands, needed, pairs.size());
 }
 
 void check_devices(const HardwareProfile& profile, std::int64_t num_devices, const std::string& source) {
   std::int64_t before = -1;
   for (const SpeedFactor& entry : profile.speed_factors) {
     require_range(entry.device, 0, num_devices - 1, source, "a device in speed_factors");
-    if (entry.device <= before) throw UserError("{}: devices in speed_factors must ascend", source);
+    if (entry.device <= before)
+      throw UserError("{}: speed_factors: expected devices in ascending order", source);
     require_positive(entry.factor, source, "a factor in speed_factors");
     before = entry.device;
   }
   before = -1;
   for (const int device : profile.missing_devices) {
     require_range(device, 0, num_devices - 1, source, "a device in missing_devices");
-    if (device <= before) throw UserError("{}: missing_devices must ascend", source);
+    if (device <= before) throw UserError("{}: missing_devices: expected devices in ascending order", source);
     before = device;
   }
   if (static_cast<std::int64_t>(profile.missing_devices.size()) == num_devices)

@@ -26,17 +26,17 @@ void read_count_into(int& target, const JsonView& parent, std::string_view key, 
 }
 
 // Checks the length of the list before creating a view of each element.
-std::vector<JsonView> at_most(int most, const JsonView& list) {
-  if (list.raw().is_array() && list.raw().size() > static_cast<std::size_t>(most))
-    list.refuse(fmt::format("a list of at most {} elements", most));
+std::vector<JsonView> at_most(int max_count, const JsonView& list) {
+  if (list.raw().is_array() && list.raw().size() > static_cast<std::size_t>(max_count))
+    list.refuse(fmt::format("a list of at most {} elements", max_count));
   return list.elements();
 }
 
 // Reads a list of pairs: [[a, b], …].
 template <typename Item, typename Make>
-std::vector<Item> read_pairs(const JsonView& list, int most, std::string_view form, Make make) {
+std::vector<Item> read_pairs(const JsonView& list, int max_count, std::string_view form, Make make) {
   std::vector<Item> items;
-  for (const JsonView& entry : at_most(most, list)) {
+  for (const JsonView& entry : at_most(max_count, list)) {
     if (!entry.raw().is_array() || entry.raw().size() != 2) entry.refuse(form);
     const std::vector<JsonView> pair = entry.elements();
     items.push_back(make(pair[0], pair[1]));
@@ -60,9 +60,9 @@ PeakFlops read_peak(const JsonView& value) {
           value.number_or("fp4", 0)};
 }
 
-std::vector<double> read_numbers(const JsonView& list, int most) {
+std::vector<double> read_numbers(const JsonView& list, int max_count) {
   std::vector<double> numbers;
-  for (const JsonView& number : at_most(most, list)) numbers.push_back(number.number());
+  for (const JsonView& number : at_most(max_count, list)) numbers.push_back(number.number());
   return numbers;
 }
 

@@ -40,10 +40,11 @@ double RateTable::at(std::span<const double> sizes) const {
   return std::exp(logarithm);
 }
 
-double KernelTimes::seconds(std::string_view table, double work, std::initializer_list<double> sizes) const {
+double KernelTimes::seconds(std::string_view table, double amount,
+                            std::initializer_list<double> sizes) const {
   const auto found = tables.find(table);
   if (found == tables.end()) return -1;
-  return work / found->second.at(std::vector<double>(sizes));
+  return amount / found->second.at(std::vector<double>(sizes));
 }
 
 void validate(const KernelTimes& times, const std::string& where) {
@@ -55,14 +56,14 @@ void validate(const KernelTimes& times, const std::string& where) {
                is_attention = name.starts_with("attention");
     const std::size_t wanted = is_gemm ? 3 : is_attention ? 2 : 1;
     if (table.axes.size() != wanted)
-      throw UserError("{}: {} has {} axes, must have {}", where, name, table.axes.size(), wanted);
+      throw UserError("{}: {}: expected {} axes, got {}", where, name, wanted, table.axes.size());
     std::size_t points = 1;
     for (const std::vector<double>& axis : table.axes) {
       double before = 0;
       for (const double size : axis) {
         if (!(std::isfinite(size) && size > before))
-          throw UserError("{}: sizes of {} must be above 0 and ascend, found {} after {}", where, name, size,
-                          before);
+          throw UserError("{}: sizes of {}: expected ascending sizes above 0, got {} after {}", where, name,
+                          size, before);
         before = size;
       }
       points *= axis.size();
@@ -72,7 +73,7 @@ void validate(const KernelTimes& times, const std::string& where) {
       throw UserError("{}: {} has {} rates, its axes require {}", where, name, table.rates.size(), points);
     for (const double rate : table.rates)
       if (!(rate > 0 && std::isfinite(rate)))
-        throw UserError("{}: a rate of {} is {}, must be above 0", where, name, rate);
+        throw UserError("{}: a rate of {}: expected more than 0, got {}", where, name, rate);
   }
 }
 

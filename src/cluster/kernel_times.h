@@ -51,8 +51,8 @@ struct KernelTimes {
   std::map<std::string, RateTable, std::less<>> tables;
   bool operator==(const KernelTimes&) const = default;
 
-  // Seconds for `work` at these sizes; negative if there is no such table.
-  double seconds(std::string_view table, double work, std::initializer_list<double> sizes) const;
+  // Seconds for `amount` operations or bytes at these sizes; negative if there is no such table.
+  double seconds(std::string_view table, double amount, std::initializer_list<double> sizes) const;
 };
 
 inline constexpr int kMaxKernelTables = 100, kMaxTableRates = 100'000;

@@ -105,7 +105,7 @@ void find_master(const LauncherRow& row, LaunchInfo& info, const Environment& en
     info.master_host = first_slurm_host(*hosts);
   if (const auto address = environment("MASTER_ADDR")) info.master_host = *address;
   if (const auto port = number_of(environment, "MASTER_PORT", 1)) {
-    if (*port > 65535) throw UserError("MASTER_PORT: {} exceeds 65535", *port);
+    if (*port > 65535) throw UserError("MASTER_PORT: expected at most 65535, got {}", *port);
     info.master_port = *port;
   } else if (!info.master_host.empty()) {
     info.master_port = port_of_job(info.job);
@@ -129,8 +129,7 @@ LaunchInfo detect_launcher(const Environment& environment) {
                     .rank = launch_number(row.rank, *rank, 0),
                     .world_size = launch_number(row.world_size, *size, 1)};
     if (info.rank >= info.world_size)
-      throw UserError("{}={} but {}={}: a rank must be below the number of ranks", row.rank, *rank,
-                      row.world_size, *size);
+      throw UserError("{}: expected a rank below {}={}, got {}", row.rank, row.world_size, *size, *rank);
     info.local_rank = number_of(environment, row.local_rank, 0).value_or(0);
     info.job = job_of(row, environment);
     info.is_one_host = is_on_one_host(row, info, environment);

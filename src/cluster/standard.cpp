@@ -230,7 +230,7 @@ std::pair<DeviceType, int> read_part(std::string_view text, const std::string& s
   if (!type) refuse_type(part->type, source);
   const int count = part->count.size() > 7 ? INT_MAX : std::stoi(part->count);
   if (count < 1 || count > kMaxDevices)
-    throw UserError("{}: {} devices, must be from 1 to {}", source, in_quotes(part->count, 20), kMaxDevices);
+    throw UserError("{}: expected 1 to {} devices, got {}", source, kMaxDevices, in_quotes(part->count, 20));
   return {*type, count};
 }
 

@@ -19,7 +19,7 @@ constexpr std::size_t kMinLength = 16, kMaxLength = 256;
 Token checked(std::string text, const std::string& origin) {
   const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
   if (text.size() < kMinLength || text.size() > kMaxLength || !is_plain)
-    throw UserError("{}: a token must have {} to {} printable ASCII characters without spaces; {}", origin,
+    throw UserError("{}: expected a token of {} to {} printable ASCII characters without spaces; {}", origin,
                     kMinLength, kMaxLength, token_instructions());
   return {std::move(text), origin};
 }

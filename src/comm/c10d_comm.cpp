@@ -25,15 +25,19 @@ constexpr int kMaxTag = 0x7fff;
 // The link of a group of one rank, which never exchanges messages.
 class SingleRankLink final : public GroupLink {
  public:
-  int place() const override { return 0; }
+  int group_index() const override { return 0; }
   int size() const override { return 1; }
-  std::unique_ptr<LinkMessage> send(int place, const at::Tensor&, int) override { refuse(place); }
-  std::unique_ptr<LinkMessage> receive(int place, const at::Tensor&, int) override { refuse(place); }
-  void check(int place) override { refuse(place); }
+  std::unique_ptr<LinkMessage> send(int member_index, const at::Tensor&, int) override {
+    refuse(member_index);
+  }
+  std::unique_ptr<LinkMessage> receive(int member_index, const at::Tensor&, int) override {
+    refuse(member_index);
+  }
+  void check(int member_index) override { refuse(member_index); }
 
  private:
-  [[noreturn]] static void refuse(int place) {
-    ensure(false, "a message to member {} of a group of one", place);
+  [[noreturn]] static void refuse(int member_index) {
+    ensure(false, "a message to member {} of a group of one", member_index);
     std::abort();
   }
 };
@@ -119,36 +123,38 @@ class ProcessComm final : public Comm {
   }
 
   std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
-                                      std::string_view what) override {
-    return collective(group, all_reduce_operation(std::move(tensor), kind, what));
+                                      std::string_view description) override {
+    return collective(group, all_reduce_operation(std::move(tensor), kind, description));
   }
   std::unique_ptr<Pending> all_gather(const Group& group, at::Tensor from, at::Tensor to,
-                                      std::string_view what) override {
-    return collective(group, all_gather_operation(std::move(from), std::move(to), num_members(group), what));
+                                      std::string_view description) override {
+    return collective(group,
+                      all_gather_operation(std::move(from), std::move(to), num_members(group), description));
   }
   std::unique_ptr<Pending> reduce_scatter(const Group& group, at::Tensor from, at::Tensor to,
-                                          std::string_view what) override {
-    return collective(group,
-                      reduce_scatter_operation(std::move(from), std::move(to), num_members(group), what));
+                                          std::string_view description) override {
+    return collective(
+        group, reduce_scatter_operation(std::move(from), std::move(to), num_members(group), description));
   }
   std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
-                                     std::string_view what) override {
-    const int place = member_index_of(root, with_members(group, size_));
-    return collective(group, broadcast_operation(std::move(tensor), place, what));
+                                     std::string_view description) override {
+    const int member_index = member_index_of(root, with_members(group, size_));
+    return collective(group, broadcast_operation(std::move(tensor), member_index, description));
   }
-  std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return send_ahead(epoch_, peer, std::move(tensor), tag, what);
+  std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view description) override {
+    return send_ahead(epoch_, peer, std::move(tensor), tag, description);
   }
-  std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return receive_ahead(epoch_, peer, std::move(tensor), tag, what);
+  std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag,
+                                   std::string_view description) override {
+    return receive_ahead(epoch_, peer, std::move(tensor), tag, description);
   }
   std::unique_ptr<Pending> send_ahead(int epoch, int peer, at::Tensor tensor, int tag,
-                                      std::string_view what) override {
-    return message(epoch, peer, tag, message_operation(CommKind::send, std::move(tensor), what));
+                                      std::string_view description) override {
+    return message(epoch, peer, tag, message_operation(CommKind::send, std::move(tensor), description));
   }
   std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
-                                         std::string_view what) override {
-    return message(epoch, peer, tag, message_operation(CommKind::receive, std::move(tensor), what));
+                                         std::string_view description) override {
+    return message(epoch, peer, tag, message_operation(CommKind::receive, std::move(tensor), description));
   }
 
  private:
@@ -345,10 +351,11 @@ void ProcessComm::change_membership(const Membership& membership) {
     all.swap(groups_);
   }
   for (auto& [key, group] : all) close(group, "the membership has changed");
-  const auto place = std::find(membership.worker_ids.begin(), membership.worker_ids.end(), worker_id_);
-  ensure(place != membership.worker_ids.end(), "worker {} is not a member of generation {}", worker_id_,
-         membership.generation);
-  shared_.start_generation(membership.generation, static_cast<int>(place - membership.worker_ids.begin()));
+  const auto member_index = std::find(membership.worker_ids.begin(), membership.worker_ids.end(), worker_id_);
+  ensure(member_index != membership.worker_ids.end(), "worker {} is not a member of generation {}",
+         worker_id_, membership.generation);
+  shared_.start_generation(membership.generation,
+                           static_cast<int>(member_index - membership.worker_ids.begin()));
   size_ = static_cast<int>(membership.worker_ids.size()), epoch_ = 0;
 }
 
@@ -419,9 +426,9 @@ Outcome<std::unique_ptr<Comm>> make_process_comm(const ProcessCommOptions& optio
                                                  const Deadline& deadline) {
   ensure(options.rank >= 0 && options.rank < options.size, "rank {} of a world of {}", options.rank,
          options.size);
-  StoreClient::Place place = options.store;
-  if (place.address.empty()) place.address = "127.0.0.1";
-  auto store = StoreClient::connect(place, deadline);
+  StoreClient::StoreEndpoint member_index = options.store;
+  if (member_index.address.empty()) member_index.address = "127.0.0.1";
+  auto store = StoreClient::connect(member_index, deadline);
   if (!store) return tl::unexpected(store.error());
   return std::make_unique<ProcessComm>(options, std::move(*store));
 }

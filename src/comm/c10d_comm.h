@@ -21,7 +21,7 @@ namespace optimus {
 
 struct ProcessCommOptions {
   int rank = 0, size = 1;  // also the worker id (Comm::change_membership)
-  StoreClient::Place store;
+  StoreClient::StoreEndpoint store;
   AlgorithmThresholds sizes{};
   at::Device device{at::kCPU};  // of this rank
 };

@@ -32,13 +32,13 @@ milliseconds remaining(const Deadline& deadline) {
 
 // Error messages of Gloo and c10d contain file names, stack traces and addresses; this keeps the essential
 // part.
-std::string short_error(std::string_view what) {
+std::string short_error(std::string_view message) {
   for (const char* closed :
        {"closed by peer", "reset by peer", "Broken pipe", "Socket closed", "pair closure"})
-    if (what.find(closed) != std::string_view::npos) return "connection closed by peer";
-  if (what.starts_with("[")) what.remove_prefix(std::min(what.size(), what.find("] ") + 2));
-  what = what.substr(0, what.find('\n'));
-  return std::string(what.substr(0, 200));
+    if (message.find(closed) != std::string_view::npos) return "connection closed by peer";
+  if (message.starts_with("[")) message.remove_prefix(std::min(message.size(), message.find("] ") + 2));
+  message = message.substr(0, message.find('\n'));
+  return std::string(message.substr(0, 200));
 }
 
 template <typename Function>
@@ -62,10 +62,10 @@ using GlooWork = c10::intrusive_ptr<c10d::Work>;
 // threads than cores. They do not own memory.
 class RetiredMessages {
  public:
-  void add(GlooWork work) {
+  void add(GlooWork gloo_work) {
     GlooWork oldest;
     const std::lock_guard lock(mutex_);
-    all_.push_back(std::move(work));
+    all_.push_back(std::move(gloo_work));
     if (all_.size() <= kMaxRetired) return;
     oldest = std::move(all_.front());
     all_.pop_front();
@@ -79,24 +79,24 @@ class RetiredMessages {
 
 class GlooTransfer final : public LinkMessage {
  public:
-  GlooTransfer(GlooWork work, int place, std::shared_ptr<RetiredMessages> retired)
-      : work_(std::move(work)), member_index_(place), retired_(std::move(retired)) {}
+  GlooTransfer(GlooWork gloo_work, int member_index, std::shared_ptr<RetiredMessages> retired)
+      : gloo_work_(std::move(gloo_work)), member_index_(member_index), retired_(std::move(retired)) {}
   ~GlooTransfer() override {
-    if (is_done_) retired_->add(std::move(work_));
+    if (is_done_) retired_->add(std::move(gloo_work_));
   }
 
   bool wait(milliseconds timeout) override {
     try {
-      is_done_ = work_->wait(std::max(timeout, milliseconds(1)));  // 0 would mean Gloo's own timeout
+      is_done_ = gloo_work_->wait(std::max(timeout, milliseconds(1)));  // 0 would mean Gloo's own timeout
       return is_done_;
     } catch (const std::exception& error) {
       throw LinkError{LinkError::Kind::closed, member_index_, short_error(error.what())};
     }
   }
-  void interrupt() override { work_->abort(); }
+  void interrupt() override { gloo_work_->abort(); }
 
  private:
-  GlooWork work_;
+  GlooWork gloo_work_;
   const int member_index_;
   const std::shared_ptr<RetiredMessages> retired_;  // shared: with the link, which may end first
   bool is_done_ = false;
@@ -109,29 +109,31 @@ class GlooLink final : public GroupLink {
         retired_(std::make_shared<RetiredMessages>()),
         empty_(at::empty({1}, at::kByte)) {}
 
-  int place() const override { return group_->getRank(); }
+  int group_index() const override { return group_->getRank(); }
   int size() const override { return group_->getSize(); }
 
-  std::unique_ptr<LinkMessage> send(int place, const at::Tensor& row, int tag) override {
+  std::unique_ptr<LinkMessage> send(int member_index, const at::Tensor& row, int tag) override {
     return start(
-        place, [&](std::vector<at::Tensor>& rows) { return group_->send(rows, place, tag); }, row);
+        member_index, [&](std::vector<at::Tensor>& rows) { return group_->send(rows, member_index, tag); },
+        row);
   }
-  std::unique_ptr<LinkMessage> receive(int place, const at::Tensor& row, int tag) override {
+  std::unique_ptr<LinkMessage> receive(int member_index, const at::Tensor& row, int tag) override {
     return start(
-        place, [&](std::vector<at::Tensor>& rows) { return group_->recv(rows, place, tag); }, row);
+        member_index, [&](std::vector<at::Tensor>& rows) { return group_->recv(rows, member_index, tag); },
+        row);
   }
-  void check(int place) override { send(place, empty_, kCheckTag); }
+  void check(int member_index) override { send(member_index, empty_, kCheckTag); }
 
  private:
   template <typename Function>
-  std::unique_ptr<LinkMessage> start(int place, Function&& function, const at::Tensor& row) {
+  std::unique_ptr<LinkMessage> start(int member_index, Function&& function, const at::Tensor& row) {
     // The caller owns the memory: retired messages must not keep it alive.
     std::vector<at::Tensor> rows = {
         at::from_blob(row.data_ptr(), {static_cast<std::int64_t>(row.nbytes())}, at::kByte)};
     try {
-      return std::make_unique<GlooTransfer>(function(rows), place, retired_);
+      return std::make_unique<GlooTransfer>(function(rows), member_index, retired_);
     } catch (const std::exception& error) {
-      throw LinkError{LinkError::Kind::closed, place, short_error(error.what())};
+      throw LinkError{LinkError::Kind::closed, member_index, short_error(error.what())};
     }
   }
 
@@ -222,19 +224,20 @@ struct StoreClient::Impl {
 StoreClient::StoreClient(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
 StoreClient::~StoreClient() = default;
 
-Outcome<std::unique_ptr<StoreClient>> StoreClient::connect(const Place& place, const Deadline& deadline) {
+Outcome<std::unique_ptr<StoreClient>> StoreClient::connect(const StoreEndpoint& address,
+                                                           const Deadline& deadline) {
   ignore_broken_pipes();
   disable_connection_retries();
   auto parts = std::make_unique<Impl>();
-  parts->store = place.store, parts->prefix = place.prefix;
+  parts->store = address.store, parts->prefix = address.prefix;
   if (parts->store == nullptr) {
-    auto store = open_store({place.host, place.port, place.token, place.is_etcd}, deadline);
+    auto store = open_store({address.host, address.port, address.token, address.is_etcd}, deadline);
     if (!store) return tl::unexpected(store.error());
     parts->store = std::move(*store);
   }
   const Outcome<void> made = outcome_of(
-      "Gloo", [&] { parts->device = c10d::ProcessGroupGloo::createDeviceForHostname(place.address); });
-  if (!made) return failure("{} is not an address of this machine: {}", place.address, made.error().why);
+      "Gloo", [&] { parts->device = c10d::ProcessGroupGloo::createDeviceForHostname(address.address); });
+  if (!made) return failure("{} is not an address of this machine: {}", address.address, made.error().why);
   return std::unique_ptr<StoreClient>(new StoreClient(std::move(parts)));
 }
 
@@ -252,21 +255,22 @@ Outcome<std::int64_t> StoreClient::count(const std::string& key) {
 
 // Gloo connects in one call that cannot be cancelled. It runs on a thread of its own, which is detached;
 // after an abandoned attempt that thread ends when its wait for a key or Gloo's wait for a peer ends.
-Outcome<std::unique_ptr<GroupLink>> StoreClient::link(const std::string& key, int place, int size,
+Outcome<std::unique_ptr<GroupLink>> StoreClient::link(const std::string& key, int member_index, int size,
                                                       const Deadline& deadline,
                                                       const AbandonCheck& abandon_reason) {
   using GlooGroup = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
   const auto is_abandoned = std::make_shared<std::atomic<bool>>(false);
   const auto store =
       c10::make_intrusive<GlooStore>(impl_->store, impl_->prefix + key + "/", deadline, is_abandoned);
-  std::packaged_task<Outcome<GlooGroup>()> connecting([store, place, size, deadline, device = impl_->device] {
-    return outcome_of("connecting", [&] {
-      auto options = c10d::ProcessGroupGloo::Options::create(remaining(deadline));
-      options->devices = {device};
-      options->threads = 1;
-      return c10::make_intrusive<c10d::ProcessGroupGloo>(store, place, size, options);
-    });
-  });
+  std::packaged_task<Outcome<GlooGroup>()> connecting(
+      [store, member_index, size, deadline, device = impl_->device] {
+        return outcome_of("connecting", [&] {
+          auto options = c10d::ProcessGroupGloo::Options::create(remaining(deadline));
+          options->devices = {device};
+          options->threads = 1;
+          return c10::make_intrusive<c10d::ProcessGroupGloo>(store, member_index, size, options);
+        });
+      });
   std::future<Outcome<GlooGroup>> group = connecting.get_future();
   // Gloo waits for each peer in sequence; allow a little longer, because its error names the missing peer
   // best.

@@ -23,7 +23,7 @@ namespace optimus {
 // instead of waiting longer.
 class StoreClient {
  public:
-  struct Place {
+  struct StoreEndpoint {
     std::string host = "127.0.0.1";
     int port = 0;
     std::string token{};    // of the run
@@ -33,7 +33,8 @@ class StoreClient {
     std::shared_ptr<KeyStore>
         store{};  // an open store; if it is set, only `address` and `prefix` of the other members are used
   };
-  static Outcome<std::unique_ptr<StoreClient>> connect(const Place& place, const Deadline& deadline);
+  static Outcome<std::unique_ptr<StoreClient>> connect(const StoreEndpoint& address,
+                                                       const Deadline& deadline);
   ~StoreClient();
 
   Outcome<void> set(const std::string& key, const std::string& value);
@@ -46,7 +47,7 @@ class StoreClient {
   // must be about to call this. `abandon_reason` is polled meanwhile: when it returns a reason, the call
   // fails at once with that reason.
   using AbandonCheck = std::function<std::optional<std::string>()>;
-  Outcome<std::unique_ptr<GroupLink>> link(const std::string& key, int place, int size,
+  Outcome<std::unique_ptr<GroupLink>> link(const std::string& key, int member_index, int size,
                                            const Deadline& deadline, const AbandonCheck& abandon_reason);
 
  private:

@@ -55,7 +55,7 @@ class PeersLost : public std::runtime_error {
   explicit PeersLost(CommFailure why) : std::runtime_error(text(why)), failure(std::move(why)) {}
   CommFailure failure;
 };
-inline void done_or_throw(const CommOutcome<void>& outcome) {
+inline void throw_if_failed(const CommOutcome<void>& outcome) {
   if (!outcome) throw PeersLost(outcome.error());
 }
 template <typename T>
@@ -97,7 +97,7 @@ class Comm {
   virtual void shrink(int size) = 0;
 
   // Connects this rank's groups for a plan epoch, eagerly and in an order that all ranks derive without
-  // communication (sorted by role and members). Members are ranks; `world` without listed members is all
+  // communication (sorted by role and members). Members are ranks; The role world without listed members is all
   // ranks. Groups without this rank may be listed and are skipped. Operations belong to the epoch that was
   // connected last; groups of earlier epochs stay until they are dropped.
   virtual CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
@@ -112,29 +112,31 @@ class Comm {
   // From another thread: makes every present and future wait fail at once with this reason.
   virtual void abandon(const std::string& reason) = 0;
 
-  // Tensors are contiguous and have the same type and size on all members. `what` names the operation in
+  // Tensors are contiguous and have the same type and size on all members. `description` names the operation in
   // failures and logs.
   virtual std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
-                                              std::string_view what) = 0;
+                                              std::string_view description) = 0;
   // `to` has the size of `from` times the number of members, in their order.
   virtual std::unique_ptr<Pending> all_gather(const Group& group, at::Tensor from, at::Tensor to,
-                                              std::string_view what) = 0;
+                                              std::string_view description) = 0;
   // `from` has the size of `to` times the number of members; each member receives the sum of its piece.
   virtual std::unique_ptr<Pending> reduce_scatter(const Group& group, at::Tensor from, at::Tensor to,
-                                                  std::string_view what) = 0;
+                                                  std::string_view description) = 0;
   virtual std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
-                                             std::string_view what) = 0;
+                                             std::string_view description) = 0;
   // Between two ranks of the epoch's world. The k-th send to a peer with a tag matches the k-th receive from
   // it with that tag.
-  virtual std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) = 0;
-  virtual std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) = 0;
+  virtual std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag,
+                                        std::string_view description) = 0;
+  virtual std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag,
+                                           std::string_view description) = 0;
 
   // The same in a future epoch that this rank has prepared, concurrently with operations of the present
   // epoch: from one other thread, which must have ended before connect() of that epoch.
   virtual std::unique_ptr<Pending> send_ahead(int epoch, int peer, at::Tensor tensor, int tag,
-                                              std::string_view what) = 0;
+                                              std::string_view description) = 0;
   virtual std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
-                                                 std::string_view what) = 0;
+                                                 std::string_view description) = 0;
 
   // Whether some of this rank's groups of the epoch run collectives directly between GPUs, over another path
   // than messages.

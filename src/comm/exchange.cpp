@@ -29,15 +29,16 @@ int tag_of(const CommOperation& operation, std::int64_t number) {
 
 // Members form a binomial tree with member 0 at the root: the parent of a member is its index without the
 // lowest set bit, and its subtree is the contiguous range of indices up to that bit.
-int parent_of(int place) { return place & (place - 1); }
-int subtree_size(int place, int size) {
-  const int most = place == 0 ? size : place & -place;
-  return std::min(most, size - place);
+int parent_of(int member_index) { return member_index & (member_index - 1); }
+int subtree_size(int member_index, int size) {
+  const int most = member_index == 0 ? size : member_index & -member_index;
+  return std::min(most, size - member_index);
 }
 // Largest subtrees first: they have the longest way to go.
-std::vector<int> children_of(int place, int size) {
+std::vector<int> children_of(int member_index, int size) {
   std::vector<int> result;
-  for (int bit = 1; bit < subtree_size(place, size); bit *= 2) result.insert(result.begin(), place + bit);
+  for (int bit = 1; bit < subtree_size(member_index, size); bit *= 2)
+    result.insert(result.begin(), member_index + bit);
   return result;
 }
 
@@ -70,7 +71,7 @@ MemberExchange::MemberExchange(CommOperation operation, GroupLink& link, Scratch
       link_(link),
       scratch_(scratch),
       size_(link.size()),
-      member_index_(link.place()),
+      member_index_(link.group_index()),
       tag_(tag_of(operation_, number)),
       sizes_(sizes) {}
 
@@ -80,7 +81,7 @@ MemberExchange::MemberExchange(CommOperation message, GroupLink& link, ScratchMe
       link_(link),
       scratch_(scratch),
       size_(link.size()),
-      member_index_(link.place()),
+      member_index_(link.group_index()),
       tag_(tag),
       peer_(peer),
       sizes_{} {}
@@ -96,13 +97,13 @@ std::vector<int> MemberExchange::peers() const {
   return result;
 }
 
-std::size_t MemberExchange::send(int place, const at::Tensor& row, int tag) {
-  messages_.push_back({link_.send(place, row, tag), place, false, tag != tag_});
+std::size_t MemberExchange::send(int member_index, const at::Tensor& row, int tag) {
+  messages_.push_back({link_.send(member_index, row, tag), member_index, false, tag != tag_});
   return messages_.size() - 1;
 }
 
-std::size_t MemberExchange::receive(int place, const at::Tensor& row, int tag) {
-  messages_.push_back({link_.receive(place, row, tag), place, true, tag != tag_});
+std::size_t MemberExchange::receive(int member_index, const at::Tensor& row, int tag) {
+  messages_.push_back({link_.receive(member_index, row, tag), member_index, true, tag != tag_});
   return messages_.size() - 1;
 }
 
@@ -125,8 +126,9 @@ bool MemberExchange::has_stages() const {
          num_segments(piece(operation_.from, member_index_)) > kSegmentsAhead;
 }
 
-at::Tensor MemberExchange::piece(const at::Tensor& row, int place) const {
-  const std::int64_t begin = row.numel() * place / size_, end = row.numel() * (place + 1) / size_;
+at::Tensor MemberExchange::piece(const at::Tensor& row, int member_index) const {
+  const std::int64_t begin = row.numel() * member_index / size_,
+                     end = row.numel() * (member_index + 1) / size_;
   return row.narrow(0, begin, end - begin);
 }
 
@@ -293,7 +295,7 @@ void MemberExchange::wait_for(const Waiting& waiting, Interrupter& interrupter,
                               const Interrupter::Limits& limits) {
   for (const std::size_t i : waiting) {
     if (messages_[i].is_done) continue;
-    interrupter.wait(*messages_[i].transfer, link_, messages_[i].place, limits);
+    interrupter.wait(*messages_[i].transfer, link_, messages_[i].member_index, limits);
     messages_[i].is_done = true;
     messages_[i].transfer.reset();
   }
@@ -327,7 +329,7 @@ MemberExchange::Unfinished MemberExchange::give_up() {
       message.transfer->wait(std::chrono::hours(1));
       open.push_back(&message);
     } catch (const LinkError&) {
-      result.closed.insert(message.place);
+      result.closed.insert(message.member_index);
     }
   }
   // Only a wait that times out can tell whether a message arrived; it also closes the connections, which is
@@ -338,7 +340,7 @@ MemberExchange::Unfinished MemberExchange::give_up() {
     try {
       message->is_done = message->transfer->wait(std::chrono::milliseconds(1));
     } catch (const LinkError&) {
-      (!message->is_receive ? takers : message->is_second ? summers : senders).insert(message->place);
+      (!message->is_receive ? takers : message->is_second ? summers : senders).insert(message->member_index);
     }
   }
   result.silent = !senders.empty() ? senders : !summers.empty() ? summers : takers;

@@ -83,19 +83,19 @@ class MemberExchange {
  private:
   struct Message {
     std::unique_ptr<LinkMessage> transfer;
-    int place = 0;
+    int member_index = 0;
     bool is_receive = false, is_second = false;  // of an all_reduce's second stage
     bool is_done = false;
   };
   using Waiting = std::vector<std::size_t>;  // indices into messages_
 
-  std::size_t send(int place, const at::Tensor& row, int tag);
-  std::size_t receive(int place, const at::Tensor& row, int tag);
+  std::size_t send(int member_index, const at::Tensor& row, int tag);
+  std::size_t receive(int member_index, const at::Tensor& row, int tag);
   void wait_for(const Waiting& waiting, Interrupter& interrupter, const Interrupter::Limits& limits);
 
   bool is_split() const;
   bool is_tree() const;
-  at::Tensor piece(const at::Tensor& row, int place) const;
+  at::Tensor piece(const at::Tensor& row, int member_index) const;
   at::Tensor segment(const at::Tensor& piece, std::int64_t index) const;
   std::int64_t num_segments(const at::Tensor& piece) const;
   at::Tensor scratch_row(std::int64_t slot, std::int64_t bytes) const;

@@ -35,16 +35,16 @@ Seconds FlightLog::now() const {
   return Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count());
 }
 
-std::int64_t FlightLog::post(std::string_view kind, std::string_view what, std::string_view group,
+std::int64_t FlightLog::post(std::string_view kind, std::string_view description, std::string_view group,
                              std::int64_t bytes) {
   const Seconds time = now();
   const std::lock_guard lock(mutex_);
-  const auto place = static_cast<std::size_t>(num_posted_) % capacity_;
-  if (place == ring_.size()) ring_.emplace_back();
-  FlightEntry& entry = ring_[place];
+  const auto member_index = static_cast<std::size_t>(num_posted_) % capacity_;
+  if (member_index == ring_.size()) ring_.emplace_back();
+  FlightEntry& entry = ring_[member_index];
   entry.number = num_posted_, entry.bytes = bytes, entry.state = FlightState::posted;
   entry.began = time, entry.seconds = Seconds(0);
-  entry.operation.assign(kind).append(" of ").append(what);
+  entry.operation.assign(kind).append(" of ").append(description);
   entry.group.assign(group);
   return num_posted_++;
 }

@@ -29,8 +29,9 @@ class FlightLog {
  public:
   explicit FlightLog(int rank, std::size_t capacity = 64);
 
-  // Returns the operation's number. Example: `kind` "all_reduce", `what` "gradients of block 3".
-  std::int64_t post(std::string_view kind, std::string_view what, std::string_view group, std::int64_t bytes);
+  // Returns the operation's number. Example: `kind` "all_reduce", `description` "gradients of block 3".
+  std::int64_t post(std::string_view kind, std::string_view description, std::string_view group,
+                    std::int64_t bytes);
   // Ignored if the operation is no longer in the log or has already ended.
   void end(std::int64_t number, FlightState state);
 

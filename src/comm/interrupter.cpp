@@ -41,7 +41,7 @@ void Interrupter::interrupt_all() {
   for (LinkMessage* transfer : waited_for_) transfer->interrupt();
 }
 
-void Interrupter::wait(LinkMessage& transfer, GroupLink& link, int place, const Limits& limits) {
+void Interrupter::wait(LinkMessage& transfer, GroupLink& link, int member_index, const Limits& limits) {
   {
     const std::lock_guard lock(mutex_);
     waited_for_.push_back(&transfer);
@@ -56,11 +56,11 @@ void Interrupter::wait(LinkMessage& transfer, GroupLink& link, int place, const 
   } guard{*this, &transfer};
   for (int num_waits = 1; true; ++num_waits) {
     if (const std::optional<std::string> reason = limits.stop())
-      throw LinkError{LinkError::Kind::stopped, place, *reason};
+      throw LinkError{LinkError::Kind::stopped, member_index, *reason};
     if (transfer.wait(kGlooTimeout)) return;
     if (limits.deadline.has_passed())
-      throw LinkError{LinkError::Kind::deadline, place, deadline_text(limits.deadline)};
-    if (num_waits % kWaitsPerLinkCheck == 0) link.check(place);
+      throw LinkError{LinkError::Kind::deadline, member_index, deadline_text(limits.deadline)};
+    if (num_waits % kWaitsPerLinkCheck == 0) link.check(member_index);
   }
 }
 

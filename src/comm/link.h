@@ -15,7 +15,7 @@ namespace optimus {
 struct LinkError {
   enum class Kind { closed, deadline, stopped };
   Kind kind = Kind::closed;
-  int place = -1;  // group index of the peer
+  int member_index = -1;  // group index of the peer
   std::string reason;
 };
 
@@ -36,15 +36,15 @@ class LinkMessage {
 class GroupLink {
  public:
   virtual ~GroupLink() = default;
-  virtual int place() const = 0;
+  virtual int group_index() const = 0;
   virtual int size() const = 0;
   // `row` has at least one element and lies in host memory; it must not change until the transfer is done.
   // Throws LinkError.
-  virtual std::unique_ptr<LinkMessage> send(int place, const at::Tensor& row, int tag) = 0;
-  virtual std::unique_ptr<LinkMessage> receive(int place, const at::Tensor& row, int tag) = 0;
+  virtual std::unique_ptr<LinkMessage> send(int member_index, const at::Tensor& row, int tag) = 0;
+  virtual std::unique_ptr<LinkMessage> receive(int member_index, const at::Tensor& row, int tag) = 0;
   // Throws LinkError if the connection is known to be closed. Not meant to be called for every message: each
   // call leaks a few bytes.
-  virtual void check(int place) = 0;
+  virtual void check(int member_index) = 0;
 };
 
 }  // namespace optimus

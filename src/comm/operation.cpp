@@ -11,17 +11,18 @@
 namespace optimus {
 namespace {
 
-at::Tensor as_row(const at::Tensor& tensor, std::string_view what) {
+at::Tensor as_row(const at::Tensor& tensor, std::string_view description) {
   ensure(tensor.defined() && tensor.is_contiguous(), "communication of {}: the tensor must be contiguous",
-         what);
+         description);
   return tensor.view({-1});
 }
 
-void ensure_fit(const at::Tensor& part, const at::Tensor& whole, int num_members, std::string_view what) {
+void ensure_fit(const at::Tensor& part, const at::Tensor& whole, int num_members,
+                std::string_view description) {
   ensure(part.scalar_type() == whole.scalar_type() && part.device() == whole.device(),
-         "communication of {}: both tensors must be of one type and on one device", what);
+         "communication of {}: both tensors must be of one type and on one device", description);
   ensure(part.numel() * num_members == whole.numel(), "communication of {}: {} elements are not {} times {}",
-         what, whole.numel(), num_members, part.numel());
+         description, whole.numel(), num_members, part.numel());
 }
 
 std::string_view role_name(Role role) {
@@ -68,44 +69,53 @@ std::string_view name(CommKind kind) {
   return "";
 }
 
-std::string CommOperation::text() const { return fmt::format("{} of {}", name(kind), what); }
+std::string CommOperation::text() const { return fmt::format("{} of {}", name(kind), description); }
 
 std::int64_t CommOperation::bytes() const {
   return static_cast<std::int64_t>(
       std::max(from.defined() ? from.nbytes() : 0, to.defined() ? to.nbytes() : 0));
 }
 
-CommOperation all_reduce_operation(at::Tensor tensor, ReduceOp kind, std::string_view what) {
-  const at::Tensor row = as_row(tensor, what);
-  return {.kind = CommKind::all_reduce, .from = row, .to = row, .sum = kind, .what = std::string(what)};
+CommOperation all_reduce_operation(at::Tensor tensor, ReduceOp kind, std::string_view description) {
+  const at::Tensor row = as_row(tensor, description);
+  return {.kind = CommKind::all_reduce,
+          .from = row,
+          .to = row,
+          .sum = kind,
+          .description = std::string(description)};
 }
 
-CommOperation all_gather_operation(at::Tensor from, at::Tensor to, int num_members, std::string_view what) {
-  ensure_fit(from, to, num_members, what);
+CommOperation all_gather_operation(at::Tensor from, at::Tensor to, int num_members,
+                                   std::string_view description) {
+  ensure_fit(from, to, num_members, description);
   return {.kind = CommKind::all_gather,
-          .from = as_row(from, what),
-          .to = as_row(to, what),
-          .what = std::string(what)};
+          .from = as_row(from, description),
+          .to = as_row(to, description),
+          .description = std::string(description)};
 }
 
 CommOperation reduce_scatter_operation(at::Tensor from, at::Tensor to, int num_members,
-                                       std::string_view what) {
-  ensure_fit(to, from, num_members, what);
+                                       std::string_view description) {
+  ensure_fit(to, from, num_members, description);
   return {.kind = CommKind::reduce_scatter,
-          .from = as_row(from, what),
-          .to = as_row(to, what),
-          .what = std::string(what)};
+          .from = as_row(from, description),
+          .to = as_row(to, description),
+          .description = std::string(description)};
 }
 
-CommOperation broadcast_operation(at::Tensor tensor, int root_index, std::string_view what) {
-  ensure(root_index >= 0, "broadcast of {}: the root is not a member of the group", what);
-  const at::Tensor row = as_row(tensor, what);
-  return {.kind = CommKind::broadcast, .from = row, .to = row, .root = root_index, .what = std::string(what)};
+CommOperation broadcast_operation(at::Tensor tensor, int root_index, std::string_view description) {
+  ensure(root_index >= 0, "broadcast of {}: the root is not a member of the group", description);
+  const at::Tensor row = as_row(tensor, description);
+  return {.kind = CommKind::broadcast,
+          .from = row,
+          .to = row,
+          .root = root_index,
+          .description = std::string(description)};
 }
 
-CommOperation message_operation(CommKind kind, at::Tensor tensor, std::string_view what) {
-  CommOperation operation{.kind = kind, .what = std::string(what)};
-  (kind == CommKind::send ? operation.from : operation.to) = as_row(tensor, what);
+CommOperation message_operation(CommKind kind, at::Tensor tensor, std::string_view description) {
+  CommOperation operation{.kind = kind, .description = std::string(description)};
+  (kind == CommKind::send ? operation.from : operation.to) = as_row(tensor, description);
   return operation;
 }
 
@@ -136,16 +146,16 @@ int member_index_of(int rank, const Group& group) {
 }
 
 std::vector<Group> own_groups(std::span<const Group> groups, int rank, int num_ranks) {
-  std::vector<Group> own;
+  std::vector<Group> rank_groups;
   for (const Group& group : groups) {
     Group whole = with_members(group, num_ranks);
     for (const int member : whole.members)
       ensure(member >= 0 && member < num_ranks, "{} in a world of {} ranks", group_text(whole, 0), num_ranks);
-    if (member_index_of(rank, whole) >= 0) own.push_back(std::move(whole));
+    if (member_index_of(rank, whole) >= 0) rank_groups.push_back(std::move(whole));
   }
-  std::sort(own.begin(), own.end(), is_ordered_before);
-  own.erase(std::unique(own.begin(), own.end()), own.end());
-  return own;
+  std::sort(rank_groups.begin(), rank_groups.end(), is_ordered_before);
+  rank_groups.erase(std::unique(rank_groups.begin(), rank_groups.end()), rank_groups.end());
+  return rank_groups;
 }
 
 std::string text(const CommFailure& failure) {

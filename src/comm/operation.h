@@ -31,7 +31,7 @@ struct CommOperation {
   at::Tensor from{}, to{};
   ReduceOp sum = ReduceOp::sum;
   int root = 0;  // broadcast: its index among the members
-  std::string what;
+  std::string description;
 
   std::string text() const;  // "all_reduce of gradients of block 3"
   // Size of the whole tensor, which all members must agree on.
@@ -39,12 +39,13 @@ struct CommOperation {
 };
 
 // Each function ensures that tensors are contiguous, have one type, and match in size.
-CommOperation all_reduce_operation(at::Tensor tensor, ReduceOp kind, std::string_view what);
-CommOperation all_gather_operation(at::Tensor from, at::Tensor to, int num_members, std::string_view what);
+CommOperation all_reduce_operation(at::Tensor tensor, ReduceOp kind, std::string_view description);
+CommOperation all_gather_operation(at::Tensor from, at::Tensor to, int num_members,
+                                   std::string_view description);
 CommOperation reduce_scatter_operation(at::Tensor from, at::Tensor to, int num_members,
-                                       std::string_view what);
-CommOperation broadcast_operation(at::Tensor tensor, int root_index, std::string_view what);
-CommOperation message_operation(CommKind kind, at::Tensor tensor, std::string_view what);
+                                       std::string_view description);
+CommOperation broadcast_operation(at::Tensor tensor, int root_index, std::string_view description);
+CommOperation message_operation(CommKind kind, at::Tensor tensor, std::string_view description);
 
 // "the deadline for step 12 passed"
 std::string deadline_text(const Deadline& deadline);

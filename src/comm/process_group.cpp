@@ -151,7 +151,7 @@ ProcessGroup::~ProcessGroup() {
 
 std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<MemberExchange> exchange) {
   const CommOperation& what = exchange->operation();
-  const std::int64_t flight = shared_.log.post(name(what.kind), what.what, text_, what.bytes());
+  const std::int64_t flight = shared_.log.post(name(what.kind), what.description, text_, what.bytes());
   const bool has_stages = exchange->has_stages();
   auto operation = std::make_shared<ProcessOperation>(shared_from_this(), std::move(exchange), flight);
   operation->begin();
@@ -232,10 +232,11 @@ CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error,
   mark_broken(fmt::format("{} had failed: {}", failure.operation, error.reason));
   // Write the note before closing the connections: a rank that sees the closed connection then finds the
   // note.
-  if (error.place >= 0) failure.missing = {group_.members[static_cast<std::size_t>(error.place)]};
+  if (error.member_index >= 0)
+    failure.missing = {group_.members[static_cast<std::size_t>(error.member_index)]};
   write_failure_note(failure);
   MemberExchange::Unfinished left = exchange.give_up();
-  if (error.kind == LinkError::Kind::closed) left.closed.insert(error.place);
+  if (error.kind == LinkError::Kind::closed) left.closed.insert(error.member_index);
   name_missing(left, failure);
   write_failure_note(failure);
   return failure;
@@ -254,14 +255,14 @@ std::optional<std::string> ProcessGroup::failure_note_of(int rank) const {
 
 // Some of the members that disconnected or are silent have only failed because of others; their notes name
 // the ranks that they missed.
-void ProcessGroup::name_missing(const MemberExchange::Unfinished& left, CommFailure& failure) const {
-  const bool is_closed = !left.closed.empty();
+void ProcessGroup::name_missing(const MemberExchange::Unfinished& unfinished, CommFailure& failure) const {
+  const bool is_closed = !unfinished.closed.empty();
   std::set<int> missing, reported;
-  for (const int place : is_closed ? left.closed : left.silent)
-    missing.insert(group_.members[static_cast<std::size_t>(place)]);
+  for (const int member_index : is_closed ? unfinished.closed : unfinished.silent)
+    missing.insert(group_.members[static_cast<std::size_t>(member_index)]);
   // Members that wait with us fail when we do. A single silent member cannot be distinguished from a failed
   // one, unless it relays data of others.
-  const std::size_t few = left.is_relayed ? 0 : 1;
+  const std::size_t few = unfinished.is_relayed ? 0 : 1;
   const Deadline deadline =
       Deadline::after(is_closed || missing.size() <= few ? Seconds(0) : kNoteTimeout, "notes");
   do {
@@ -272,7 +273,7 @@ void ProcessGroup::name_missing(const MemberExchange::Unfinished& left, CommFail
       reported.insert(theirs.begin(), theirs.end());
       missing.erase(rank);
       if (is_closed && missing.empty())
-        failure.reason = fmt::format("rank {} gave up: {}", rank, note->substr(note->find(';') + 1));
+        failure.reason = fmt::format("rank {} aborted: {}", rank, note->substr(note->find(';') + 1));
     }
     if (missing.size() > few) std::this_thread::sleep_for(kNotePollInterval);
   } while (missing.size() > few && !deadline.has_passed());

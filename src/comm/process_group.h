@@ -107,7 +107,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   void mark_broken(const std::string& reason);
   void write_failure_note(const CommFailure& failure);
   std::optional<std::string> failure_note_of(int rank) const;
-  void name_missing(const MemberExchange::Unfinished& left, CommFailure& failure) const;
+  void name_missing(const MemberExchange::Unfinished& unfinished, CommFailure& failure) const;
   std::shared_ptr<ProcessOperation> begin(std::unique_ptr<MemberExchange> exchange);
 
   SharedRankState& shared_;

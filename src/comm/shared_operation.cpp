@@ -36,19 +36,19 @@ SharedOperation::SharedOperation(std::vector<int> members)
   for (auto& marks : marks_) marks.resize(members_.size());
 }
 
-void SharedOperation::submit(int place, CommOperation operation) {
-  Contribution& contribution = contributions_[static_cast<std::size_t>(place)];
-  ensure(!contribution.has_arrived, "rank {} submits {} twice", members_[static_cast<std::size_t>(place)],
-         operation.text());
+void SharedOperation::submit(int member_index, CommOperation operation) {
+  Contribution& contribution = contributions_[static_cast<std::size_t>(member_index)];
+  ensure(!contribution.has_arrived, "rank {} submits {} twice",
+         members_[static_cast<std::size_t>(member_index)], operation.text());
   // All operations are compared with the first.
   if (const Contribution& other = contributions_[first_];
       num_arrived_ > 0 && !fit(other.operation, operation))
     mark_broken({fmt::format("rank {} started {} ({}) where rank {} started {} ({})",
-                             members_[static_cast<std::size_t>(place)], operation.text(),
+                             members_[static_cast<std::size_t>(member_index)], operation.text(),
                              optimus::text(Bytes(operation.bytes())), members_[first_],
                              other.operation.text(), optimus::text(Bytes(other.operation.bytes()))),
                  {}});
-  if (num_arrived_ == 0) first_ = static_cast<std::size_t>(place);
+  if (num_arrived_ == 0) first_ = static_cast<std::size_t>(member_index);
   const at::Tensor& tensor = operation.from.defined() ? operation.from : operation.to;
   if (tensor.defined()) contribution.is_ready = StreamMark::of(tensor.device());
   if (operation.kind == CommKind::all_reduce) num_stages_ = 2;
@@ -94,29 +94,30 @@ void SharedOperation::reduce_piece(std::size_t piece) {
   std::vector<at::Tensor> pieces;
   for (const Contribution& contribution : contributions_)
     pieces.push_back(piece_of(contribution.operation.from, piece, contributions_.size()));
-  const CommOperation& own = contributions_[piece].operation;
-  const at::Tensor& to = own.to;
-  sum_in_order(pieces, own.kind == CommKind::reduce_scatter ? to : piece_of(to, piece, contributions_.size()),
-               own.sum);
+  const CommOperation& operation = contributions_[piece].operation;
+  const at::Tensor& to = operation.to;
+  sum_in_order(pieces,
+               operation.kind == CommKind::reduce_scatter ? to : piece_of(to, piece, contributions_.size()),
+               operation.sum);
 }
 
 void SharedOperation::gather_pieces(std::size_t into) {
-  const CommOperation& own = contributions_[into].operation;
-  const bool is_gather = own.kind == CommKind::all_gather;
+  const CommOperation& operation = contributions_[into].operation;
+  const bool is_gather = operation.kind == CommKind::all_gather;
   for (std::size_t i = 0; i < contributions_.size(); ++i) {
     const at::Tensor& from = contributions_[i].operation.from;
     copy_row(is_gather ? from : piece_of(from, i, contributions_.size()),
-             piece_of(own.to, i, contributions_.size()));
+             piece_of(operation.to, i, contributions_.size()));
   }
 }
 
 StreamMark SharedOperation::run_part(std::size_t part) {
-  const CommOperation& own = contributions_[part].operation;
+  const CommOperation& operation = contributions_[part].operation;
   const at::Device device = device_of(part);
   for (const Contribution& contribution : contributions_) contribution.is_ready.await(device);
   if (stage_ == 1)
     for (const StreamMark& mark : marks_[0]) mark.await(device);
-  switch (own.kind) {
+  switch (operation.kind) {
     case CommKind::connect:
     case CommKind::send:
       break;
@@ -130,24 +131,24 @@ StreamMark SharedOperation::run_part(std::size_t part) {
       gather_pieces(part);
       break;
     case CommKind::broadcast:
-      copy_row(contributions_[static_cast<std::size_t>(own.root)].operation.from, own.to);
+      copy_row(contributions_[static_cast<std::size_t>(operation.root)].operation.from, operation.to);
       break;
     case CommKind::receive:
-      copy_row(contributions_[1 - part].operation.from, own.to);
+      copy_row(contributions_[1 - part].operation.from, operation.to);
       break;
   }
   return StreamMark::of(device);
 }
 
-void SharedOperation::await_work(int place) const {
-  const at::Device device = device_of(static_cast<std::size_t>(place));
+void SharedOperation::await_work(int member_index) const {
+  const at::Device device = device_of(static_cast<std::size_t>(member_index));
   for (const auto& marks : marks_)
     for (const StreamMark& mark : marks) mark.await(device);
 }
 
-void SharedOperation::release(int place) {
-  CommOperation& own = contributions_[static_cast<std::size_t>(place)].operation;
-  own.from.reset(), own.to.reset();
+void SharedOperation::release(int member_index) {
+  CommOperation& operation = contributions_[static_cast<std::size_t>(member_index)].operation;
+  operation.from.reset(), operation.to.reset();
 }
 
 bool SharedOperation::is_passed() const {

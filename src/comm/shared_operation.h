@@ -30,13 +30,15 @@ class SharedOperation {
  public:
   explicit SharedOperation(std::vector<int> members);
 
-  // The member at `place` submits its operation. One that does not match those of the others fails the
+  // The member at `member_index` submits its operation. One that does not match those of the others fails the
   // operation for all.
-  void submit(int place, CommOperation operation);
+  void submit(int member_index, CommOperation operation);
   // Fails the operation for all members; the first call counts.
   void mark_broken(BreakReason break_reason);
 
-  bool has_arrived(int place) const { return contributions_[static_cast<std::size_t>(place)].has_arrived; }
+  bool has_arrived(int member_index) const {
+    return contributions_[static_cast<std::size_t>(member_index)].has_arrived;
+  }
   bool is_complete() const { return num_arrived_ == contributions_.size(); }
   bool is_done() const { return stage_ == num_stages_; }
   const std::optional<BreakReason>& broken() const { return broken_; }
@@ -51,9 +53,9 @@ class SharedOperation {
   void finish_part(std::size_t part, StreamMark mark);
 
   // After completion: the caller's stream waits for all work on the caller's tensors.
-  void await_work(int place) const;
+  void await_work(int member_index) const;
   // After completion: releases the member's tensors, though others may still use this object.
-  void release(int place);
+  void release(int member_index);
   // Whether the work has also finished on the device.
   bool is_passed() const;
 

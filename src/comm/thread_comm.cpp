@@ -55,7 +55,7 @@ struct ThreadWorldState {
 
 namespace {
 
-BreakReason left(int rank) { return {fmt::format("rank {} has left", rank), {rank}}; }
+BreakReason departure_of(int rank) { return {fmt::format("rank {} has left", rank), {rank}}; }
 
 // State that a rank's operations and its Comm share; protected by the world's lock.
 struct RankState {
@@ -73,58 +73,58 @@ void break_operations_of(ThreadWorldState& world, int generation, int rank) {
     if (key.generation != generation || member_index_of(rank, key.group) < 0) continue;
     for (auto& [number, shared_operation] : group_state.open)
       if (!shared_operation->has_arrived(member_index_of(rank, key.group)))
-        shared_operation->mark_broken(left(rank));
+        shared_operation->mark_broken(departure_of(rank));
   }
 }
 
 class ThreadPending final : public Pending {
  public:
-  struct Facts {
+  struct Info {
     std::shared_ptr<ThreadWorldState> world;
     std::shared_ptr<RankState> rank;
     std::shared_ptr<SharedOperation> shared_operation;
     SharedOperationKey key;
-    int place = 0;
+    int member_index = 0;
     FlightLog* log = nullptr;
     std::int64_t number = 0;
     std::string operation;
   };
-  explicit ThreadPending(Facts facts) : f_(std::move(facts)) {}
+  explicit ThreadPending(Info info) : info_(std::move(info)) {}
 
   bool is_done() override {
     if (outcome_) return true;
-    std::unique_lock lock(f_.world->mutex);
+    std::unique_lock lock(info_.world->mutex);
     while (run_one_part(lock)) {
     }
-    return has_failed() || (f_.shared_operation->is_done() && f_.shared_operation->is_passed());
+    return has_failed() || (info_.shared_operation->is_done() && info_.shared_operation->is_passed());
   }
 
   CommOutcome<void> wait(const Deadline& deadline) override {
     if (!outcome_) {
       outcome_ = wait_once(deadline);
-      f_.log->end(f_.number, *outcome_ ? FlightState::done : FlightState::failed);
+      info_.log->end(info_.number, *outcome_ ? FlightState::done : FlightState::failed);
     }
     return *outcome_;
   }
 
  private:
-  bool has_failed() const { return f_.rank->abandoned || f_.shared_operation->broken(); }
+  bool has_failed() const { return info_.rank->abandoned || info_.shared_operation->broken(); }
 
   bool run_one_part(std::unique_lock<std::mutex>& lock) {
-    if (f_.rank->abandoned) return false;
-    const std::optional<std::size_t> part = f_.shared_operation->claim_part();
+    if (info_.rank->abandoned) return false;
+    const std::optional<std::size_t> part = info_.shared_operation->claim_part();
     if (!part) return false;
     lock.unlock();
-    StreamMark mark = f_.shared_operation->run_part(*part);
+    StreamMark mark = info_.shared_operation->run_part(*part);
     lock.lock();
-    f_.shared_operation->finish_part(*part, std::move(mark));
+    info_.shared_operation->finish_part(*part, std::move(mark));
     return true;
   }
 
   CommOutcome<void> wait_once(const Deadline& deadline) {
     const auto began = Deadline::Clock::now();
-    std::unique_lock lock(f_.world->mutex);
-    SharedOperation& shared_operation = *f_.shared_operation;
+    std::unique_lock lock(info_.world->mutex);
+    SharedOperation& shared_operation = *info_.shared_operation;
     while (!shared_operation.is_done() && !has_failed()) {
       if (run_one_part(lock)) continue;
       if (shared_operation.is_complete()) {
@@ -138,31 +138,32 @@ class ThreadPending final : public Pending {
     // Another member in the middle of a part still accesses this rank's memory. Parts never block.
     shared_operation.changed.wait(lock, [&] { return !shared_operation.is_in_progress(); });
     if (!shared_operation.is_done()) return tl::unexpected(failure_since(began));
-    shared_operation.await_work(f_.place);
-    shared_operation.release(f_.place);
+    shared_operation.await_work(info_.member_index);
+    shared_operation.release(info_.member_index);
     return {};
   }
 
   // The group cannot be used any more: its members would disagree about what has happened in it.
   void give_up(const std::string& reason, Deadline::Clock::time_point began) {
     const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-    const std::vector<int> missing = f_.shared_operation->missing();
-    f_.shared_operation->mark_broken({reason, missing});
-    const int rank = f_.key.group.members[static_cast<std::size_t>(f_.place)];
-    break_group(f_.world->group_states[f_.key],
-                {fmt::format("rank {} gave up on {} after {:.3g} s", rank, f_.operation, waited), missing});
+    const std::vector<int> missing = info_.shared_operation->missing();
+    info_.shared_operation->mark_broken({reason, missing});
+    const int rank = info_.key.group.members[static_cast<std::size_t>(info_.member_index)];
+    break_group(
+        info_.world->group_states[info_.key],
+        {fmt::format("rank {}: {} timed out after {:.3g} s", rank, info_.operation, waited), missing});
   }
 
   CommFailure failure_since(Deadline::Clock::time_point began) const {
     const double waited = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-    if (f_.rank->abandoned)
-      return {f_.operation, f_.key.text(), f_.shared_operation->missing(), Seconds(waited),
-              *f_.rank->abandoned};
-    const BreakReason break_reason = f_.shared_operation->broken().value_or(BreakReason{});
-    return {f_.operation, f_.key.text(), break_reason.missing, Seconds(waited), break_reason.reason};
+    if (info_.rank->abandoned)
+      return {info_.operation, info_.key.text(), info_.shared_operation->missing(), Seconds(waited),
+              *info_.rank->abandoned};
+    const BreakReason break_reason = info_.shared_operation->broken().value_or(BreakReason{});
+    return {info_.operation, info_.key.text(), break_reason.missing, Seconds(waited), break_reason.reason};
   }
 
-  const Facts f_;
+  const Info info_;
   std::optional<CommOutcome<void>> outcome_;
 };
 
@@ -189,12 +190,13 @@ class ThreadComm final : public Comm {
   void change_membership(const Membership& membership) override {
     const std::lock_guard lock(world_->mutex);
     break_operations_of(*world_, generation_, rank_);
-    const auto place = std::find(membership.worker_ids.begin(), membership.worker_ids.end(), worker_id_);
-    ensure(place != membership.worker_ids.end() && membership.generation > generation_,
+    const auto member_index =
+        std::find(membership.worker_ids.begin(), membership.worker_ids.end(), worker_id_);
+    ensure(member_index != membership.worker_ids.end() && membership.generation > generation_,
            "worker {} cannot join generation {} after {}", worker_id_, membership.generation, generation_);
     world_->generation_left_before[worker_id_] = generation_ = membership.generation;
     world_->worker_ids[generation_] = membership.worker_ids;
-    rank_ = static_cast<int>(place - membership.worker_ids.begin());
+    rank_ = static_cast<int>(member_index - membership.worker_ids.begin());
     size_ = static_cast<int>(membership.worker_ids.size());
     epoch_ = 0, connected_.clear(), num_started_.clear();
     state_ = std::make_shared<RankState>();
@@ -210,8 +212,9 @@ class ThreadComm final : public Comm {
   CommOutcome<void> prepare(int epoch, std::span<const Group> groups, const Deadline& deadline) override {
     for (const Group& group : own_groups(groups, rank_, size())) {
       if (is_connected({epoch, group})) continue;
-      const auto met = start({.generation = generation_, .epoch = epoch, .group = group}, {.what = "a group"})
-                           ->wait(deadline);
+      const auto met =
+          start({.generation = generation_, .epoch = epoch, .group = group}, {.description = "a group"})
+              ->wait(deadline);
       if (!met) return met;
       const std::lock_guard lock(world_->mutex);
       connected_.insert({epoch, group});
@@ -240,36 +243,40 @@ class ThreadComm final : public Comm {
   }
 
   std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
-                                      std::string_view what) override {
-    return collective(group, all_reduce_operation(std::move(tensor), kind, what));
+                                      std::string_view description) override {
+    return collective(group, all_reduce_operation(std::move(tensor), kind, description));
   }
   std::unique_ptr<Pending> all_gather(const Group& group, at::Tensor from, at::Tensor to,
-                                      std::string_view what) override {
-    return collective(group, all_gather_operation(std::move(from), std::move(to), num_members(group), what));
+                                      std::string_view description) override {
+    return collective(group,
+                      all_gather_operation(std::move(from), std::move(to), num_members(group), description));
   }
   std::unique_ptr<Pending> reduce_scatter(const Group& group, at::Tensor from, at::Tensor to,
-                                          std::string_view what) override {
-    return collective(group,
-                      reduce_scatter_operation(std::move(from), std::move(to), num_members(group), what));
+                                          std::string_view description) override {
+    return collective(
+        group, reduce_scatter_operation(std::move(from), std::move(to), num_members(group), description));
   }
   std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
-                                     std::string_view what) override {
-    const int place = member_index_of(root, with_members(group, size()));
-    return collective(group, broadcast_operation(std::move(tensor), place, what));
+                                     std::string_view description) override {
+    const int member_index = member_index_of(root, with_members(group, size()));
+    return collective(group, broadcast_operation(std::move(tensor), member_index, description));
   }
-  std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return send_ahead(epoch_, peer, std::move(tensor), tag, what);
+  std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag, std::string_view description) override {
+    return send_ahead(epoch_, peer, std::move(tensor), tag, description);
   }
-  std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag, std::string_view what) override {
-    return receive_ahead(epoch_, peer, std::move(tensor), tag, what);
+  std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag,
+                                   std::string_view description) override {
+    return receive_ahead(epoch_, peer, std::move(tensor), tag, description);
   }
   std::unique_ptr<Pending> send_ahead(int epoch, int peer, at::Tensor tensor, int tag,
-                                      std::string_view what) override {
-    return message(epoch, {rank_, peer}, tag, message_operation(CommKind::send, std::move(tensor), what));
+                                      std::string_view description) override {
+    return message(epoch, {rank_, peer}, tag,
+                   message_operation(CommKind::send, std::move(tensor), description));
   }
   std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
-                                         std::string_view what) override {
-    return message(epoch, {peer, rank_}, tag, message_operation(CommKind::receive, std::move(tensor), what));
+                                         std::string_view description) override {
+    return message(epoch, {peer, rank_}, tag,
+                   message_operation(CommKind::receive, std::move(tensor), description));
   }
 
   const FlightLog& flight_log() const override { return log_; }
@@ -298,14 +305,15 @@ class ThreadComm final : public Comm {
     return start({.generation = generation_, .epoch = epoch_, .group = whole}, std::move(operation));
   }
 
-  std::unique_ptr<Pending> message(int epoch, std::vector<int> ends, int tag, CommOperation operation) {
-    ensure(ends[0] != ends[1] && std::min(ends[0], ends[1]) >= 0 && std::max(ends[0], ends[1]) < size(),
-           "a message from rank {} to rank {} in a world of {}", ends[0], ends[1], size());
+  std::unique_ptr<Pending> message(int epoch, std::vector<int> endpoints, int tag, CommOperation operation) {
+    ensure(endpoints[0] != endpoints[1] && std::min(endpoints[0], endpoints[1]) >= 0 &&
+               std::max(endpoints[0], endpoints[1]) < size(),
+           "a message from rank {} to rank {} in a world of {}", endpoints[0], endpoints[1], size());
     return start({.generation = generation_,
                   .epoch = epoch,
                   .tag = tag,
                   .is_message = true,
-                  .group = {Role::world, std::move(ends)}},
+                  .group = {Role::world, std::move(endpoints)}},
                  std::move(operation));
   }
 
@@ -323,8 +331,8 @@ class ThreadComm final : public Comm {
   std::unique_ptr<Pending> start(SharedOperationKey key, CommOperation operation) {
     std::string text = operation.text();
     const std::int64_t flight =
-        log_.post(name(operation.kind), operation.what, key.text(), operation.bytes());
-    const int place = member_index_of(rank_, key.group);
+        log_.post(name(operation.kind), operation.description, key.text(), operation.bytes());
+    const int member_index = member_index_of(rank_, key.group);
     const std::lock_guard lock(world_->mutex);
     const std::int64_t number = num_started_[key]++;
     GroupState& group_state = world_->group_states[key];
@@ -335,14 +343,14 @@ class ThreadComm final : public Comm {
     if (const auto declined = world_->declined.find({key.generation, key.epoch});
         declined != world_->declined.end())
       shared_operation->mark_broken(declined->second);
-    shared_operation->submit(place, std::move(operation));
+    shared_operation->submit(member_index, std::move(operation));
     for (const int member : shared_operation->missing())
-      if (has_departed(member)) shared_operation->mark_broken(left(member));
+      if (has_departed(member)) shared_operation->mark_broken(departure_of(member));
     if (shared_operation->broken() && !group_state.broken)
       break_group(group_state, *shared_operation->broken());
     if (shared_operation->is_complete()) group_state.open.erase(number);
-    return std::make_unique<ThreadPending>(ThreadPending::Facts{
-        world_, state_, shared_operation, std::move(key), place, &log_, flight, std::move(text)});
+    return std::make_unique<ThreadPending>(ThreadPending::Info{
+        world_, state_, shared_operation, std::move(key), member_index, &log_, flight, std::move(text)});
   }
 
   const std::shared_ptr<ThreadWorldState> world_;

@@ -42,7 +42,7 @@ NamedConstants parse_constants(std::string_view text, const std::string& source)
     if (const auto value = json.at("constants").find(row.name)) {
       const double number = value->number();
       if (!(number >= row.low && number <= row.high))
-        throw UserError("{} is {}, must be from {} to {}", value->where(), number, row.low, row.high);
+        throw UserError("{}: expected {} to {}, got {}", value->where(), row.low, row.high, number);
       named.constants.*row.member = number;
     }
   return named;

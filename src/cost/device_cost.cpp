@@ -156,12 +156,12 @@ double DeviceCost::peak(NumberFormat format) const {
 }
 
 double DeviceCost::gemm(double rows, double inner, double columns, GemmFormat format) const {
-  const double work = rows * inner * columns;
-  if (work <= 0) return 0;
+  const double multiply_adds = rows * inner * columns;
+  if (multiply_adds <= 0) return 0;
   const double fastest = peak(format.format), usual = peak(NumberFormat::bf16);
   // A faster format has less time to fill the device: the same curve, read at the size with the same time at
   // peak rate.
-  const double edge = std::cbrt(work * usual / fastest) * size_;
+  const double edge = std::cbrt(multiply_adds * usual / fastest) * size_;
   double reached = type_.gemm_efficiency.at(edge) * gemm_speed_;
   if (format.is_low_precision()) reached *= constants_.fp8;
   if (format.format == NumberFormat::fp8 && format.has_blocks) reached *= constants_.fp8_blocks;
@@ -169,13 +169,13 @@ double DeviceCost::gemm(double rows, double inner, double columns, GemmFormat fo
   if (format.format == NumberFormat::fp4) reached *= constants_.fp4;
   reached *= wave_efficiency(rows, columns);
   const double bytes = width_of(format.format) * (rows * inner + inner * columns + rows * columns);
-  return std::max(2 * work / (fastest * std::min(reached, 1.0)) * constants_.compute_residual,
+  return std::max(2 * multiply_adds / (fastest * std::min(reached, 1.0)) * constants_.compute_residual,
                   traffic(bytes));
 }
 
 // As fast as one GEMM with all rows, except for padding of rows to whole tiles and for reading all weights.
-double DeviceCost::grouped_gemm(double rows, double inner, double columns, double experts,
-                                GemmFormat format) const {
+double DeviceCost::grouped_gemm_seconds(double rows, double inner, double columns, double experts,
+                                        GemmFormat format) const {
   if (rows <= 0) return 0;
   constexpr double kTile = 128;
   const double each = rows / experts, padded = std::ceil(each / kTile) * kTile * experts;

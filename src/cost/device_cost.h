@@ -29,7 +29,8 @@ class DeviceCost {
   // [rows, inner] x [inner, columns].
   double gemm(double rows, double inner, double columns, GemmFormat format) const;
   // One kernel with `experts` such GEMMs, each with its share of the rows.
-  double grouped_gemm(double rows, double inner, double columns, double experts, GemmFormat format) const;
+  double grouped_gemm_seconds(double rows, double inner, double columns, double experts,
+                              GemmFormat format) const;
   // Flash attention with this number of floating-point operations and heads of `head_dim`.
   double flash(double flops, double head_dim, bool is_backward, NumberFormat format) const;
   // The GEMMs of attention that materialises its scores: a batch of [length, head_dim] x [head_dim, length].

@@ -84,8 +84,9 @@ std::string text(ResidualKind kind) {
 }
 
 void add_run(History& history, PastRun run) {
-  const auto place = std::upper_bound(history.runs.begin(), history.runs.end(), run.when,
-                                      [](std::int64_t when, const PastRun& one) { return when < one.when; });
+  const auto place =
+      std::upper_bound(history.runs.begin(), history.runs.end(), run.end_time,
+                       [](std::int64_t end_time, const PastRun& one) { return end_time < one.end_time; });
   history.runs.insert(place, std::move(run));
   if (history.runs.size() > kMaxPastRuns) history.runs.erase(history.runs.begin());
 }
@@ -93,7 +94,7 @@ void add_run(History& history, PastRun run) {
 std::vector<Residual> residuals(const History& history) {
   std::map<std::pair<ResidualKind, std::string>, std::vector<std::pair<std::int64_t, const Evidence*>>> told;
   for (const PastRun& run : history.runs)
-    for (const Evidence& one : run.evidence) told[{one.kind, one.where}].emplace_back(run.when, &one);
+    for (const Evidence& one : run.evidence) told[{one.kind, one.where}].emplace_back(run.end_time, &one);
   std::vector<Residual> result;
   for (auto& [key, all] : told) {
     // Sums are computed in a fixed order, independent of the order of the runs.

@@ -43,8 +43,8 @@ struct PastStrategy {
 };
 
 struct PastRun {
-  std::int64_t when = 0;  // end of the run, seconds since 1970
-  std::string device;     // type
+  std::int64_t end_time = 0;  // end of the run, seconds since 1970
+  std::string device;         // type
   int devices = 1;
   std::int64_t parameters = 0, layers = 0, batch = 0, sequence_length = 0;
   double step_seconds = 0;

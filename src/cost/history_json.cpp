@@ -86,7 +86,7 @@ PastStrategy strategy_in(const JsonView& json) {
 }
 
 OrderedJson to_json(const PastRun& run) {
-  OrderedJson json = {{"when", run.when},
+  OrderedJson json = {{"when", run.end_time},
                       {"device", run.device},
                       {"devices", run.devices},
                       {"parameters", run.parameters},
@@ -106,7 +106,7 @@ PastRun run_in(const JsonView& json) {
                                                 "strategy", "evidence"};
   json.allow_only(keys);
   PastRun run;
-  run.when = json.at("when").integer(0, kMaxNumber), run.device = name_in(json.at("device"));
+  run.end_time = json.at("when").integer(0, kMaxNumber), run.device = name_in(json.at("device"));
   run.devices = static_cast<int>(json.at("devices").integer(1, kMaxPlanDevices));
   run.parameters = json.at("parameters").integer(1, kMaxNumber);
   run.layers = json.at("layers").integer(1, kMaxNumber), run.batch = json.at("batch").integer(1, kMaxNumber);

@@ -70,9 +70,9 @@ GemmFormat format_of(Precision precision) {
   return {};
 }
 
-PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program program, Device device)
+PricedProgram::PricedProgram(const Setup& setup, const ModelWork& model_work, Program program, Device device)
     : setup_(setup),
-      work_(work),
+      model_work_(model_work),
       program_(std::move(program)),
       stage_(setup.plan.pipelines[static_cast<std::size_t>(program_.location.pipeline)]
                  .stages[static_cast<std::size_t>(program_.location.stage)]),
@@ -87,7 +87,7 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
       state_[buffer.block] += static_cast<double>(buffer.bytes.value);
   // The properties on which the cost of an instruction depends.
   using Key = std::tuple<Op, Part, int, const LayerStrategy*, int, int, int, std::int64_t, bool, bool>;
-  std::map<Key, int> known;
+  std::map<Key, int> cost_index;
   const Pipeline& pipeline = setup.plan.pipelines[static_cast<std::size_t>(program_.location.pipeline)];
   const int num = static_cast<int>(program_.instructions.size());
   price_index_.resize(program_.instructions.size());
@@ -107,7 +107,7 @@ PricedProgram::PricedProgram(const Setup& setup, const ModelWork& work, Program 
                   at.bytes,
                   at.is_backward,
                   has_block && is_low_precision(at.block)};
-    const auto [found, is_new] = known.try_emplace(key, static_cast<int>(example_instruction_.size()));
+    const auto [found, is_new] = cost_index.try_emplace(key, static_cast<int>(example_instruction_.size()));
     if (is_new) example_instruction_.push_back(i);
     price_index_[static_cast<std::size_t>(i)] = found->second;
   }
@@ -191,7 +191,8 @@ double PricedProgram::compute(const Instruction& at, const DeviceCost& device) c
   const double num_tokens = tokens(at);
   const bool is_ring = s.cp > 1;
   double seconds = 0, kernels = 0;
-  for (const WorkItem& one : work_.patterns[static_cast<std::size_t>(pattern(setup_.model, at.block))]) {
+  for (const WorkItem& one :
+       model_work_.patterns[static_cast<std::size_t>(pattern(setup_.model, at.block))]) {
     if ((is_ring ? one.ring_part : one.part) != at.part) continue;
     // A ring computes attention in cp steps, each with 1 / cp of the keys.
     const double hops = at.part == Part::attention_ring_step ? s.cp : 1;
@@ -245,9 +246,9 @@ double PricedProgram::item(const WorkItem& one, const Instruction& at, double nu
                             op,
                             own_tokens,
                             share,
-                            work_.head_dim,
-                            work_.sequence_length,
-                            work_.is_causal,
+                            model_work_.head_dim,
+                            model_work_.sequence_length,
+                            model_work_.is_causal,
                             setup_.model.norm_position == NormPosition::post,
                             is_low_precision(at.block),
                             setup_.plan.fp8.scaling == Fp8Scaling::current};
@@ -302,7 +303,7 @@ double PricedProgram::gemm(const WorkItem& one, Op op, double num_tokens, double
   const bool is_low_precision = setup_.format.is_low_precision() && one.cut != CutUnit::vocab;
   const GemmFormat format =
       setup_.format.is_low_precision() && !is_low_precision ? GemmFormat{} : setup_.format;
-  const double seconds = is_of_experts ? device.grouped_gemm(rows, inner, outer, experts, format)
+  const double seconds = is_of_experts ? device.grouped_gemm_seconds(rows, inner, outer, experts, format)
                                        : device.gemm(rows, inner, outer, format);
   // Current scaling needs an additional pass over the tensor to find its maximum.
   const bool has_current_scaling = setup_.plan.fp8.scaling == Fp8Scaling::current;
@@ -327,16 +328,17 @@ double PricedProgram::attention(const WorkItem& one, Op op, double num_tokens, d
   const bool is_backward = op == Op::backward_input;
   const double flops = (is_backward ? one.backward_flops : one.forward_flops) * share * num_tokens;
   const NumberFormat format = setup_.format.is_low_precision() ? NumberFormat::bf16 : setup_.format.format;
-  if (setup_.software.has_flash_attention()) return device.flash(flops, work_.head_dim, is_backward, format);
+  if (setup_.software.has_flash_attention())
+    return device.flash(flops, model_work_.head_dim, is_backward, format);
   // All positions, including those that the mask hides; nothing is computed twice.
-  const double length = work_.sequence_length;
-  const double all = 4 * work_.query_width * length * (is_backward ? 2 : 1) * share * num_tokens;
-  const double num_scores = work_.query_width / work_.head_dim * length * share * num_tokens;
+  const double length = model_work_.sequence_length;
+  const double all = 4 * model_work_.query_width * length * (is_backward ? 2 : 1) * share * num_tokens;
+  const double num_scores = model_work_.query_width / model_work_.head_dim * length * share * num_tokens;
   const bool is_fused = setup_.software.has_fused_softmax;
   const double forward = is_fused ? kScoreBytesForward : kEagerScoreForward,
                backward = is_fused ? kScoreBytesBackward : kEagerScoreBackward;
   const double bytes = num_scores * width_ / 2 * (is_backward ? backward : forward);
-  return device.scores(all, length, work_.head_dim, format) +
+  return device.scores(all, length, model_work_.head_dim, format) +
          device.traffic(bytes * (is_fused ? device.constants().score_traffic : 1));
 }
 

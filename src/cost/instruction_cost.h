@@ -32,7 +32,7 @@ class PricedProgram {
  public:
   // The ModelWork and everything that setup refers to must outlive this object. `device`: the physical device
   // whose speed is used.
-  PricedProgram(const Setup& setup, const ModelWork& work, Program program, Device device);
+  PricedProgram(const Setup& setup, const ModelWork& model_work, Program program, Device device);
 
   const Program& program() const { return program_; }
   // Whether kernels were measured on the device. In that case the host overhead needs no assumption.
@@ -62,7 +62,7 @@ class PricedProgram {
   double tokens(const Instruction& at) const;
 
   Setup setup_;
-  const ModelWork& work_;
+  const ModelWork& model_work_;
   Program program_;
   const Stage& stage_;
   Device device_;

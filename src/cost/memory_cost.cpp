@@ -100,14 +100,14 @@ class StageMemoryModel {
   // micro-batch its activations are free.
   double peak_beyond_saved(double saved, double in_flight, double transient) const {
     const double all = saved * in_flight;
-    double most = transient + gathered_bytes_at_peak();
+    double peak = transient + gathered_bytes_at_peak();
     const bool has_end = !setup_.model.is_custom() && (has_embedding() || has_head());
     if (has_end && at_.num_microbatches > 1) {
       const bool is_refilled = at_.num_microbatches > in_flight;  // a forward follows
-      most = std::max(most, transient + between_microbatches() - (is_refilled ? 0 : saved));
+      peak = std::max(peak, transient + between_microbatches() - (is_refilled ? 0 : saved));
     }
-    if (has_end && has_embedding()) most = std::max(most, peak_at_embedding() - saved);
-    return std::max({most, peak_in_last_microbatch(saved, transient) - all, shard_copy_bytes() - all});
+    if (has_end && has_embedding()) peak = std::max(peak, peak_at_embedding() - saved);
+    return std::max({peak, peak_in_last_microbatch(saved, transient) - all, shard_copy_bytes() - all});
   }
 
   // Memory for redundant shard copies: after the last backward, the gradients of the repeated shards have
@@ -129,16 +129,16 @@ class StageMemoryModel {
 
   // ZeRO 1 reduces gradients only in the last micro-batch.
   double peak_in_last_microbatch(double saved, double transient) const {
-    double most = 0;
+    double peak = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs) {
         if (run.strategy.zero != 1 || shard_count(stage_, run.strategy) == 1) continue;
         for (int block = run.first; block < run.first + run.count; block += num_equal_blocks(block, run)) {
           const bool is_embedding = block_kind(setup_.model, block) == BlockKind::embedding;
-          most = std::max(most, exchange(block) + (is_embedding ? 0 : saved + transient));
+          peak = std::max(peak, exchange(block) + (is_embedding ? 0 : saved + transient));
         }
       }
-    return most;
+    return peak;
   }
   double exchange(int block) const {
     return static_cast<double>(sizes_.exchange_buffer(block, StateKind::gradients).value);
@@ -161,16 +161,16 @@ class StageMemoryModel {
   // Gathered weights and unreduced gradients at the peak of saved activations. For layers: weights and
   // gradients of two neighbours, and the shards of one.
   double gathered_bytes_at_peak() const {
-    double most = 0;
+    double peak = 0;
     for (const Chunk& chunk : stage_.chunks)
       for (const BlockRun& run : chunk.runs)
         for (int block = run.first; block < run.first + run.count; block += num_equal_blocks(block, run)) {
           const BlockKind kind = block_kind(setup_.model, block);
           if (kind == BlockKind::embedding || kind == BlockKind::head) continue;
           const GatheredBytes layer = gathered_bytes(block);
-          most = std::max(most, tied(0) + layer.exchange + 2 * layer.gradient + 2 * layer.weights);
+          peak = std::max(peak, tied(0) + layer.exchange + 2 * layer.gradient + 2 * layer.weights);
         }
-    return has_head() && !setup_.model.is_custom() ? std::max(most, tied(0) + peak_at_head()) : most;
+    return has_head() && !setup_.model.is_custom() ? std::max(peak, tied(0) + peak_at_head()) : peak;
   }
   bool has_embedding() const { return stage_.chunks.front().first() == 0; }
   bool has_head() const { return stage_.chunks.back().end() == setup_.plan.num_blocks; }

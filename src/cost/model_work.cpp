@@ -97,16 +97,17 @@ std::vector<WorkItem> items_of(const ModelSpec& model, int block, std::int64_t s
 }  // namespace
 
 ModelWork work_of(const ModelSpec& model, std::int64_t sequence_length) {
-  ModelWork work;
-  work.query_width = static_cast<double>(model.query_width());
-  work.head_dim = std::max(1.0, static_cast<double>(model.head_dim));
-  work.sequence_length = static_cast<double>(sequence_length);
-  work.is_causal = model.is_causal;
+  ModelWork model_work;
+  model_work.query_width = static_cast<double>(model.query_width());
+  model_work.head_dim = std::max(1.0, static_cast<double>(model.head_dim));
+  model_work.sequence_length = static_cast<double>(sequence_length);
+  model_work.is_causal = model.is_causal;
   for (int p = 0; p < num_patterns(model); ++p) {
     const int block = first_of_pattern(model, p);
-    work.patterns.push_back(block < 0 ? std::vector<WorkItem>{} : items_of(model, block, sequence_length));
+    model_work.patterns.push_back(block < 0 ? std::vector<WorkItem>{}
+                                            : items_of(model, block, sequence_length));
   }
-  return work;
+  return model_work;
 }
 
 double share_of_part(const ModelSpec& model, CutUnit unit, int tp) {

@@ -56,7 +56,7 @@ std::vector<Path> files_below(const Path& folder, EventSink& events) {
 std::string text_of(const RawDocument& document, const std::string& text_key) {
   const std::string_view bytes(reinterpret_cast<const char*>(document.bytes.data()), document.bytes.size());
   if (document.line == 0) return std::string(bytes);
-  const std::string place = fmt::format("{}: line {}", document.source, document.line);
+  const std::string location = fmt::format("{}: line {}", document.source, document.line);
   Json line;
   try {
     line = parse_json(bytes, document.source);
@@ -65,18 +65,18 @@ std::string text_of(const RawDocument& document, const std::string& text_key) {
     // file.
     std::string what = error.what();
     const std::string first = document.source + ": line 1";
-    throw UserError("{}{}", place, what.starts_with(first) ? what.substr(first.size()) : ": " + what);
+    throw UserError("{}{}", location, what.starts_with(first) ? what.substr(first.size()) : ": " + what);
   }
-  if (!line.is_object()) throw UserError("{}: expected an object with key {}", place, in_quotes(text_key));
+  if (!line.is_object()) throw UserError("{}: expected an object with key {}", location, in_quotes(text_key));
   const auto text = line.find(text_key);
   if (text == line.end()) {
     std::vector<std::string> keys;
     for (const auto& [key, value] : line.items()) keys.push_back(key);
-    throw UserError("{}: no key {} (found {}); set --text-key to the key of the text", place,
+    throw UserError("{}: no key {} (found {}); set --text-key to the key of the text", location,
                     in_quotes(text_key), in_quotes(join(keys, ", "), 100));
   }
   if (!text->is_string())
-    throw UserError("{}: {} must be a string, found {}", place, text_key, in_quotes(text->dump()));
+    throw UserError("{}: {}: expected a string, got {}", location, text_key, in_quotes(text->dump()));
   return text->get<std::string>();
 }
 

@@ -29,18 +29,18 @@ std::int32_t header_word(const MappedFile& file, std::size_t index) {
 const ShardKind& check_shard(const MappedFile& file, const std::string& name) {
   const std::int64_t size = std::ssize(file.bytes());
   if (size < kHeaderBytes)
-    throw UserError("{}: the file has {} bytes, a token shard has at least {}", name, size, kHeaderBytes);
+    throw UserError("{}: expected a token shard of at least {} bytes, got {}", name, kHeaderBytes, size);
   for (const ShardKind& kind : kShardKinds) {
     if (header_word(file, 0) != kind.magic) continue;
     if (header_word(file, 1) != kind.version)
-      throw UserError("{}: byte 4: version {}, expected {}", name, header_word(file, 1), kind.version);
+      throw UserError("{}: byte 4: expected version {}, got {}", name, kind.version, header_word(file, 1));
     const std::int64_t tokens = header_word(file, 2);
     if (tokens < 0 || size != kHeaderBytes + tokens * kind.width)
       throw UserError("{}: byte 8: the header specifies {} tokens, but the file contains {}", name, tokens,
                       (size - kHeaderBytes) / kind.width);
     return kind;
   }
-  throw UserError("{}: byte 0: magic {}, expected 20240520 (GPT-2) or 20240801 (Llama 3)", name,
+  throw UserError("{}: byte 0: expected magic 20240520 (GPT-2) or 20240801 (Llama 3), got {}", name,
                   header_word(file, 0));
 }
 

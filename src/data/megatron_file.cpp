@@ -91,16 +91,15 @@ class MegatronIndex {
   IndexHeader header() const {
     const auto size = static_cast<std::int64_t>(bytes_.size());
     if (size < kMegatronHeaderBytes)
-      throw UserError("{}: {} bytes long, but a token index has at least {}", name_, size,
-                      kMegatronHeaderBytes);
+      throw UserError("{}: expected a token index of at least {} bytes, got {}", name_, kMegatronHeaderBytes,
+                      size);
     if (std::memcmp(bytes_.data(), kMegatronMagic.data(), kMegatronMagic.size()) != 0)
-      throw UserError("{}: byte 0: not a token index, it must begin with MMIDIDX", name_);
+      throw UserError("{}: byte 0: not a token index: expected MMIDIDX", name_);
     if (const auto version = load<std::uint64_t>(bytes_, 9); version != kMegatronVersion)
       throw UserError("{}: byte 9: version {} is not supported, only version 1", name_, version);
     const auto code = load<std::uint8_t>(bytes_, 17);
     if (code < 1 || code > 8 || code == 6 || code == 7)
-      throw UserError("{}: byte 17: element type {}; valid types of tokens are 1, 2, 3, 4, 5 and 8", name_,
-                      code);
+      throw UserError("{}: byte 17: expected element type 1, 2, 3, 4, 5 or 8, got {}", name_, code);
     const auto sequences = load<std::uint64_t>(bytes_, 18), bounds = load<std::uint64_t>(bytes_, 26);
     // Checked by division first, so that a wrong count cannot overflow the product.
     const auto available = static_cast<std::uint64_t>(size - kMegatronHeaderBytes);
@@ -193,16 +192,16 @@ class MegatronTokenSet final : public TokenSet {
     for (std::int64_t d = 0; d < header.num_bounds; ++d) {
       const std::int64_t bound = index.bound(header, d);
       if ((d == 0 && bound != 0) || bound < previous || bound > header.num_sequences)
-        throw UserError("{}: document bound {} is {}, expected {} to {}", index.name(), d, bound, previous,
-                        d == 0 ? 0 : header.num_sequences);
+        throw UserError("{}: document bound {}: expected {} to {}, got {}", index.name(), d, previous,
+                        d == 0 ? 0 : header.num_sequences, bound);
       document_starts_.push_back(starts_[static_cast<std::size_t>(bound)]);
       previous = bound;
     }
     if (header.num_bounds == 0)
       document_starts_ = starts_;  // files in the old format: each sequence is a document
     else if (previous != header.num_sequences)
-      throw UserError("{}: the last document bound is {}, expected the {} sequences of the file",
-                      index.name(), previous, header.num_sequences);
+      throw UserError("{}: last document bound: expected {} (the number of sequences), got {}", index.name(),
+                      header.num_sequences, previous);
   }
 
   void read_stored(std::int64_t byte, std::span<TokenId> out) const {

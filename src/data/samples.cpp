@@ -23,7 +23,7 @@ void declare(OptionTable& table, SampleOptions& options) {
 
 Split split_for_validation(std::shared_ptr<const TokenSet> tokens, double fraction) {
   if (!(fraction >= 0 && fraction < 1))
-    throw UserError("the validation fraction must be at least 0 and below 1, found {}", fraction);
+    throw UserError("the validation fraction: expected at least 0 and below 1, got {}", fraction);
   const std::int64_t end = tokens->num_tokens();
   const auto wanted = static_cast<std::int64_t>(std::llround(static_cast<double>(end) * fraction));
   std::int64_t cut = end - wanted;
@@ -42,7 +42,7 @@ Windows::Windows(StreamRange range, Packing packing, std::int64_t sequence_lengt
       sequence_length_(sequence_length),
       overlap_(next_token ? 1 : 0) {
   if (sequence_length < 1 || sequence_length > kMaxSequenceLength)
-    throw UserError("--seq: {} is not a length from 1 to {}", sequence_length, kMaxSequenceLength);
+    throw UserError("--seq: expected 1 to {}, got {}", kMaxSequenceLength, sequence_length);
   const std::int64_t length = range_.end - range_.begin;
   if (length <= overlap_)
     throw UserError("the data contains {} tokens, but a sample needs at least {}",
@@ -86,7 +86,7 @@ Samples::Samples(std::vector<BlendPart> parts, SampleOptions options, std::int64
   if (parts.empty()) throw UserError("no data was specified");
   for (const BlendPart& part : parts) {
     if (!(part.weight > 0) || !std::isfinite(part.weight))
-      throw UserError("the weight of a data set in a blend must be above 0, found {}", part.weight);
+      throw UserError("the weight of a data set in a blend: expected more than 0, got {}", part.weight);
     windows_.emplace_back(part.range, options.packing, options.sequence_length, !masking_.has_value());
   }
   // The share of a part is relative to the total weight of this part and all later ones.
@@ -189,18 +189,19 @@ Sample Samples::cut(std::size_t part, Span window) const {
   return sample;
 }
 
-std::vector<std::pair<double, std::string>> parse_blend(const std::vector<std::string>& words) {
-  if (words.size() == 1) return {{1.0, words[0]}};
-  if (words.size() % 2 != 0)
-    throw UserError("--data: a blend consists of pairs of weight and name (0.7 a 0.3 b), found {} words",
-                    words.size());
+std::vector<std::pair<double, std::string>> parse_blend(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 1) return {{1.0, arguments[0]}};
+  if (arguments.size() % 2 != 0)
+    throw UserError("--data: expected a blend of pairs of weight and name (0.7 a 0.3 b), got {} words",
+                    arguments.size());
   std::vector<std::pair<double, std::string>> parts;
-  for (std::size_t i = 0; i < words.size(); i += 2) {
+  for (std::size_t i = 0; i < arguments.size(); i += 2) {
     double weight = 0;
-    option_value::parse(weight, words[i], "--data: weight of " + words[i + 1]);
+    option_value::parse(weight, arguments[i], "--data: weight of " + arguments[i + 1]);
     if (!(weight > 0))
-      throw UserError("--data: the weight of {} must be above 0, found {}", words[i + 1], words[i]);
-    parts.emplace_back(weight, words[i + 1]);
+      throw UserError("--data: the weight of {}: expected more than 0, got {}", arguments[i + 1],
+                      arguments[i]);
+    parts.emplace_back(weight, arguments[i + 1]);
   }
   return parts;
 }

@@ -123,6 +123,6 @@ class Samples {
 };
 
 // Parses Megatron's --data-path notation, "0.7 PREFIX 0.3 PREFIX" or "PREFIX", into pairs of weight and name.
-std::vector<std::pair<double, std::string>> parse_blend(const std::vector<std::string>& words);
+std::vector<std::pair<double, std::string>> parse_blend(const std::vector<std::string>& arguments);
 
 }  // namespace optimus

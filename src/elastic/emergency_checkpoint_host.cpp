@@ -14,15 +14,15 @@
 namespace optimus {
 
 EmergencyCheckpointHost::EmergencyCheckpointHost(Board& board, FileSystem& files,
-                                                 EmergencyCheckpointOptions facts)
-    : board_(board), files_(files), facts_(std::move(facts)) {
-  if (facts_.coordinator != nullptr) keys_.generation = facts_.coordinator->membership().generation;
+                                                 EmergencyCheckpointOptions options)
+    : board_(board), files_(files), options_(std::move(options)) {
+  if (options_.coordinator != nullptr) keys_.generation = options_.coordinator->membership().generation;
 }
 
 std::vector<bool> EmergencyCheckpointHost::by_rank(const std::vector<bool>& is_gone) const {
-  if (facts_.coordinator == nullptr) return is_gone;
+  if (options_.coordinator == nullptr) return is_gone;
   std::vector<bool> result;
-  for (const int worker_id : facts_.coordinator->membership().worker_ids)
+  for (const int worker_id : options_.coordinator->membership().worker_ids)
     result.push_back(is_gone.at(static_cast<std::size_t>(worker_id)));
   return result;
 }
@@ -34,22 +34,23 @@ bool EmergencyCheckpointHost::poll(const std::vector<bool>& lost_worker_ids) {
     case Stage::idle: {
       const auto first_report = board_.find(keys_.first_report());
       if (!first_report || !*first_report) return false;
-      report_deadline_ = Deadline::after(facts_.report_timeout, "survivor states");
-      slow_rank_deadline_ = Deadline::after(facts_.slow_rank_grace, "survivor states of slow ranks");
-      partition_deadline_ = Deadline::after(facts_.partition_timeout, "the larger partition");
+      report_deadline_ = Deadline::after(options_.report_timeout, "survivor states");
+      slow_rank_deadline_ = Deadline::after(options_.slow_rank_grace, "survivor states of slow ranks");
+      partition_deadline_ = Deadline::after(options_.partition_timeout, "the larger partition");
       stage_ = Stage::collecting;
       [[fallthrough]];
     }
     case Stage::collecting:
       collect_survivor_states();
       update_heartbeats();
-      if (facts_.coordinator != nullptr && has_claim(facts_.run, keys_.generation + 1)) {
+      if (options_.coordinator != nullptr && has_claim(options_.run, keys_.generation + 1)) {
         // adopts that decision if it includes these ranks
-        if (!continue_run()) refuse("other ranks of the run have continued without these");
+        if (!continue_run()) refuse("the other ranks of the run have continued without this partition");
         break;
       }
       if (!have_all_reported(is_gone) || !has_majority()) break;
-      if (facts_.coordinator != nullptr && facts_.coordinator->should_wait_for_lost(all_survivor_states()))
+      if (options_.coordinator != nullptr &&
+          options_.coordinator->should_wait_for_lost(all_survivor_states()))
         break;
       decide();
       break;
@@ -80,15 +81,15 @@ void EmergencyCheckpointHost::collect_survivor_states() {
       if (survivor_state.rank == rank) survivor_states_.emplace(rank, std::move(survivor_state));
     } catch (const UserError&) {  // treated as no report
     }
-    late_deadline_ = Deadline::after(facts_.late_grace, "missing ranks");
+    late_deadline_ = Deadline::after(options_.late_grace, "missing ranks");
   }
 }
 
 // A delayed process is not lost: its heartbeat continues (heartbeat.h), and it reports later.
 void EmergencyCheckpointHost::update_heartbeats() {
   constexpr Seconds kHeartbeatTimeout{2};
-  if (facts_.coordinator == nullptr) return;
-  const std::vector<int>& worker_ids = facts_.coordinator->membership().worker_ids;
+  if (options_.coordinator == nullptr) return;
+  const std::vector<int>& worker_ids = options_.coordinator->membership().worker_ids;
   for (int rank = 0; rank < num_ranks_; ++rank) {
     const auto stored = board_.find(heartbeat_key(worker_ids[static_cast<std::size_t>(rank)]));
     if (!stored || !*stored) continue;
@@ -113,8 +114,9 @@ bool EmergencyCheckpointHost::have_all_reported(const std::vector<bool>& is_gone
     missed.insert(survivor_state.missing.begin(), survivor_state.missing.end());
   bool are_reports_expected = false, are_all_missed = true;
   const bool are_leavers_needed =
-      facts_.coordinator == nullptr || facts_.coordinator->needs_leaving_ranks(all_survivor_states());
-  const std::size_t num_expected = are_leavers_needed ? is_gone.size() : facts_.coordinator->staying().size();
+      options_.coordinator == nullptr || options_.coordinator->needs_leaving_ranks(all_survivor_states());
+  const std::size_t num_expected =
+      are_leavers_needed ? is_gone.size() : options_.coordinator->staying().size();
   for (int rank = 0; rank < static_cast<int>(num_expected); ++rank) {
     if (survivor_states_.contains(rank) || is_gone[static_cast<std::size_t>(rank)]) continue;
     if (has_heartbeat(rank)) return false;
@@ -127,11 +129,11 @@ bool EmergencyCheckpointHost::have_all_reported(const std::vector<bool>& is_gone
 
 // Half of the run or less may be the isolated partition: the larger one acts first.
 bool EmergencyCheckpointHost::has_majority() const {
-  if (facts_.coordinator == nullptr || !facts_.may_be_partitioned || is_ending_run_ ||
+  if (options_.coordinator == nullptr || !options_.may_be_partitioned || is_ending_run_ ||
       partition_deadline_->has_passed())
     return true;
   std::ptrdiff_t num_unknown = 0;
-  const std::vector<int> staying = facts_.coordinator->staying();
+  const std::vector<int> staying = options_.coordinator->staying();
   for (int rank = 0; rank < static_cast<int>(staying.size()); ++rank) {
     const auto gone = board_.find(lost_key(staying[static_cast<std::size_t>(rank)]));
     num_unknown += !survivor_states_.contains(rank) && !(gone && *gone && **gone == kEnded);
@@ -150,8 +152,8 @@ void EmergencyCheckpointHost::refuse(const std::string& why) {
 void EmergencyCheckpointHost::load_layout() {
   for (const auto& [rank, survivor_state] : survivor_states_)
     if (!survivor_state.is_torn) epoch_ = std::max(epoch_, survivor_state.epoch);
-  const Plan plan = read_plan(plan_path(facts_.run, epoch_));
-  layout_ = layout_with_copies(plan, facts_.model, StateKind::optimizer);
+  const Plan plan = read_plan(plan_path(options_.run, epoch_));
+  layout_ = layout_with_copies(plan, options_.model, StateKind::optimizer);
   num_holders_ = static_cast<std::size_t>(num_devices(plan));
 }
 
@@ -163,8 +165,8 @@ std::vector<SurvivorState> EmergencyCheckpointHost::all_survivor_states() const 
 
 // After success the host waits for the next loss.
 bool EmergencyCheckpointHost::continue_run() {
-  if (facts_.coordinator == nullptr) return false;
-  const auto order = facts_.coordinator->change_membership(all_survivor_states());
+  if (options_.coordinator == nullptr) return false;
+  const auto order = options_.coordinator->change_membership(all_survivor_states());
   if (!order) {
     why_not_continued_ = fmt::format("; the remaining ranks cannot continue: {}", order.error());
     return false;
@@ -188,12 +190,12 @@ void EmergencyCheckpointHost::decide() {
     if (survivor_state.epoch == epoch_) all.push_back(survivor_state);
   plan_ = plan_emergency_checkpoint(layout_, all);
   if (!plan_.is_whole()) return refuse("lost with the ranks: " + lost_text(layout_, plan_.lost));
-  std::optional<CheckpointEntry> newest = newest_complete(facts_.run);
+  std::optional<CheckpointEntry> newest = newest_complete(options_.run);
   if (plan_.step == 0 || (newest && newest->step >= plan_.step)) return refuse("");
-  const Outcome<Path> folder = begin_checkpoint(files_, facts_.run, plan_.step);
+  const Outcome<Path> folder = begin_checkpoint(files_, options_.run, plan_.step);
   if (!folder) return refuse(fmt::format("step {} could not be saved: {}", plan_.step, folder.error().why));
   order_ = {plan_.step, plan_.ranks, plan_.gate, *folder};
-  write_deadline_ = Deadline::after(facts_.write_timeout, "the ranks' shards");
+  write_deadline_ = Deadline::after(options_.write_timeout, "the ranks' shards");
   stage_ = Stage::writing;
   if (const Outcome<void> published = board_.set(keys_.order(), text(order_)); !published)
     refuse(fmt::format("step {} could not be saved: {}", plan_.step, published.error().why));
@@ -229,23 +231,23 @@ void EmergencyCheckpointHost::commit(const std::vector<EmergencyCheckpointPart>&
           fmt::format("step {} could not be saved: the ranks report different states", order_.step);
       return;
     }
-  CommitOptions options{.num_writers = static_cast<int>(parts.size()), .files = facts_.small_files};
+  CommitOptions options{.num_writers = static_cast<int>(parts.size()), .files = options_.small_files};
   options.files.push_back({std::string(kTrainingStateFile), training_state_text(state)});
   for (SmallFile& file : options.files)  // as they were when the run began
     if (file.name == "plan.json")
-      file.content = read_file(plan_path(facts_.run, epoch_)).value_or(file.content);
+      file.content = read_file(plan_path(options_.run, epoch_)).value_or(file.content);
   if (const Outcome<Path> done = commit_checkpoint(files_, order_.folder, options); !done) {
     why_not_saved_ = fmt::format("step {} could not be saved: {}", order_.step, done.error().why);
     return;
   }
   is_saved_ = true;
-  Retention retention = facts_.retention;
+  Retention retention = options_.retention;
   retention.newest = order_.step;
-  (void)apply_retention(files_, facts_.run, retention);
+  (void)apply_retention(files_, options_.run, retention);
   // Rank 0 may have been lost after a step and before it wrote the step's line.
   for (const EmergencyCheckpointPart& part : parts)
     if (!part.metrics.empty()) {
-      (void)complete_metrics(files_, facts_.run / "metrics.jsonl", order_.step, part.metrics);
+      (void)complete_metrics(files_, options_.run / "metrics.jsonl", order_.step, part.metrics);
       return;
     }
 }
@@ -254,8 +256,8 @@ std::string EmergencyCheckpointHost::last_checkpoint() const {
   std::optional<CheckpointEntry> newest;
   bool is_in_memory = false;
   try {
-    newest = newest_complete(facts_.run);
-    const auto newest_in_memory = facts_.memory ? newest_complete(*facts_.memory) : std::nullopt;
+    newest = newest_complete(options_.run);
+    const auto newest_in_memory = options_.memory ? newest_complete(*options_.memory) : std::nullopt;
     is_in_memory = newest_in_memory && (!newest || newest_in_memory->step > newest->step);
     if (is_in_memory) newest = newest_in_memory;
   } catch (const ReportedError&) {  // unreadable: no checkpoint can be named
@@ -265,16 +267,16 @@ std::string EmergencyCheckpointHost::last_checkpoint() const {
   const std::string how_old =
       age > 0 ? fmt::format(", {} step{} older", age, age == 1 ? "" : "s") : std::string();
   return fmt::format("; the last complete checkpoint is from step {}{}{}: optimus train --resume {}",
-                     newest->step, is_in_memory ? ", in memory" : "", how_old, facts_.run.string());
+                     newest->step, is_in_memory ? ", in memory" : "", how_old, options_.run.string());
 }
 
 std::string EmergencyCheckpointHost::finish() {
   if (!is_saved_ && !order_.folder.empty()) abandon_checkpoint(files_, order_.folder);
   // Leftovers of a save that was in progress; a resume would remove them too.
-  (void)clear_leftovers(files_, facts_.run);
-  if (facts_.memory) (void)clear_leftovers(files_, *facts_.memory);
+  (void)clear_leftovers(files_, options_.run);
+  if (options_.memory) (void)clear_leftovers(files_, *options_.memory);
   if (stage_ == Stage::collecting || stage_ == Stage::writing)
-    why_not_saved_ = "the run was ended before more could be saved";
+    why_not_saved_ = "the run was ended before the remaining ranks could save";
   if (!is_saved_)
     return why_not_continued_ + (why_not_saved_.empty() ? "" : "; " + why_not_saved_) + last_checkpoint();
   const std::size_t count = order_.ranks.size();
@@ -283,7 +285,7 @@ std::string EmergencyCheckpointHost::finish() {
                      count == 1 ? fmt::format("rank {}", order_.ranks[0])
                      : are_all  ? fmt::format("all {} ranks", count)
                                 : fmt::format("the other {} ranks", count),
-                     order_.step, facts_.run.string());
+                     order_.step, options_.run.string());
 }
 
 }  // namespace optimus

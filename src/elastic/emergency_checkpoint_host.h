@@ -40,7 +40,7 @@ struct EmergencyCheckpointOptions {
 class EmergencyCheckpointHost {
  public:
   // Both must outlive this.
-  EmergencyCheckpointHost(Board& board, FileSystem& files, EmergencyCheckpointOptions facts);
+  EmergencyCheckpointHost(Board& board, FileSystem& files, EmergencyCheckpointOptions options);
 
   // is_gone: [worker id], whether it has ended, or counts as lost. True while an emergency checkpoint or
   // membership change is in progress: leave the ranks alone. Never blocks.
@@ -71,7 +71,7 @@ class EmergencyCheckpointHost {
 
   Board& board_;
   FileSystem& files_;
-  const EmergencyCheckpointOptions facts_;
+  const EmergencyCheckpointOptions options_;
   RecoveryKeys keys_;
   int num_ranks_ = 0;
   Stage stage_ = Stage::idle;

@@ -18,9 +18,9 @@ class EmergencyCheckpointWatch {
   // find_lost_workers: [rank], ranks that are known to have ended; stop: requested when the launcher
   // ends the run. Called only while a save is in progress, from the thread. All arguments must outlive
   // this.
-  EmergencyCheckpointWatch(Board& board, FileSystem& files, EmergencyCheckpointOptions facts,
+  EmergencyCheckpointWatch(Board& board, FileSystem& files, EmergencyCheckpointOptions options,
                            std::function<std::vector<bool>()> find_lost_workers, StopToken stop)
-      : host_(board, files, std::move(facts)),
+      : host_(board, files, std::move(options)),
         find_lost_workers_(std::move(find_lost_workers)),
         stop_token_(std::move(stop)),
         thread_([this] { watch(); }) {}

@@ -232,11 +232,11 @@ void make_memory_folder(const HostMemory& memory) {
                     memory.folder.string());
 }
 
-void open_host_memory(const HostMemory& memory, int rank, Bytes kept) {
+void open_host_memory(const HostMemory& memory, int rank, Bytes checkpoint_bytes) {
   make_memory_folder(memory);
   if (!memory.is_first_of_host(rank)) return;
   remove_inside(memory.folder);
-  check_space(memory.folder.parent_path(), {kept});
+  check_space(memory.folder.parent_path(), {checkpoint_bytes});
 }
 
 void remove_exported(const Path& run) {

@@ -66,7 +66,7 @@ std::optional<HostMemory> find_host_memory(const Path& run);
 void make_memory_folder(const HostMemory& memory);
 // On each initial rank: creates the folder and removes what earlier attempts left there. kept: bytes of one
 // step on this host. Throws ReportedError also if there is not enough space for two steps.
-void open_host_memory(const HostMemory& memory, int rank, Bytes kept);
+void open_host_memory(const HostMemory& memory, int rank, Bytes checkpoint_bytes);
 // The first writer of a host writes a step's small files and its number of writers; older steps are then
 // removed.
 Outcome<void> write_step_files(FileSystem& files, const Path& step_folder, const std::vector<SmallFile>& all,

@@ -51,10 +51,10 @@ std::optional<Plan> takeover_plan(const StateLocation& state) {
   return plan;
 }
 
-InterimPlanner::InterimPlanner(Facts facts) : facts_(std::move(facts)) {
-  if (!facts_.make_templates) return;
+InterimPlanner::InterimPlanner(Inputs inputs) : inputs_(std::move(inputs)) {
+  if (!inputs_.make_templates) return;
   templates_ =
-      std::async(std::launch::async, [make = facts_.make_templates] {
+      std::async(std::launch::async, [make = inputs_.make_templates] {
         try {
           return std::make_shared<const PipelineTemplates>(make());
         } catch (const ReportedError&) {  // no number of these devices can hold the model as a pipeline
@@ -65,7 +65,7 @@ InterimPlanner::InterimPlanner(Facts facts) : facts_(std::move(facts)) {
 
 void InterimPlanner::plan(int num_devices) {
   if (num_devices > 0 && !planned_.contains(num_devices))
-    planned_[num_devices] = std::async(std::launch::async, facts_.choose, num_devices).share();
+    planned_[num_devices] = std::async(std::launch::async, inputs_.choose, num_devices).share();
 }
 
 void InterimPlanner::plan_ahead(int num_devices) { plan(num_devices - 1), plan(num_devices + 1); }
@@ -77,13 +77,13 @@ bool InterimPlanner::is_planned(int num_devices) {
 
 std::optional<InterimPlan> InterimPlanner::substitute_plan(int num_devices,
                                                            const std::optional<StateLocation>& state) {
-  if (!facts_.step_seconds || !facts_.move_seconds) return std::nullopt;
+  if (!inputs_.step_seconds || !inputs_.move_seconds) return std::nullopt;
   std::vector<std::pair<double, InterimPlan>> found;
   const auto consider = [&](Plan plan, InterimPlan::Kind kind) {
     if (state) plan.fp8 = state->plan.fp8;
     try {
-      const double move = state ? facts_.move_seconds(*state, plan) : 0;
-      found.emplace_back(move + kPlannerSeconds * facts_.step_seconds(plan), InterimPlan{plan, kind});
+      const double move = state ? inputs_.move_seconds(*state, plan) : 0;
+      found.emplace_back(move + kPlannerSeconds * inputs_.step_seconds(plan), InterimPlan{plan, kind});
     } catch (const ReportedError&) {  // this plan is not possible
     }
   };
@@ -112,7 +112,7 @@ std::optional<Plan> InterimPlanner::improvement(const InterimPlan& now, int num_
   try {
     Plan better = planned_.at(num_devices).get();
     better.fp8 = now.plan.fp8;
-    if (facts_.step_seconds(better) < kMaxStepTimeRatio * facts_.step_seconds(now.plan)) return better;
+    if (inputs_.step_seconds(better) < kMaxStepTimeRatio * inputs_.step_seconds(now.plan)) return better;
   } catch (const ReportedError&) {  // no plan is available
   }
   return std::nullopt;

@@ -39,7 +39,7 @@ std::optional<Plan> takeover_plan(const StateLocation& state);
 // One thread. Plans are prepared on other threads.
 class InterimPlanner {
  public:
-  struct Facts {
+  struct Inputs {
     std::function<Plan(int num_devices)> choose;  // the planner; any thread; throws UserError
     // Any thread; throws UserError. Empty: there are no templates.
     std::function<PipelineTemplates()> make_templates{};
@@ -47,7 +47,7 @@ class InterimPlanner {
     // Predicted seconds until `to` has its state. Throws UserError if that is impossible.
     std::function<double(const StateLocation& from, const Plan& to)> move_seconds{};
   };
-  explicit InterimPlanner(Facts facts);
+  explicit InterimPlanner(Inputs inputs);
 
   // Called periodically with the present number of devices.
   void plan_ahead(int num_devices);
@@ -63,7 +63,7 @@ class InterimPlanner {
   void plan(int num_devices);
   std::optional<InterimPlan> substitute_plan(int num_devices, const std::optional<StateLocation>& state);
 
-  const Facts facts_;
+  const Inputs inputs_;
   std::map<int, std::shared_future<Plan>> planned_;  // by number of devices
   std::shared_future<std::shared_ptr<const PipelineTemplates>> templates_;
 };

@@ -38,19 +38,19 @@ std::optional<SurvivorState> state_under_epoch(const SurvivorState& survivor_sta
 }
 
 // The newest epoch whose state is complete. A rank has a newer one only if all live ranks have it.
-std::optional<FoundState> find_state(const MembershipChangeInputs& facts,
+std::optional<FoundState> find_state(const MembershipChangeInputs& inputs,
                                      const std::vector<SurvivorState>& survivor_states) {
   std::set<std::int64_t, std::greater<>> epochs;
   for (const SurvivorState& survivor_state : survivor_states)
     epochs.insert({survivor_state.epoch, survivor_state.earlier_epoch});
   for (const std::int64_t epoch : epochs) {
-    const auto plan = facts.plans.find(epoch);
-    if (plan == facts.plans.end()) continue;
+    const auto plan = inputs.plans.find(epoch);
+    if (plan == inputs.plans.end()) continue;
     std::vector<SurvivorState> holding;
     for (const SurvivorState& survivor_state : survivor_states)
       if (const auto held = state_under_epoch(survivor_state, epoch)) holding.push_back(*held);
     FoundState found{
-        epoch, plan_emergency_checkpoint(layout_with_copies(plan->second, facts.model, StateKind::optimizer),
+        epoch, plan_emergency_checkpoint(layout_with_copies(plan->second, inputs.model, StateKind::optimizer),
                                          holding)};
     if (!found.emergency_checkpoint.is_whole()) continue;
     for (const SurvivorState& survivor_state : holding)
@@ -61,15 +61,15 @@ std::optional<FoundState> find_state(const MembershipChangeInputs& facts,
 }
 
 // Staying ranks first, each part sorted by worker id.
-void assign_members(const MembershipChangeInputs& facts, const std::vector<SurvivorState>& survivor_states,
+void assign_members(const MembershipChangeInputs& inputs, const std::vector<SurvivorState>& survivor_states,
                     MembershipChange& order) {
-  std::vector<int> staying = facts.joining_workers, leaving;
+  std::vector<int> staying = inputs.joining_workers, leaving;
   for (const SurvivorState& survivor_state : survivor_states) {
-    const int worker_id = facts.membership.worker_ids.at(static_cast<std::size_t>(survivor_state.rank));
+    const int worker_id = inputs.membership.worker_ids.at(static_cast<std::size_t>(survivor_state.rank));
     (survivor_state.leaves ? leaving : staying).push_back(worker_id);
   }
   std::sort(staying.begin(), staying.end()), std::sort(leaving.begin(), leaving.end());
-  order.membership.generation = facts.membership.generation + 1;
+  order.membership.generation = inputs.membership.generation + 1;
   order.num_staying = static_cast<int>(staying.size());
   order.membership.worker_ids = staying;
   order.membership.worker_ids.insert(order.membership.worker_ids.end(), leaving.begin(), leaving.end());
@@ -77,62 +77,63 @@ void assign_members(const MembershipChangeInputs& facts, const std::vector<Survi
 
 // Devices of ranks without usable state are numbered after all ranks. Devices that were lost when this
 // generation began already are, in case the generation ends before all ranks have its plan.
-Plan renumbered(const MembershipChangeInputs& facts, const FoundState& found, const MembershipChange& order) {
+Plan renumbered(const MembershipChangeInputs& inputs, const FoundState& found,
+                const MembershipChange& order) {
   const std::set<int> ranks_with_state(found.emergency_checkpoint.ranks.begin(),
                                        found.emergency_checkpoint.ranks.end());
   int next = static_cast<int>(order.membership.worker_ids.size());
   std::vector<int> device_of;
-  const Plan& plan = facts.plans.at(found.epoch);
+  const Plan& plan = inputs.plans.at(found.epoch);
   const int num_ranks =
-      std::max(num_device_numbers(plan), static_cast<int>(facts.membership.worker_ids.size()));
+      std::max(num_device_numbers(plan), static_cast<int>(inputs.membership.worker_ids.size()));
   for (int rank = 0; rank < num_ranks; ++rank) {
     const int now =
         ranks_with_state.contains(rank)
-            ? rank_of(order.membership, facts.membership.worker_ids[static_cast<std::size_t>(rank)])
+            ? rank_of(order.membership, inputs.membership.worker_ids[static_cast<std::size_t>(rank)])
             : -1;
     device_of.push_back(now >= 0 ? now : next++);
   }
   return with_devices(plan, device_of);
 }
 
-std::string listed(const std::vector<std::string>& words) {
+std::string listed(const std::vector<std::string>& items) {
   std::string result;
-  for (std::size_t i = 0; i < words.size(); ++i)
-    result += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
+  for (std::size_t i = 0; i < items.size(); ++i)
+    result += (i == 0 ? "" : i + 1 == items.size() ? " and " : ", ") + items[i];
   return result;
 }
 
 // A rank that has not reported is lost, unless it was about to leave.
-std::vector<std::string> describe_lost_ranks(const MembershipChangeInputs& facts,
+std::vector<std::string> describe_lost_ranks(const MembershipChangeInputs& inputs,
                                              const std::vector<SurvivorState>& survivor_states) {
   std::set<int> reporting_ranks;
   for (const SurvivorState& survivor_state : survivor_states) reporting_ranks.insert(survivor_state.rank);
   std::vector<std::string> result;
-  for (int rank = 0; rank < facts.num_staying; ++rank) {
+  for (int rank = 0; rank < inputs.num_staying; ++rank) {
     if (reporting_ranks.contains(rank)) continue;
-    const auto how = facts.lost.find(facts.membership.worker_ids[static_cast<std::size_t>(rank)]);
-    result.push_back(how == facts.lost.end() ? fmt::format("rank {}", rank) : how->second);
+    const auto how = inputs.lost.find(inputs.membership.worker_ids[static_cast<std::size_t>(rank)]);
+    result.push_back(how == inputs.lost.end() ? fmt::format("rank {}", rank) : how->second);
   }
   return result;
 }
 
-void describe(const MembershipChangeInputs& facts, const std::vector<SurvivorState>& survivor_states,
+void describe(const MembershipChangeInputs& inputs, const std::vector<SurvivorState>& survivor_states,
               MembershipChange& order) {
-  const std::vector<std::string> lost = describe_lost_ranks(facts, survivor_states);
-  std::vector<std::string> left, joined, parts;
+  const std::vector<std::string> lost = describe_lost_ranks(inputs, survivor_states);
+  std::vector<std::string> leaving, joined, parts;
   for (const SurvivorState& survivor_state : survivor_states)
-    if (survivor_state.leaves) left.push_back(fmt::format("rank {}", survivor_state.rank));
-  for (const int worker_id : facts.joining_workers) joined.push_back(fmt::format("worker {}", worker_id));
+    if (survivor_state.leaves) leaving.push_back(fmt::format("rank {}", survivor_state.rank));
+  for (const int worker_id : inputs.joining_workers) joined.push_back(fmt::format("worker {}", worker_id));
   if (!lost.empty()) parts.push_back("lost " + listed(lost));
-  if (!left.empty())
-    parts.push_back(fmt::format("{} {}", listed(left), left.size() > 1 ? "leave" : "leaves"));
+  if (!leaving.empty())
+    parts.push_back(fmt::format("{} {}", listed(leaving), leaving.size() > 1 ? "leave" : "leaves"));
   if (!joined.empty())
     parts.push_back(fmt::format("{} {}", listed(joined), joined.size() > 1 ? "join" : "joins"));
-  order.what = parts.empty() ? "the ranks lost contact with each other" : listed(parts);
-  order.kind = !lost.empty() || parts.empty() ? "recover" : !left.empty() ? "drain" : "join";
+  order.description = parts.empty() ? "the ranks lost contact with each other" : listed(parts);
+  order.kind = !lost.empty() || parts.empty() ? "recover" : !leaving.empty() ? "drain" : "join";
 }
 
-void use_checkpoint(const MembershipChangeInputs& facts, const std::vector<SurvivorState>& survivor_states,
+void use_checkpoint(const MembershipChangeInputs& inputs, const std::vector<SurvivorState>& survivor_states,
                     MembershipChange& order) {
   std::int64_t newest = 0;
   for (const SurvivorState& survivor_state : survivor_states) {
@@ -142,7 +143,7 @@ void use_checkpoint(const MembershipChangeInputs& facts, const std::vector<Survi
   }
   order.source = MembershipChange::Source::begin;
   // A checkpoint that is newer than the state of all ranks belongs to another branch of the run's history.
-  if (const auto checkpoint = facts.find_checkpoint(); checkpoint && checkpoint->second.step <= newest) {
+  if (const auto checkpoint = inputs.find_checkpoint(); checkpoint && checkpoint->second.step <= newest) {
     order.source = MembershipChange::Source::checkpoint;
     order.checkpoint = checkpoint->first, order.state = checkpoint->second;
   }
@@ -152,43 +153,43 @@ void use_checkpoint(const MembershipChangeInputs& facts, const std::vector<Survi
 
 // Plans are made for the phase that the run began with, while the state may be in another one. If ranks are
 // lost between two phases, the old batch and length are named in the message.
-Plan with_phase_of_state(const MembershipChangeInputs& facts, const Plan& plan, MembershipChange& order) {
-  if (facts.phases.empty()) return plan;
-  const std::vector<Phase> phases = with_decided_starts(facts.phases, order.state.phase_begins);
+Plan with_phase_of_state(const MembershipChangeInputs& inputs, const Plan& plan, MembershipChange& order) {
+  if (inputs.phases.empty()) return plan;
+  const std::vector<Phase> phases = with_decided_starts(inputs.phases, order.state.phase_begins);
   const Phase& phase = phase_at(phases, order.state.step);
   const Phase before{0, order.from.batch, order.from.sequence_length};
   if (const std::string words = text(before, phase); before.batch > 0 && !words.empty())
-    order.what += fmt::format("; phase: {}", words);
+    order.description += fmt::format("; phase: {}", words);
   return with_batch(plan, phase.batch, phase.sequence_length);
 }
 
 }  // namespace
 
 tl::expected<MembershipChange, std::string> plan_membership_change(
-    const MembershipChangeInputs& facts, const std::vector<SurvivorState>& survivor_states) {
+    const MembershipChangeInputs& inputs, const std::vector<SurvivorState>& survivor_states) {
   for (const SurvivorState& survivor_state : survivor_states)
     if (!survivor_state.failure_reason.empty())
       return tl::unexpected(
           fmt::format("rank {} failed: {}", survivor_state.rank, survivor_state.failure_reason));
   MembershipChange order;
-  assign_members(facts, survivor_states, order);
-  if (order.num_staying == 0) return tl::unexpected(std::string("no rank stays"));
-  describe(facts, survivor_states, order);
+  assign_members(inputs, survivor_states, order);
+  if (order.num_staying == 0) return tl::unexpected(std::string("no rank remains"));
+  describe(inputs, survivor_states, order);
   try {
-    const std::optional<FoundState> found = find_state(facts, survivor_states);
+    const std::optional<FoundState> found = find_state(inputs, survivor_states);
     if (!found) {
-      order.to = facts.choose(order.num_staying, std::nullopt);
-      use_checkpoint(facts, survivor_states, order);
+      order.to = inputs.choose(order.num_staying, std::nullopt);
+      use_checkpoint(inputs, survivor_states, order);
       order.from = {};
-      order.from = order.to = with_phase_of_state(facts, order.to, order);
+      order.from = order.to = with_phase_of_state(inputs, order.to, order);
       return order;
     }
     order.epoch = found->epoch, order.state = found->state, order.gate = found->emergency_checkpoint.gate;
-    order.from = renumbered(facts, *found, order);
+    order.from = renumbered(inputs, *found, order);
     const StateLocation state{order.from, static_cast<int>(order.membership.worker_ids.size()),
                               order.num_staying};
-    const Plan chosen = with_phase_of_state(facts, facts.choose(order.num_staying, state), order);
-    const auto change = find_plan_change(order.from, chosen, facts.model, present_ranks(state));
+    const Plan chosen = with_phase_of_state(inputs, inputs.choose(order.num_staying, state), order);
+    const auto change = find_plan_change(order.from, chosen, inputs.model, present_ranks(state));
     if (!change) return tl::unexpected(change.error().why);
     order.to = change->to;
     return order;
@@ -214,7 +215,7 @@ std::string text(const MembershipChange& order) {
                          {"gate", exact_numbers(order.gate)},
                          {"steps_lost", order.num_steps_lost},
                          {"kind", order.kind},
-                         {"what", order.what}};
+                         {"what", order.description}};
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
@@ -238,7 +239,7 @@ MembershipChange parse_membership_change(const std::string& text) {
   order.checkpoint = view.at("checkpoint").text();
   order.state = parse_training_state(view.at("state").text(), where);
   order.epoch = view.at("epoch").integer(0), order.gate = parse_exact_numbers(view.at("gate"));
-  order.num_steps_lost = view.at("steps_lost").integer(0), order.what = view.at("what").text();
+  order.num_steps_lost = view.at("steps_lost").integer(0), order.description = view.at("what").text();
   order.kind = view.at("kind").text();
   return order;
 }

@@ -44,8 +44,8 @@ struct MembershipChange {
   std::int64_t epoch = 0;      // of `from`; `to` has the next one
   std::vector<double> gate{};  // for ranks that are one step behind the others
   std::int64_t num_steps_lost = 0;
-  std::string kind{};  // recover, drain, join: as in decisions
-  std::string what{};  // description of the ranks that were lost, joined or left
+  std::string kind{};         // recover, drain, join: as in decisions
+  std::string description{};  // description of the ranks that were lost, joined or left
 };
 std::string text(const MembershipChange& order);
 // Thrown when a rank learns that the others have continued without it.
@@ -70,6 +70,6 @@ struct MembershipChangeInputs {
 
 // The decision, or why the ranks cannot continue. standings: of ranks of the membership that ends.
 tl::expected<MembershipChange, std::string> plan_membership_change(
-    const MembershipChangeInputs& facts, const std::vector<SurvivorState>& survivor_states);
+    const MembershipChangeInputs& inputs, const std::vector<SurvivorState>& survivor_states);
 
 }  // namespace optimus

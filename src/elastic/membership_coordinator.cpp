@@ -108,29 +108,29 @@ void clear_claims(const Path& run) {
 std::string worker_report_key(int worker_id) { return fmt::format("ended/{}", worker_id); }
 std::string membership_change_key(int generation) { return fmt::format("meet/{}", generation); }
 
-MembershipCoordinator::MembershipCoordinator(Board& board, Facts facts,
+MembershipCoordinator::MembershipCoordinator(Board& board, Inputs inputs,
                                              const std::vector<WorkerEntry>& workers, const Plan& plan,
                                              std::int64_t epoch)
     : board_(board),
-      facts_(std::move(facts)),
+      inputs_(std::move(inputs)),
       num_staying_(static_cast<int>(workers.size())),
       workers_(workers),
       plans_{{epoch, plan}},
-      interim_planner_(facts_.answers) {
+      interim_planner_(inputs_.answers) {
   for (std::size_t worker_id = 0; worker_id < workers.size(); ++worker_id)
     membership_.worker_ids.push_back(static_cast<int>(worker_id));
 }
 
-MembershipCoordinator::MembershipCoordinator(Board& board, Facts facts,
+MembershipCoordinator::MembershipCoordinator(Board& board, Inputs inputs,
                                              const std::vector<WorkerEntry>& workers,
                                              const MembershipChange& order)
     : board_(board),
-      facts_(std::move(facts)),
+      inputs_(std::move(inputs)),
       membership_(order.membership),
       num_staying_(order.num_staying),
       workers_(workers),
       plans_{{order.epoch, order.from}, {order.epoch + 1, order.to}},
-      interim_planner_(facts_.answers) {
+      interim_planner_(inputs_.answers) {
   reserve_worker_ids(order);
 }
 
@@ -144,7 +144,7 @@ void MembershipCoordinator::reserve_worker_ids(const MembershipChange& order) {
 // Two partitions of a run that cannot reach each other may both try to continue. A file in the run's folder
 // admits only one: it contains the order and appears atomically, so it outlives the process that made it.
 Outcome<void> MembershipCoordinator::claim_generation(const MembershipChange& order) const {
-  const Path path = claim_path(facts_.run, order.membership.generation);
+  const Path path = claim_path(inputs_.run, order.membership.generation);
   const Path draft = path.string() + fmt::format(".{}-{}", host_name(), ::getpid());
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
@@ -153,7 +153,7 @@ Outcome<void> MembershipCoordinator::claim_generation(const MembershipChange& or
   const int why = create_exclusively(draft, path);
   ::unlink(draft.c_str());
   if (why == 0) return {};
-  return why == EEXIST ? failure("other ranks of the run have continued without these")
+  return why == EEXIST ? failure("the other ranks of the run have continued without this partition")
                        : failure("cannot create {}: {}", path.string(), std::strerror(why));
 }
 
@@ -165,7 +165,7 @@ tl::expected<MembershipChange, std::string> MembershipCoordinator::adopt_claimed
     if (std::find(worker_ids.begin(), worker_ids.end(),
                   membership_.worker_ids.at(static_cast<std::size_t>(survivor_state.rank))) ==
         worker_ids.end())
-      return tl::unexpected(std::string("other ranks of the run have continued without these"));
+      return tl::unexpected(std::string("the other ranks of the run have continued without this partition"));
   reserve_worker_ids(order);
   begin_generation(order);
   return order;
@@ -289,8 +289,8 @@ void MembershipCoordinator::propose_improvement() {
   interim_plan_.reset();
   if (better && better->copy_distance > 0)
     better = with_copies_in_other_domains(*better, hosts_of(staying()));
-  if (better && facts_.propose_improvement)
-    improving_ = std::async(std::launch::async, facts_.propose_improvement, *better);
+  if (better && inputs_.propose_improvement)
+    improving_ = std::async(std::launch::async, inputs_.propose_improvement, *better);
 }
 
 // The plans that this generation began with, and those that it has changed to since.
@@ -300,7 +300,7 @@ std::map<std::int64_t, Plan> MembershipCoordinator::plans_of(
   for (const SurvivorState& survivor_state : survivor_states) {
     if (plans.contains(survivor_state.epoch) || survivor_state.epoch < plans_.rbegin()->first) continue;
     try {
-      plans[survivor_state.epoch] = read_plan(plan_path(facts_.run, survivor_state.epoch));
+      plans[survivor_state.epoch] = read_plan(plan_path(inputs_.run, survivor_state.epoch));
     } catch (
         const ReportedError&) {  // rank 0 was lost before it wrote the plan: the layout of that state is unknown
     }
@@ -319,7 +319,7 @@ bool MembershipCoordinator::should_wait_for_lost(const std::vector<SurvivorState
   const int num_lost = num_staying_ - static_cast<int>(survivor_states.size());
   if (num_lost <= 0 || !join_requests_.empty()) return false;
   if (!wait_) {
-    const RecoveryCosts& costs = facts_.costs;
+    const RecoveryCosts& costs = inputs_.costs;
     const WaitChoice choice =
         wait_or_replan(RepairForecast(outages_, seconds_of_clock()), 0,
                        {.speed_without = static_cast<double>(survivor_states.size()) / num_staying_,
@@ -333,13 +333,13 @@ bool MembershipCoordinator::should_wait_for_lost(const std::vector<SurvivorState
 
 // Takes as long as copying takes. A rank that was asked is waited for as long as its heartbeat continues.
 void MembershipCoordinator::collect_memory(const std::vector<SurvivorState>& survivor_states) {
-  if (!find_host_memory(facts_.run)) return;
+  if (!find_host_memory(inputs_.run)) return;
   const RecoveryKeys keys{membership_.generation};
   (void)board_.set(keys.export_request(), "");
   const Deadline deadline = Deadline::after(kExportTimeout, "checkpoints in host memory");
   for (const SurvivorState& survivor_state : survivor_states) wait_for_memory(survivor_state.rank, deadline);
   RealFileSystem files;
-  (void)commit_host_memory(files, facts_.run);
+  (void)commit_host_memory(files, inputs_.run);
 }
 
 void MembershipCoordinator::wait_for_memory(int rank, const Deadline& deadline) const {
@@ -362,7 +362,7 @@ void MembershipCoordinator::wait_for_memory(int rank, const Deadline& deadline) 
 
 // A host that was already known keeps its number.
 void MembershipCoordinator::add_joining_workers_to_memory(const std::vector<int>& joining_workers) const {
-  const auto memory = find_host_memory(facts_.run);
+  const auto memory = find_host_memory(inputs_.run);
   if (!memory || joining_workers.empty()) return;
   std::vector<int> hosts = memory->host_of;
   hosts.resize(static_cast<std::size_t>(joining_workers.front()));
@@ -376,7 +376,7 @@ void MembershipCoordinator::add_joining_workers_to_memory(const std::vector<int>
                                      : *std::max_element(hosts.begin(), hosts.end()) + 1);
   }
   RealFileSystem files;
-  write_hosts(files, facts_.run, hosts);
+  write_hosts(files, inputs_.run, hosts);
 }
 
 // A joining worker ends the outage that has lasted longest.
@@ -389,10 +389,10 @@ void MembershipCoordinator::record_outages(int num_lost, int num_joined) {
 
 tl::expected<MembershipChange, std::string> MembershipCoordinator::change_membership(
     const std::vector<SurvivorState>& survivor_states) {
-  if (std::optional<MembershipChange> made = claimed_change(facts_.run, membership_.generation + 1)) {
+  if (std::optional<MembershipChange> made = claimed_change(inputs_.run, membership_.generation + 1)) {
     tl::expected<MembershipChange, std::string> order =
         adopt_claimed_change(std::move(*made), survivor_states);
-    if (order && facts_.done) facts_.done(*order, members());
+    if (order && inputs_.done) inputs_.done(*order, members());
     return order;
   }
   std::map<std::int64_t, int> worker_ids;
@@ -404,30 +404,30 @@ tl::expected<MembershipChange, std::string> MembershipCoordinator::change_member
   }
   join_requests_.clear();
   try {
-    MembershipChangeInputs facts{.model = facts_.model,
-                                 .membership = membership_,
-                                 .num_staying = num_staying_,
-                                 .plans = plans_of(survivor_states),
-                                 .joining_workers = joining_workers,
-                                 .lost = lost_,
-                                 .phases = facts_.phases,
-                                 .find_checkpoint =
-                                     [&] {
-                                       collect_memory(survivor_states);
-                                       return newest_checkpoint(facts_.run, facts_.memory);
-                                     },
-                                 .choose =
-                                     [&](int size, const std::optional<StateLocation>& state) {
-                                       interim_plan_ = interim_planner_.answer(size, state);
-                                       return interim_plan_->plan;
-                                     }};
-    tl::expected<MembershipChange, std::string> order = plan_membership_change(facts, survivor_states);
+    MembershipChangeInputs inputs{.model = inputs_.model,
+                                  .membership = membership_,
+                                  .num_staying = num_staying_,
+                                  .plans = plans_of(survivor_states),
+                                  .joining_workers = joining_workers,
+                                  .lost = lost_,
+                                  .phases = inputs_.phases,
+                                  .find_checkpoint =
+                                      [&] {
+                                        collect_memory(survivor_states);
+                                        return newest_checkpoint(inputs_.run, inputs_.memory);
+                                      },
+                                  .choose =
+                                      [&](int size, const std::optional<StateLocation>& state) {
+                                        interim_plan_ = interim_planner_.answer(size, state);
+                                        return interim_plan_->plan;
+                                      }};
+    tl::expected<MembershipChange, std::string> order = plan_membership_change(inputs, survivor_states);
     if (!order) return order;
     order->num_worker_ids = static_cast<int>(workers_.size());
     if (order->to.copy_distance > 0)
       order->to = with_copies_in_other_domains(order->to, hosts_of(order->membership.worker_ids));
     if (interim_plan_->kind != InterimPlan::Kind::planned)
-      order->what += fmt::format(" ({})", text(interim_plan_->kind));
+      order->description += fmt::format(" ({})", text(interim_plan_->kind));
     if (const Outcome<void> claimed = claim_generation(*order); !claimed)
       return tl::unexpected(claimed.error().why);
     record_outages(num_staying_ - static_cast<int>(survivor_states.size()),
@@ -435,7 +435,7 @@ tl::expected<MembershipChange, std::string> MembershipCoordinator::change_member
     add_joining_workers_to_memory(joining_workers);
     begin_generation(*order);
     join_reply(*order, worker_ids);
-    if (facts_.done) facts_.done(*order, members());
+    if (inputs_.done) inputs_.done(*order, members());
     return order;
   } catch (const ReportedError& error) {
     return tl::unexpected(std::string(error.what()));

@@ -41,11 +41,11 @@ inline constexpr const char* kStopKey = "end";
 // One thread.
 class MembershipCoordinator {
  public:
-  struct Facts {
+  struct Inputs {
     ModelSpec model;
     Path run;
     std::optional<Path> memory{};  // first level of checkpoints (memory_level.h)
-    InterimPlanner::Facts answers;
+    InterimPlanner::Inputs answers;
     std::vector<Phase> phases{};  // of the training; empty: it has one
     RecoveryCosts costs{};        // of continuing without a rank, and of admitting it again
     // Proposes a better plan than the one that the run continued with; any thread. Empty: the plan stays.
@@ -54,11 +54,11 @@ class MembershipCoordinator {
     std::function<void(const MembershipChange& order, const std::vector<WorkerEntry>& members)> done{};
   };
   // The initial workers have ids 0 …, on the plan of this epoch. `board` must outlive this.
-  MembershipCoordinator(Board& board, Facts facts, const std::vector<WorkerEntry>& workers, const Plan& plan,
-                        std::int64_t epoch);
+  MembershipCoordinator(Board& board, Inputs inputs, const std::vector<WorkerEntry>& workers,
+                        const Plan& plan, std::int64_t epoch);
 
   // For a run in a later generation, as the order describes its beginning.
-  MembershipCoordinator(Board& board, Facts facts, const std::vector<WorkerEntry>& workers,
+  MembershipCoordinator(Board& board, Inputs inputs, const std::vector<WorkerEntry>& workers,
                         const MembershipChange& order);
 
   const Membership& membership() const { return membership_; }
@@ -77,7 +77,7 @@ class MembershipCoordinator {
   // Description of a hang of a live process that blocks all others; empty: there is none.
   std::string hang_of(int worker_id) const;
   // Records what happened to a lost worker.
-  void record_lost(int worker_id, const std::string& how) { lost_[worker_id] = how; }
+  void record_lost(int worker_id, const std::string& reason) { lost_[worker_id] = reason; }
 
   // The keys that are polled periodically during normal operation.
   std::vector<std::string> watched_keys() const;
@@ -116,7 +116,7 @@ class MembershipCoordinator {
   void join_reply(const MembershipChange& order, const std::map<std::int64_t, int>& worker_ids);
 
   Board& board_;
-  const Facts facts_;
+  const Inputs inputs_;
   Membership membership_;  // includes leaving ranks until they have left
   int num_staying_;
   std::vector<WorkerEntry> workers_;

@@ -59,7 +59,7 @@ PreemptionNotice::Place PreemptionNotice::parse(const std::string& where) {
 }
 
 PreemptionNotice::PreemptionNotice(const std::string& where)
-    : place_(parse(where)), thread_([this] { watch(); }) {}
+    : location_(parse(where)), thread_([this] { watch(); }) {}
 
 PreemptionNotice::~PreemptionNotice() {
   is_stopping_ = true;
@@ -67,13 +67,13 @@ PreemptionNotice::~PreemptionNotice() {
 }
 
 bool PreemptionNotice::poll() const {
-  if (place_.host.empty()) {
+  if (location_.host.empty()) {
     std::error_code error;
-    return std::filesystem::exists(place_.path, error);
+    return std::filesystem::exists(location_.path, error);
   }
   const Deadline deadline = Deadline::after(kResponseTimeout, "a notice");
-  Outcome<Socket> socket = Socket::connect(place_.host, place_.port, deadline);
-  if (!socket || !socket->send(http_get(place_.host, place_.path), deadline)) return false;
+  Outcome<Socket> socket = Socket::connect(location_.host, location_.port, deadline);
+  if (!socket || !socket->send(http_get(location_.host, location_.path), deadline)) return false;
   const Outcome<HttpResponse> answer = read_http_response(*socket, deadline);
   return answer && is_preemption_notice(answer->status, answer->body);
 }

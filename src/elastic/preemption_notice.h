@@ -39,7 +39,7 @@ class PreemptionNotice {
   bool wait_until(std::chrono::system_clock::time_point instant) const;  // false: the watch was stopped
   bool poll() const;
 
-  const Place place_;
+  const Place location_;
   std::atomic<bool> is_given_ = false, is_stopping_ = false;
   std::thread thread_;
 };

@@ -162,8 +162,8 @@ MicrobatchUpdates::MicrobatchUpdates(const Plan& plan, const PlanLocation& locat
 
 void MicrobatchUpdates::begin(const std::vector<std::int64_t>& counted, const UpdateOptions& options,
                               std::int64_t num_updates) {
-  ensure(std::ssize(counted) == num_microbatches_, "target counts of {} micro-batches, expected {}",
-         counted.size(), num_microbatches_);
+  ensure(std::ssize(counted) == num_microbatches_, "target counts: expected {} micro-batches, got {}",
+         num_microbatches_, counted.size());
   const auto num = std::ssize(counted);
   numbers_.assign(counted.size(), {});
   count_ = 0;

@@ -13,7 +13,8 @@ namespace {
 // Appends the device's positions of a sample, padded to the plan's sequence length.
 void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, std::int64_t number) {
   const std::int64_t row = std::ssize(microbatch.samples), used = std::ssize(sample.inputs);
-  ensure(used >= 1 && used <= length, "a sample has {} tokens, the sequence length is {}", used, length);
+  ensure(used >= 1 && used <= length, "expected a sample of {} tokens (the sequence length), got {}", length,
+         used);
   microbatch.samples.push_back(number);
   const std::vector<Span> all = {{0, length}};
   for (const Span& span : microbatch.context.empty() ? all : microbatch.context)
@@ -105,8 +106,8 @@ struct SampleAssignment {
 };
 
 SampleAssignment assignment(const Plan& plan, std::vector<double> squares, SampleOrder dealing) {
-  ensure(std::ssize(squares) == plan.batch, "{} samples, but the batch size is {}", squares.size(),
-         plan.batch);
+  ensure(std::ssize(squares) == plan.batch, "expected {} samples (the batch size), got {}", plan.batch,
+         squares.size());
   SampleAssignment result{std::move(squares), {}};
   if (dealing == SampleOrder::by_cost) {
     result.sample = assign_samples_by_cost(plan, result.squares);
@@ -197,10 +198,10 @@ std::vector<double> squares_of(const Samples& samples, const Plan& plan, std::in
   return result;
 }
 
-// Truncates a sample to at most `most` tokens, in phases with shorter sequences.
-Sample truncate_sample(Sample sample, std::int64_t most) {
-  if (std::ssize(sample.inputs) <= most) return sample;
-  const auto length = static_cast<std::size_t>(most);
+// Truncates a sample to at most `max_tokens` tokens, in phases with shorter sequences.
+Sample truncate_sample(Sample sample, std::int64_t max_tokens) {
+  if (std::ssize(sample.inputs) <= max_tokens) return sample;
+  const auto length = static_cast<std::size_t>(max_tokens);
   sample.inputs.resize(length), sample.targets.resize(length);
   sample.positions.resize(length), sample.documents.resize(length);
   sample.num_counted = num_targets(sample);

@@ -7,17 +7,18 @@ namespace optimus {
 
 ActivationTensors::ActivationTensors(const ActivationBuffer& activation_buffer, const at::Tensor& memory,
                                      ElementTypes types) {
-  for (const TensorPlacement& place : activation_buffer.places) {
+  for (const TensorPlacement& placement : activation_buffer.places) {
     at::ScalarType type = types.element;
-    if (place.type == SavedType::fp32) type = types.wide;
-    if (place.type == SavedType::index) type = at::kLong;
-    if (place.type == SavedType::byte) type = at::kByte;
+    if (placement.type == SavedType::fp32) type = types.wide;
+    if (placement.type == SavedType::index) type = at::kLong;
+    if (placement.type == SavedType::byte) type = at::kByte;
     const auto width = static_cast<std::int64_t>(at::elementSize(type));
     const std::int64_t span =
-        place.rows == 0 ? 0 : ((place.rows - 1) * place.row_stride + place.columns) * width;
-    tensors_.emplace_back(place.name, memory.narrow(0, place.offset, span)
-                                          .view(type)
-                                          .as_strided({place.rows, place.columns}, {place.row_stride, 1}));
+        placement.rows == 0 ? 0 : ((placement.rows - 1) * placement.row_stride + placement.columns) * width;
+    tensors_.emplace_back(placement.name,
+                          memory.narrow(0, placement.offset, span)
+                              .view(type)
+                              .as_strided({placement.rows, placement.columns}, {placement.row_stride, 1}));
   }
 }
 

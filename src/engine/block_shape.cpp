@@ -69,12 +69,12 @@ Span counted_rows(const Layout& layout, const LogicalTensor& tensor, int index, 
   if (at >= grid.num_parts * grid.num_shards) return {};  // another group's, or a further copy
   const std::int64_t rows = tensor.shape[0];
   if (placement.cut_dim < 0) return part == 0 ? Span{0, rows} : Span{};
-  const Span own = placement.parts[static_cast<std::size_t>(part)];
+  const Span own_rows = placement.parts[static_cast<std::size_t>(part)];
   if (placement.cut_dim > 0) return {0, rows};
-  std::int64_t begin = own.begin;
+  std::int64_t begin = own_rows.begin;
   for (int lower = 0; lower < part; ++lower)
     begin = std::max(begin, placement.parts[static_cast<std::size_t>(lower)].end);
-  return {std::min(begin, own.end) - own.begin, own.size()};
+  return {std::min(begin, own_rows.end) - own_rows.begin, own_rows.size()};
 }
 
 }  // namespace
@@ -106,11 +106,11 @@ std::vector<BlockShape> block_shapes(const Plan& plan, const ModelSpec& model, i
   const PlanLocation location = location_of(plan, device);
   const Stage& stage = plan.pipelines[static_cast<std::size_t>(location.pipeline)]
                            .stages[static_cast<std::size_t>(location.stage)];
-  const auto own = [&](Layout layout) {
+  const auto own_rows = [&](Layout layout) {
     return with_own_copies(std::move(layout), tensors, stage, plan.num_blocks - 1);
   };
-  const Layout whole_layout = own(layout_of(without_shards(plan), model, StateKind::weights));
-  const Layout shard_layout = own(layout_of(plan, model, StateKind::optimizer));
+  const Layout whole_layout = own_rows(layout_of(without_shards(plan), model, StateKind::weights));
+  const Layout shard_layout = own_rows(layout_of(plan, model, StateKind::optimizer));
   const Storage whole = build_storage(whole_layout, RankIndex(whole_layout), Rank{device}, spec);
   const Storage sharded = build_storage(shard_layout, RankIndex(shard_layout), Rank{device}, spec);
   ensure(whole.entries.size() == sharded.entries.size(),
@@ -182,20 +182,21 @@ std::vector<StateRange> counted_ranges(const BlockShape& shape) {
   std::vector<StateRange> runs;
   bool only_padding_since = false;  // only padding since the last run
   for (const LocalTensor& tensor : shape.tensors) {
-    const Span own = shape.own_rows(tensor);
-    if (own.size() == 0) continue;
-    const Span rows{std::max(own.begin, tensor.counted.begin), std::min(own.end, tensor.counted.end)};
+    const Span own_rows = shape.own_rows(tensor);
+    if (own_rows.size() == 0) continue;
+    const Span rows{std::max(own_rows.begin, tensor.counted.begin),
+                    std::min(own_rows.end, tensor.counted.end)};
     if (rows.begin >= rows.end) {
       only_padding_since = false;
       continue;
     }
-    const StateRange run{tensor.shard_offset + (rows.begin - own.begin) * tensor.row,
+    const StateRange run{tensor.shard_offset + (rows.begin - own_rows.begin) * tensor.row,
                          tensor.offset + rows.begin * tensor.row, rows.size() * tensor.row};
-    if (only_padding_since && rows.begin == own.begin)
+    if (only_padding_since && rows.begin == own_rows.begin)
       runs.back().length = run.shard + run.length - runs.back().shard;
     else
       runs.push_back(run);
-    only_padding_since = rows.end == own.end;
+    only_padding_since = rows.end == own_rows.end;
   }
   return runs;
 }

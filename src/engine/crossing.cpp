@@ -99,7 +99,7 @@ int tag_of(const Instruction& at) {
   return static_cast<int>(at.is_backward ? Tag::gradient : Tag::activation);
 }
 
-std::string what(const Instruction& at) {
+std::string description_of(const Instruction& at) {
   return fmt::format("{} of block {}, micro-batch {}", at.is_backward ? "gradients" : "activations", at.block,
                      at.microbatch);
 }
@@ -135,8 +135,8 @@ Crossings::Crossings(const Plan& plan, const ModelSpec& model, const Program& pr
 Crossings::Sides Crossings::sides_of(const Instruction& at, bool is_receiver) const {
   const int step = at.is_backward == is_receiver ? 1 : -1, other_block = at.block + step;
   const Stage& other = stage_containing(pipeline_, other_block);
-  const Side own = side_of(stage_, at.block), far = side_of(other, other_block);
-  return {is_receiver ? far : own, is_receiver ? own : far, other,
+  const Side own_part = side_of(stage_, at.block), far = side_of(other, other_block);
+  return {is_receiver ? far : own_part, is_receiver ? own_part : far, other,
           output_width(model_, std::min(at.block, other_block))};
 }
 
@@ -210,16 +210,17 @@ std::unique_ptr<Pending> Crossings::begin_send(std::size_t index) const {
       message = memory_[static_cast<std::size_t>(use.buffer)].view(type_);
     else
       activation = outgoing(use.buffer);
-  if (!message.defined()) return comm_->send(at.peer, activation, tag_of(at), what(at));
+  if (!message.defined()) return comm_->send(at.peer, activation, tag_of(at), description_of(at));
   const MessagePart& part = parts_.at(index);
   pack(activation, part, message.view({num_rows(part), part.columns.size()}));
-  return comm_->send(at.peer, message, tag_of(at), what(at));
+  return comm_->send(at.peer, message, tag_of(at), description_of(at));
 }
 
 std::unique_ptr<Pending> Crossings::begin_receive(std::size_t index) const {
   const Instruction& at = program_.instructions[index];
   const int buffer = program_.uses(at).front().buffer;
-  return comm_->receive(at.peer, memory_[static_cast<std::size_t>(buffer)].view(type_), tag_of(at), what(at));
+  return comm_->receive(at.peer, memory_[static_cast<std::size_t>(buffer)].view(type_), tag_of(at),
+                        description_of(at));
 }
 
 // The slice of the features that this tensor part sends and receives.
@@ -236,7 +237,7 @@ std::unique_ptr<Pending> Crossings::begin_join(std::size_t index) const {
   for (const Use& use : program_.uses(at))
     if (use.is_write)
       joined = memory_[static_cast<std::size_t>(use.buffer)].view(type_).view({tp, -1, slice});
-  const at::Tensor own = joined.select(0, program_.location.index % tp);
+  const at::Tensor own_part = joined.select(0, program_.location.index % tp);
   const Span columns = own_columns(at.block, width);
   for (const Arrival& arrival : arrivals_[index]) {
     MessagePart to = arrival.to;
@@ -246,11 +247,12 @@ std::unique_ptr<Pending> Crossings::begin_join(std::size_t index) const {
                                 : memory_[static_cast<std::size_t>(arrival.buffer)].view(type_).view(
                                       {num_rows(to), to.columns.size()});
     if (arrival.kind == BufferKind::outgoing)
-      copy_part(from, arrival.from, own, to);
+      copy_part(from, arrival.from, own_part, to);
     else
-      unpack(from, to, own);
+      unpack(from, to, own_part);
   }
-  return comm_->all_gather(program_.groups[static_cast<std::size_t>(at.group)], own, joined, what(at));
+  return comm_->all_gather(program_.groups[static_cast<std::size_t>(at.group)], own_part, joined,
+                           description_of(at));
 }
 
 void Crossings::unpack_arrivals(std::size_t index, at::Tensor to) const {
@@ -265,8 +267,9 @@ void Crossings::unpack_arrivals(std::size_t index, at::Tensor to) const {
       const at::Tensor joined = bytes.view(type_).view({tp, to.size(0), -1});
       const std::vector<Span> columns = split_evenly(to.size(1), tp);
       for (int part = 0; part < tp; ++part) {
-        const Span& own = columns[static_cast<std::size_t>(part)];
-        to.narrow(1, own.begin, own.size()).copy_(joined.select(0, part).narrow(1, 0, own.size()));
+        const Span& own_part = columns[static_cast<std::size_t>(part)];
+        to.narrow(1, own_part.begin, own_part.size())
+            .copy_(joined.select(0, part).narrow(1, 0, own_part.size()));
       }
     }
   }

@@ -323,20 +323,20 @@ std::unique_ptr<Pending> Engine::begin_exchange(std::size_t index) {
   copy_arrivals(index, pass);
   const Exchange exchange = blocks_[static_cast<std::size_t>(next.block)]->begin_exchange(next, pass);
   const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
-  const std::string what =
+  const std::string description =
       fmt::format("{} of block {}, micro-batch {}", next.is_backward ? "gradients" : "activations",
                   next.block, next.microbatch);
   switch (exchange.kind) {
     case Exchange::Kind::nothing:
       return nullptr;
     case Exchange::Kind::sum:
-      return options_.comm->all_reduce(group, exchange.from, ReduceOp::sum, what);
+      return options_.comm->all_reduce(group, exchange.from, ReduceOp::sum, description);
     case Exchange::Kind::gather:
-      return options_.comm->all_gather(group, exchange.from, exchange.to, what);
+      return options_.comm->all_gather(group, exchange.from, exchange.to, description);
     case Exchange::Kind::scatter:
-      return options_.comm->reduce_scatter(group, exchange.from, exchange.to, what);
+      return options_.comm->reduce_scatter(group, exchange.from, exchange.to, description);
     case Exchange::Kind::ring:
-      return send_around_ring(*options_.comm, group, exchange.ring_transfers, what);
+      return send_around_ring(*options_.comm, group, exchange.ring_transfers, description);
   }
   return nullptr;
 }
@@ -362,8 +362,7 @@ CommOutcome<Evaluation> Engine::evaluate(const Batch& batch) {
 
 at::Tensor Engine::logits(const Batch& batch, KeyValueCache* cache) {
   ensure(!model_.is_custom(), "logits are not available for custom models: evaluate their modules directly");
-  ensure(batch.microbatches.size() == 1, "logits of {} micro-batches requested, expected 1",
-         batch.microbatches.size());
+  ensure(batch.microbatches.size() == 1, "logits: expected 1 micro-batch, got {}", batch.microbatches.size());
   ensure(options_.comm == nullptr, "logits are available on one device only");
   const auto rows = std::ssize(batch.microbatches[0].ids);
   at::Tensor result =

@@ -220,7 +220,7 @@ class Engine {
   };
   void update_block(int block, const at::Tensor& numbers);
   void repeat_update(std::size_t index);
-  void update(int block, const at::Tensor& numbers, const Updated& what);
+  void update(int block, const at::Tensor& numbers, const Updated& updated);
   void update_immediately(const Instruction& next);
   Pass pass_of(std::size_t index) const;
   StateBuffers buffers_of(std::size_t index) const;

@@ -225,21 +225,21 @@ void Engine::make_blocks() {
     for (int block = chunk.first(); block < chunk.end(); ++block) {
       const LayerStrategy& strategy = strategy_of(stage_, block);
       const TensorPart part = tensor_part(model_, strategy, program_.location.index);
-      std::unique_ptr<Block>& made = blocks_[static_cast<std::size_t>(block)];
+      std::unique_ptr<Block>& new_block = blocks_[static_cast<std::size_t>(block)];
       switch (block_kind(model_, block)) {
         case BlockKind::embedding:
-          made = make_embedding_block(services_, part);
+          new_block = make_embedding_block(services_, part);
           break;
         case BlockKind::layer:
-          made = make_layer_block(services_, block, strategy, part);
+          new_block = make_layer_block(services_, block, strategy, part);
           break;
         case BlockKind::head:
-          made = make_head_block(services_, part);
+          new_block = make_head_block(services_, part);
           break;
         case BlockKind::custom:
           ensure(options_.make_custom_block != nullptr,
                  "a custom model needs EngineOptions::make_custom_block");
-          made = options_.make_custom_block(block, strategy.recompute);
+          new_block = options_.make_custom_block(block, strategy.recompute);
           break;
       }
     }
@@ -247,7 +247,7 @@ void Engine::make_blocks() {
 
 void Engine::make_memory() {
   const Arena planned = plan_arena(program_);
-  autograd_bytes_ = planned.outside;
+  autograd_bytes_ = planned.autograd_peak;
   arena_ = at::empty({planned.bytes.value}, at::TensorOptions(at::kByte).device(options_.device));
   numbers_ = at::zeros({kNumStepScalars}, at::TensorOptions(at::kDouble).device(options_.device));
   host_numbers_ =
@@ -298,25 +298,25 @@ at::Tensor Engine::whole_weights(const ViewKey& key) const {
 const BlockViews* Engine::views(const ViewKey& key) {
   const BlockViews*& found = view_cache_[key];
   if (found != nullptr) return found;
-  BlockViews made;
+  BlockViews block_views;
   if (!parameters_.shape(key.block).tensors.empty())
-    made = parameters_.views(key.block, whole_weights(key),
-                             whole(key.block, key.gradients, StateKind::gradients));
+    block_views = parameters_.views(key.block, whole_weights(key),
+                                    whole(key.block, key.gradients, StateKind::gradients));
   // In a stage without the first block, the head's own tensors include a copy of the tied embedding.
   const bool is_tied_here = model_.is_tied && stage_.chunks.front().first() == 0;
   if (block_kind(model_, key.block) == BlockKind::head && is_tied_here) {
     constexpr const char* kWords = "embedding.words.weight";
-    WeightView words = parameters_.views(0, whole(0, -1, StateKind::weights),
-                                         whole(0, key.tied, StateKind::gradients))[kWords];
+    WeightView word_embedding = parameters_.views(0, whole(0, -1, StateKind::weights),
+                                                  whole(0, key.tied, StateKind::gradients))[kWords];
     if (key.weights >= 0) {
       const std::int64_t rows =
           tensor_part(model_, strategy_of(stage_, key.block), program_.location.index).vocab.size();
-      words.weight = flat(key.weights, state_.tied_offset(), rows * model_.hidden, types_.element)
-                         .view({rows, model_.hidden});
+      word_embedding.weight = flat(key.weights, state_.tied_offset(), rows * model_.hidden, types_.element)
+                                  .view({rows, model_.hidden});
     }
-    made.add(kWords, words);
+    block_views.add(kWords, word_embedding);
   }
-  views_.push_back(std::make_unique<BlockViews>(std::move(made)));
+  views_.push_back(std::make_unique<BlockViews>(std::move(block_views)));
   return found = views_.back().get();
 }
 

@@ -20,7 +20,7 @@ class Fp8Scales {
  public:
   Fp8Scales(const Plan& plan, at::Device device);
 
-  bool has(int layer) const { return has_layer_[static_cast<std::size_t>(layer)]; }
+  bool has_layer(int layer) const { return has_layer_[static_cast<std::size_t>(layer)]; }
 
   // Computes the scales from the history and sets the maxima to 0. A pass that is not for training is not
   // measured.

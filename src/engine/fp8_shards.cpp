@@ -41,15 +41,15 @@ Fp8Shards::Fp8Shards(const BlockShape& shape, int layer, at::ScalarType element)
 at::Tensor Fp8Shards::rows_of(const at::Tensor& bytes, const Piece& piece, std::int64_t rows) const {
   const at::ScalarType type = piece.slot < 0 ? element_ : fp8_type(Fp8Operand::weight);
   const std::int64_t count = rows * piece.local_tensor.row * static_cast<std::int64_t>(at::elementSize(type));
-  return bytes.narrow(0, piece.place, count).view(type).view({rows, piece.local_tensor.row});
+  return bytes.narrow(0, piece.offset, count).view(type).view({rows, piece.local_tensor.row});
 }
 
-void Fp8Shards::pack(const at::Tensor& own, Fp8Scales& scales, const Kernels& kernels,
+void Fp8Shards::pack(const at::Tensor& own_shard, Fp8Scales& scales, const Kernels& kernels,
                      const at::Tensor& to) const {
   for (const Piece& piece : pieces_) {
     const LocalTensor& local_tensor = piece.local_tensor;
     const at::Tensor from =
-        own.narrow(0, local_tensor.shard_offset, local_tensor.shard_rows * local_tensor.row)
+        own_shard.narrow(0, local_tensor.shard_offset, local_tensor.shard_rows * local_tensor.row)
             .view({local_tensor.shard_rows, local_tensor.row});
     at::Tensor packed = rows_of(to, piece, local_tensor.shard_rows), transposed, maximum;
     if (piece.slot < 0) {

@@ -24,7 +24,8 @@ class Fp8Shards {
 
   std::int64_t bytes() const { return bytes_; }  // of one member
   // own: the member's shard, flat. to: `bytes` bytes.
-  void pack(const at::Tensor& own, Fp8Scales& scales, const Kernels& kernels, const at::Tensor& to) const;
+  void pack(const at::Tensor& own_shard, Fp8Scales& scales, const Kernels& kernels,
+            const at::Tensor& to) const;
   // all: the concatenated bytes of all members. whole: flat, in whole order; matrices have fp8 values.
   void unpack(const at::Tensor& all, const Fp8Scales& scales, const at::Tensor& whole) const;
 
@@ -32,7 +33,7 @@ class Fp8Shards {
   struct Piece {
     LocalTensor local_tensor;
     int slot = -1;  // fp8 slot of its GEMM's weight; -1: not converted to fp8
-    std::int64_t place = 0;
+    std::int64_t offset = 0;
   };
   // The first `rows` rows of a piece in the bytes of one member.
   at::Tensor rows_of(const at::Tensor& bytes, const Piece& piece, std::int64_t rows) const;

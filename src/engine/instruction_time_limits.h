@@ -30,7 +30,7 @@ class InstructionTimeLimits {
   void begin(std::size_t index, const Instruction& at) {
     if (step_heartbeat_ == nullptr || !is_own(at.op)) return;
     began_ = std::chrono::steady_clock::now();
-    step_heartbeat_->work(at, expected_[index], allowed(index));
+    step_heartbeat_->begin_instruction(at, expected_[index], allowed(index));
   }
   void end(std::size_t index, const Instruction& at) {
     if (step_heartbeat_ == nullptr || !is_own(at.op)) return;

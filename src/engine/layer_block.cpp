@@ -32,7 +32,7 @@ class LayerBlock final : public Block, private LayerTensors {
         services_(services),
         head_ranges_(head_ranges(services.model, part)),
         ring_(services, block - 1, part, head_ranges_) {
-    if (services.fp8 == nullptr || !services.fp8->has(layer_)) return;
+    if (services.fp8 == nullptr || !services.fp8->has_layer(layer_)) return;
     for (int product = 0; product < kNumLayerGemms; ++product)
       fp8_gemms_[static_cast<std::size_t>(product)] = make_fp8_gemm(
           {services.gemm, services.kernels, *services.fp8}, layer_, static_cast<LayerGemm>(product));
@@ -379,18 +379,18 @@ class LayerBlock final : public Block, private LayerTensors {
   // ---- collectives
   Exchange partial_sum(const Instruction& collective, const Pass& pass) const {
     const bool is_attention = collective.part == Part::attention;
-    at::Tensor whole, own;
+    at::Tensor whole, own_part;
     if (collective.serves == Op::backward_input) {
-      own = is_attention ? input_gradient(pass) : pass["middle.gradient"];
-      whole = is_attention && !is_pre() && !uses_sequence_parallel() ? own : pass["input.gradient"];
+      own_part = is_attention ? input_gradient(pass) : pass["middle.gradient"];
+      whole = is_attention && !is_pre() && !uses_sequence_parallel() ? own_part : pass["input.gradient"];
     } else {
       if (!is_attention && !has_mlp_sum(pass)) return {};
-      own = is_attention ? attention_sum(pass) : mlp_sum(pass);
-      whole = uses_sequence_parallel() ? pass[is_attention ? "attention.whole" : "mlp.whole"] : own;
+      own_part = is_attention ? attention_sum(pass) : mlp_sum(pass);
+      whole = uses_sequence_parallel() ? pass[is_attention ? "attention.whole" : "mlp.whole"] : own_part;
     }
     if (!uses_sequence_parallel()) return {Exchange::Kind::sum, whole, whole};
     const std::int64_t rows = part_.padded_slice(whole.size(0));
-    return {Exchange::Kind::scatter, padded_to(whole, rows * part_.tp), padded_to(own, rows)};
+    return {Exchange::Kind::scatter, padded_to(whole, rows * part_.tp), padded_to(own_part, rows)};
   }
   Exchange gather(const at::Tensor& slice, const at::Tensor& whole) const {
     const std::int64_t rows = part_.padded_slice(whole.size(0));

@@ -169,7 +169,7 @@ class PendingAll final : public Pending {
 
 std::unique_ptr<Pending> send_around_ring(Comm& comm, const Group& group,
                                           const std::vector<std::pair<at::Tensor, at::Tensor>>& tensors,
-                                          std::string_view what) {
+                                          std::string_view description) {
   constexpr int kTag = 16;  // distinct from the tags of messages between stages (crossing.cpp)
   const auto size = std::ssize(group.members);
   const auto own = std::find(group.members.begin(), group.members.end(), comm.rank()) - group.members.begin();
@@ -177,8 +177,8 @@ std::unique_ptr<Pending> send_around_ring(Comm& comm, const Group& group,
             before = group.members[static_cast<std::size_t>((own + size - 1) % size)];
   std::vector<std::unique_ptr<Pending>> all;
   for (const auto& [from, to] : tensors) {
-    all.push_back(comm.receive(before, to, kTag, what));
-    all.push_back(comm.send(next, from, kTag, what));
+    all.push_back(comm.receive(before, to, kTag, description));
+    all.push_back(comm.send(next, from, kTag, description));
   }
   return std::make_unique<PendingAll>(std::move(all));
 }

@@ -55,6 +55,6 @@ class LayerRingAttention {
 // one.
 std::unique_ptr<Pending> send_around_ring(Comm& comm, const Group& group,
                                           const std::vector<std::pair<at::Tensor, at::Tensor>>& tensors,
-                                          std::string_view what);
+                                          std::string_view description);
 
 }  // namespace optimus

@@ -23,9 +23,10 @@ std::vector<std::int64_t> with_samples(std::int64_t samples, std::vector<std::in
 // accumulates them. The first block has only the latter.
 class ModuleBlock final : public Block {
  public:
-  ModuleBlock(const ModuleModel& model, const ModuleDescription& facts, int block, RecomputeMode recompute)
+  ModuleBlock(const ModuleModel& model, const ModuleDescription& description, int block,
+              RecomputeMode recompute)
       : model_(model),
-        facts_(facts),
+        description_(description),
         part_(static_cast<std::size_t>(block)),
         is_first_(block == 0),
         is_last_(part_ + 1 == model.parts.size()),
@@ -41,11 +42,11 @@ class ModuleBlock final : public Block {
     use_weights(pass);
     at::Tensor input = pass["input"];
     if (is_first_ && !pass.is_recompute) input.copy_(pass.microbatch->host->inputs.reshape({samples, -1}));
-    ForwardOptions options{.wants_input_gradient = !is_first_, .wide = facts_.types.wide};
+    ForwardOptions options{.wants_input_gradient = !is_first_, .wide = description_.types.wide};
     options.is_recorded = pass.gradient_scale != 0 && (pass.is_recompute || !is_recomputed_);
     if (is_last_) options.targets = pass.microbatch->host->labels.to(input.device());
-    ModuleForward done =
-        run_forward(model_, part_, input.view(with_samples(samples, facts_.input_shapes[part_])), options);
+    ModuleForward done = run_forward(
+        model_, part_, input.view(with_samples(samples, description_.input_shapes[part_])), options);
     if (is_last_)
       pass.loss->add_(done.output.reshape({1}).to(at::kDouble));
     else if (!pass.is_recompute)
@@ -103,7 +104,7 @@ class ModuleBlock final : public Block {
   }
 
   const ModuleModel& model_;
-  const ModuleDescription& facts_;
+  const ModuleDescription& description_;
   const std::size_t part_;
   const bool is_first_, is_last_, is_recomputed_;
   std::vector<std::string> names_;
@@ -149,7 +150,8 @@ void set_values(const ModuleModel& model, Parameters& parameters) {
     }
 }
 
-ModuleBinding::ModuleBinding(const ModuleModel& model, const ModuleDescription& facts, Parameters& parameters)
+ModuleBinding::ModuleBinding(const ModuleModel& model, const ModuleDescription& description,
+                             Parameters& parameters)
     : parameters_(parameters) {
   for (const ModulePart& part : model.parts) {
     for (const auto& [name, tensor] : trained_parameters(part)) {
@@ -159,7 +161,7 @@ ModuleBinding::ModuleBinding(const ModuleModel& model, const ModuleDescription& 
     }
     for (const at::Tensor& tensor : other_tensors(part)) {
       bound_tensors_.push_back({tensor, tensor.variable_data(), ""});
-      tensor.set_data(converted(tensor.variable_data(), facts.types.element, facts.device));
+      tensor.set_data(converted(tensor.variable_data(), description.types.element, description.device));
     }
   }
 }
@@ -189,15 +191,15 @@ ModuleBinding::~ModuleBinding() {
   }
 }
 
-std::function<std::unique_ptr<Block>(int, RecomputeMode)> module_blocks(const ModuleModel& model,
-                                                                        const ModuleDescription& facts) {
-  return [&model, &facts](int block, RecomputeMode mode) {
-    return std::make_unique<ModuleBlock>(model, facts, block, mode);
+std::function<std::unique_ptr<Block>(int, RecomputeMode)> module_blocks(
+    const ModuleModel& model, const ModuleDescription& description) {
+  return [&model, &description](int block, RecomputeMode mode) {
+    return std::make_unique<ModuleBlock>(model, description, block, mode);
   };
 }
 
-Batch read_batch(const ModuleData& data, const ModuleDescription& facts, const Plan& plan, std::int64_t step,
-                 std::int64_t first_sample, std::int64_t seed, int device) {
+Batch read_batch(const ModuleData& data, const ModuleDescription& description, const Plan& plan,
+                 std::int64_t step, std::int64_t first_sample, std::int64_t seed, int device) {
   Batch batch;
   batch.step = step, batch.sequence_length = 1;
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("epoch");
@@ -210,22 +212,21 @@ Batch read_batch(const ModuleData& data, const ModuleDescription& facts, const P
   for (const int size : pipeline.microbatches) {
     Microbatch& microbatch = batch.microbatches.emplace_back();
     std::vector<at::Tensor> inputs, labels;
-    const Span own = share_of(splits_of(stage).front(), location.index, size, 1, false).samples;
+    const Span own_samples = share_of(splits_of(stage).front(), location.index, size, 1, false).samples;
     for (int i = 0; i < size; ++i, ++next) {
-      if (i < own.begin || i >= own.end) continue;
+      if (i < own_samples.begin || i >= own_samples.end) continue;
       microbatch.samples.push_back(next);
       if (!reads) continue;
       const Permutation order(key.with(static_cast<std::uint64_t>(next / data.num_samples)),
                               data.num_samples);
       const std::int64_t number = order(next % data.num_samples);
       const ModuleSample sample = data.read(number);
-      if (sample.input.sizes() != at::IntArrayRef(facts.input_shapes.front()) ||
-          sample.target.sizes() != at::IntArrayRef(facts.target_shape))
-        throw UserError("sample {} has a different shape than sample 0; all samples must have the same shape",
-                        number);
+      if (sample.input.sizes() != at::IntArrayRef(description.input_shapes.front()) ||
+          sample.target.sizes() != at::IntArrayRef(description.target_shape))
+        throw UserError("expected samples of one shape, but sample {} differs from sample 0", number);
       inputs.push_back(sample.input), labels.push_back(sample.target);
     }
-    batch.num_tokens += own.size(), batch.num_counted += own.size();
+    batch.num_tokens += own_samples.size(), batch.num_counted += own_samples.size();
     if (!inputs.empty()) microbatch.inputs = at::stack(inputs), microbatch.labels = at::stack(labels);
   }
   return batch;

@@ -44,7 +44,7 @@ void set_values(const ModuleModel& model, Parameters& parameters);
 // moves.
 class ModuleBinding {
  public:
-  ModuleBinding(const ModuleModel& model, const ModuleDescription& facts, Parameters& parameters);
+  ModuleBinding(const ModuleModel& model, const ModuleDescription& description, Parameters& parameters);
   ~ModuleBinding();
   ModuleBinding(const ModuleBinding&) = delete;
   ModuleBinding& operator=(const ModuleBinding&) = delete;
@@ -59,10 +59,10 @@ class ModuleBinding {
 // For EngineOptions. Model and facts must outlive the engine. The engine may run steps only while a
 // ModuleBinding object for its parameters exists.
 std::function<std::unique_ptr<Block>(int block, RecomputeMode mode)> module_blocks(
-    const ModuleModel& model, const ModuleDescription& facts);
+    const ModuleModel& model, const ModuleDescription& description);
 
 // This device's samples of one step, in an order that depends only on the seed and is reshuffled each epoch.
-Batch read_batch(const ModuleData& data, const ModuleDescription& facts, const Plan& plan, std::int64_t step,
-                 std::int64_t first_sample, std::int64_t seed, int device = 0);
+Batch read_batch(const ModuleData& data, const ModuleDescription& description, const Plan& plan,
+                 std::int64_t step, std::int64_t first_sample, std::int64_t seed, int device = 0);
 
 }  // namespace optimus

@@ -90,24 +90,24 @@ struct Batches {
 };
 
 struct Measured {
-  std::int64_t graph = 0, work = 0;
+  std::int64_t graph_bytes = 0, scratch_bytes = 0;
   double flops = 0;
 };
 
 class PartInspector {
  public:
-  PartInspector(const ModuleModel& model, const ModuleSample& example, ModuleDescription& facts)
-      : model_(model), facts_(facts) {
-    const at::Tensor input = converted(example.input, facts.types.element, facts.device);
+  PartInspector(const ModuleModel& model, const ModuleSample& example, ModuleDescription& description)
+      : model_(model), description_(description) {
+    const at::Tensor input = converted(example.input, description.types.element, description.device);
     const at::Tensor half = input.is_floating_point() ? input.div(2) : input;
     batches_ = {at::stack({input, input}), at::stack({input, half})};
-    target_ = example.target.to(facts.device);
+    target_ = example.target.to(description.device);
   }
 
   void run(std::size_t part) {
-    CustomBlock& block = facts_.spec.custom.emplace_back();
+    CustomBlock& block = description_.spec.custom.emplace_back();
     block.name = model_.parts[part].name;
-    facts_.input_shapes.push_back(batches_.one.sizes().slice(1).vec());
+    description_.input_shapes.push_back(batches_.one.sizes().slice(1).vec());
     block.inputs = batches_.one[0].numel();
     block.has_index_inputs = !batches_.one.is_floating_point();
     name_tensors(part, block);
@@ -139,8 +139,8 @@ class PartInspector {
 
   // Returns the outputs of both batches after checking that they depend only on the sample.
   Batches check(std::size_t part) const {
-    const ModulePart& what = model_.parts[part];
-    const std::vector<at::Tensor> others = other_tensors(what);
+    const ModulePart& part_info = model_.parts[part];
+    const std::vector<at::Tensor> others = other_tensors(part_info);
     std::vector<at::Tensor> before;
     for (const at::Tensor& tensor : others) before.push_back(tensor.detach().clone());
     const at::Tensor one = output(part, batches_.one), again = output(part, batches_.one),
@@ -149,18 +149,18 @@ class PartInspector {
       if (!at::equal(others[i], before[i]))
         throw UserError(
             "{}: part {} changes its buffers (batch statistics?), so training would depend on how batches "
-            "are cut; use a norm over each sample, such as GroupNorm or LayerNorm",
-            model_.name, what.name);
+            "are split; use a norm over each sample, such as GroupNorm or LayerNorm",
+            model_.name, part_info.name);
     if (!at::equal(one, again))
       throw UserError(
           "{}: part {} is random (dropout?): the same input gave two different outputs; remove the random "
           "part",
-          model_.name, what.name);
+          model_.name, part_info.name);
     if (!at::allclose(one[0], other[0], 1e-3, 1e-5, true))
       throw UserError(
           "{}: part {} gives different outputs for the same sample in different batches; use a norm over "
           "each sample",
-          model_.name, what.name);
+          model_.name, part_info.name);
     return {one, other};
   }
 
@@ -169,9 +169,9 @@ class PartInspector {
     if (result.dim() < 1 || result.size(0) != input.size(0) || result.numel() == 0 ||
         !result.is_floating_point())
       throw UserError(
-          "{}: part {} returned {} for {} samples; it must return [{}, …] of a floating-point type",
-          model_.name, model_.parts[part].name, fmt::format("[{}]", fmt::join(result.sizes(), ", ")),
-          input.size(0), input.size(0));
+          "{}: part {}: expected a result of shape [{}, …] and a floating-point type, got {} for {} samples",
+          model_.name, model_.parts[part].name, input.size(0),
+          fmt::format("[{}]", fmt::join(result.sizes(), ", ")), input.size(0));
     return result;
   }
 
@@ -183,7 +183,8 @@ class PartInspector {
           std::max<std::int64_t>(0, (at_more - at_few + kMore - kFew - 1) / (kMore - kFew));
       return SampleBytes{std::max<std::int64_t>(0, at_more - kMore * step), step};
     };
-    block.graph = line(few.graph, more.graph), block.graph_work = line(few.work, more.work);
+    block.graph = line(few.graph_bytes, more.graph_bytes),
+    block.graph_work = line(few.scratch_bytes, more.scratch_bytes);
     block.forward_flops = more.flops / kMore;
   }
 
@@ -192,7 +193,8 @@ class PartInspector {
     std::vector<at::Tensor> parameters;
     for (const auto& [name, tensor] : trained_parameters(model_.parts[part])) parameters.push_back(tensor);
     const at::Tensor input = at::stack(std::vector(static_cast<std::size_t>(samples), batches_.one[0]));
-    ForwardOptions options{.is_recorded = true, .wants_input_gradient = part > 0, .wide = facts_.types.wide};
+    ForwardOptions options{
+        .is_recorded = true, .wants_input_gradient = part > 0, .wide = description_.types.wide};
     if (is_last) options.targets = at::stack(std::vector(static_cast<std::size_t>(samples), target_));
     const auto meter = std::make_shared<AllocationMeter>();
     ModuleForward forward;
@@ -211,7 +213,7 @@ class PartInspector {
   }
 
   const ModuleModel& model_;
-  ModuleDescription& facts_;
+  ModuleDescription& description_;
   Batches batches_;
   at::Tensor target_;
   std::set<const void*> seen_;
@@ -224,9 +226,9 @@ void check_complete(const ModuleModel& model, const ModuleSample& example) {
     if (part.forward == nullptr)
       throw UserError("{}: part {} has no forward function", model.name, in_quotes(part.name));
   if (!example.input.defined() || !example.target.defined() || example.input.numel() == 0)
-    throw UserError("{}: sample 0 must have a non-empty input and a target", model.name);
+    throw UserError("{}: sample 0: expected a non-empty input and a target", model.name);
   if (!example.input.is_floating_point() && example.input.scalar_type() != at::kLong)
-    throw UserError("{}: inputs must be floating-point numbers or 64-bit integers", model.name);
+    throw UserError("{}: expected inputs of floating-point numbers or 64-bit integers", model.name);
 }
 
 }  // namespace
@@ -234,21 +236,21 @@ void check_complete(const ModuleModel& model, const ModuleSample& example) {
 ModuleDescription describe(const ModuleModel& model, const ModuleSample& example, Precision precision,
                            at::Device device) {
   check_complete(model, example);
-  ModuleDescription facts;
-  facts.types = types_of(precision), facts.device = device;
-  facts.target_shape = example.target.sizes().vec();
-  facts.spec.name = model.name;
-  facts.spec.is_tied = false, facts.spec.layers = 0, facts.spec.max_positions = 1;
-  const ConversionGuard modules(model, facts.types.element, device);
-  PartInspector inspector(model, example, facts);
+  ModuleDescription description;
+  description.types = types_of(precision), description.device = device;
+  description.target_shape = example.target.sizes().vec();
+  description.spec.name = model.name;
+  description.spec.is_tied = false, description.spec.layers = 0, description.spec.max_positions = 1;
+  const ConversionGuard modules(model, description.types.element, device);
+  PartInspector inspector(model, example, description);
   for (std::size_t part = 0; part < model.parts.size(); ++part) try {
       inspector.run(part);
     } catch (const c10::Error& error) {
       throw UserError("{}: part {} failed in its trial run: {}", model.name,
                       in_quotes(model.parts[part].name), in_quotes(error.what_without_backtrace(), 300));
     }
-  validate(facts.spec);
-  return facts;
+  validate(description.spec);
+  return description;
 }
 
 }  // namespace optimus

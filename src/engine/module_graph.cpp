@@ -23,7 +23,7 @@ ModuleForward run_forward(const ModuleModel& model, std::size_t part, const at::
     const bool is_16_bit = at::isReducedFloatingType(output.scalar_type());
     output = model.loss(is_16_bit ? output.to(options.wide) : output, options.targets);
     if (output.numel() != 1)
-      throw UserError("{}: the loss has {} elements but must have one, the sum over samples", model.name,
+      throw UserError("{}: loss: expected one element, the sum over samples, got {}", model.name,
                       output.numel());
   }
   ModuleForward result{output.detach(), {}};

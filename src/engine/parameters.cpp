@@ -169,10 +169,10 @@ at::Tensor Parameters::view(const std::string& name, at::Tensor BlockState::*mem
   if (local_tensor == nullptr) return {};
   const at::Tensor& flat = block(tensor_locations_.at(name).first).*member;
   if (!flat.defined()) return {};
-  const Box own = box(name, member);
+  const Box tensor_key = box(name, member);
   const std::int64_t offset =
       is_sharded(*local_tensor, member) ? local_tensor->shard_offset : local_tensor->offset;
-  return flat.narrow(0, offset, own.num_elements()).view(sizes_of(own));
+  return flat.narrow(0, offset, tensor_key.num_elements()).view(sizes_of(tensor_key));
 }
 
 BlockViews Parameters::views(int block, const at::Tensor& weights, const at::Tensor& gradients) const {
@@ -213,7 +213,7 @@ namespace {
 void fill(const LogicalTensor& tensor, const RandomKey& key, const Box& box, std::vector<double>& values) {
   values.assign(static_cast<std::size_t>(box.num_elements()), tensor.init.kind == InitKind::ones ? 1.0 : 0.0);
   if (tensor.init.kind != InitKind::normal || values.empty()) return;
-  const RandomKey own = key.with(tensor.name);
+  const RandomKey tensor_key = key.with(tensor.name);
   const std::int64_t rows = box.num_dims > 0 ? box.dims[0].size() : 1, row = box.num_elements() / rows;
   at::parallel_for(0, rows, std::max<std::int64_t>(1, (1 << 16) / row),
                    [&](std::int64_t from, std::int64_t to) {
@@ -221,7 +221,7 @@ void fill(const LogicalTensor& tensor, const RandomKey& key, const Box& box, std
                      part.dims[0] = {box.dims[0].begin + from, box.dims[0].begin + to};
                      const std::span<double> piece = std::span(values).subspan(
                          static_cast<std::size_t>(from * row), static_cast<std::size_t>((to - from) * row));
-                     fill_normal(own, tensor.shape, part, piece);
+                     fill_normal(tensor_key, tensor.shape, part, piece);
                      for (double& value : piece) value *= tensor.init.deviation;
                    });
 }
@@ -233,14 +233,14 @@ void Parameters::initialize(std::int64_t seed) {
   const RandomKey key = RandomKey(static_cast<std::uint64_t>(seed)).with("init");
   std::vector<double> values;
   for (const LogicalTensor& tensor : tensors_) {
-    if (find(tensor.name) == nullptr || tensor.init.kind == InitKind::given) continue;
+    if (find(tensor.name) == nullptr || tensor.init.kind == InitKind::custom) continue;
     std::optional<Box> filled;
     for (at::Tensor BlockState::*const member : {&BlockState::masters, &BlockState::weights}) {
       at::Tensor target = view(tensor.name, member);
       if (!target.defined()) continue;  // copies have no weights
-      const Box own = box(tensor.name, member);
-      if (filled != own) fill(tensor, key, own, values);
-      filled = own;
+      const Box tensor_key = box(tensor.name, member);
+      if (filled != tensor_key) fill(tensor, key, tensor_key, values);
+      filled = tensor_key;
       target.copy_(at::from_blob(values.data(), target.sizes(), at::kDouble));
       const BlockState& state = block(tensor_locations_.at(tensor.name).first);
       if (state.masters.is_same(state.weights)) break;
@@ -268,12 +268,14 @@ void Parameters::set(const std::string& name, std::span<const float> values) {
 
 void Parameters::set_from(const std::string& name, const at::Tensor& whole) {
   const auto part = [&](at::Tensor BlockState::*member) {
-    const Box own = box(name, member);
+    const Box tensor_key = box(name, member);
     at::Tensor result = whole;
-    for (int d = 0; d < own.num_dims; ++d) result = result.narrow(d, own[d].begin, own[d].size());
+    for (int d = 0; d < tensor_key.num_dims; ++d)
+      result = result.narrow(d, tensor_key[d].begin, tensor_key[d].size());
     return result;
   };
-  if (at::Tensor own = master(name); own.defined()) own.copy_(part(&BlockState::masters));
+  if (at::Tensor tensor_key = master(name); tensor_key.defined())
+    tensor_key.copy_(part(&BlockState::masters));
   if (copies_ != nullptr && copies_->find(name) != nullptr) copies_->set_from(name, whole);
   const BlockState& state = block(tensor_locations_.at(name).first);
   if (!state.weights.defined()) return;

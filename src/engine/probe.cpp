@@ -70,8 +70,8 @@ class KernelProbe {
     }
   }
 
-  void progress(const std::string& what, std::int64_t done, std::int64_t total) {
-    events_.report(Progress{"measuring " + what + " in " + text(precision_), done, total, "sizes"});
+  void progress(const std::string& description, std::int64_t done, std::int64_t total) {
+    events_.report(Progress{"measuring " + description + " in " + text(precision_), done, total, "sizes"});
   }
 
   void probe_gemms() {

@@ -146,7 +146,7 @@ class Fp8Probe {
       narrow->weight_gradient(dy, x, gradient);
     };
     forward(false), backward(true);  // after this, inputs can be passed in fp8
-    const double work =
+    const double multiply_adds =
         2.0 * static_cast<double>(rows) * static_cast<double>(inner) * static_cast<double>(outer);
     const double elements = static_cast<double>(rows * outer);
     const auto seconds = [&](const auto& call) {
@@ -159,10 +159,10 @@ class Fp8Probe {
     };
     const double weight_gradient_seconds = without(seconds([&] { backward(false); }), "cast.turned"),
                  backward_seconds = without(seconds([&] { backward(true); }), "cast.both");
-    times_.tables["narrow.product"].rates.push_back(work / seconds([&] { forward(true); }));
-    times_.tables["narrow.weight"].rates.push_back(work / weight_gradient_seconds);
+    times_.tables["narrow.product"].rates.push_back(multiply_adds / seconds([&] { forward(true); }));
+    times_.tables["narrow.weight"].rates.push_back(multiply_adds / weight_gradient_seconds);
     times_.tables["narrow.input"].rates.push_back(
-        work / std::max(backward_seconds / 4, backward_seconds - weight_gradient_seconds));
+        multiply_adds / std::max(backward_seconds / 4, backward_seconds - weight_gradient_seconds));
   }
 
   const Fp8ProbeContext& probe_context_;

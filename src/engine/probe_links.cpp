@@ -127,7 +127,7 @@ double ring_seconds(int members, std::size_t bytes) {
   const std::size_t part =
       std::max<std::size_t>(1, bytes / sizeof(float) / static_cast<std::size_t>(members));
   std::vector<double> seconds(static_cast<std::size_t>(members));
-  const auto work = [&](int me) {
+  const auto run_member = [&](int me) {
     const ProbeSocket &to = out[static_cast<std::size_t>(me)],
                       &from = in[static_cast<std::size_t>((me + members - 1) % members)];
     std::vector<float> data(part * static_cast<std::size_t>(members), 1), arrived(part);
@@ -150,7 +150,7 @@ double ring_seconds(int members, std::size_t bytes) {
   };
   {
     std::vector<std::jthread> threads;
-    for (int me = 0; me < members; ++me) threads.emplace_back(work, me);
+    for (int me = 0; me < members; ++me) threads.emplace_back(run_member, me);
   }
   return *std::max_element(seconds.begin(), seconds.end());
 }

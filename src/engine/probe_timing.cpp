@@ -19,7 +19,7 @@ constexpr std::size_t kMaxViews = 128;
 // seconds: long enough for the resolution of the clock and for overlapping launches
 constexpr double kMinSeconds = 2e-3;
 
-double seconds_of_calls(at::Device device, const std::function<void()>& call, int count) {
+double seconds_per_call(at::Device device, const std::function<void()>& call, int count) {
   wait_for(device);
   const auto began = std::chrono::steady_clock::now();
   for (int i = 0; i < count; ++i) call();
@@ -81,17 +81,17 @@ void wait_for(at::Device device) {
 
 double seconds_of(at::Device device, const std::function<void()>& call) {
   call();
-  const double once = seconds_of_calls(device, call, 1);
+  const double once = seconds_per_call(device, call, 1);
   const int count = static_cast<int>(std::clamp(kMinSeconds / once, 1.0, 1000.0));
   std::vector<double> all;
-  for (int i = 0; i < (once > 0.05 ? 2 : 5); ++i) all.push_back(seconds_of_calls(device, call, count));
+  for (int i = 0; i < (once > 0.05 ? 2 : 5); ++i) all.push_back(seconds_per_call(device, call, count));
   return median(std::move(all));
 }
 
 double seconds_of_kernel(at::Device device, const std::function<void()>& call) {
   constexpr double kLongKernelSeconds = 200e-6;  // seconds: longer kernels hide the launch time
   call();
-  if (!device.is_cuda() || seconds_of_calls(device, call, 2) > kLongKernelSeconds)
+  if (!device.is_cuda() || seconds_per_call(device, call, 2) > kLongKernelSeconds)
     return seconds_of(device, call);
   constexpr int kCalls = 50, kPlain = 3, kTimed = 5;
   StepGraph recording(device);
@@ -103,7 +103,7 @@ double seconds_of_kernel(at::Device device, const std::function<void()>& call) {
   for (int i = 0; i < kPlain; ++i) replay();
   if (!recording.is_recorded()) return seconds_of(device, call);
   std::vector<double> all;
-  for (int i = 0; i < kTimed; ++i) all.push_back(seconds_of_calls(device, replay, 4) / kCalls);
+  for (int i = 0; i < kTimed; ++i) all.push_back(seconds_per_call(device, replay, 4) / kCalls);
   return median(std::move(all));
 }
 

@@ -42,18 +42,18 @@ class ProbeWork {
 };
 
 // Seconds of a turn, without communication (count 0) or with a gather of `count` bytes from each rank.
-double turn_seconds(Comm& comm, ProbeWork& work, std::int64_t count) {
+double turn_seconds(Comm& comm, ProbeWork& probe_work, std::int64_t count) {
   const Group world{Role::world, {}};
   const at::Tensor own = at::empty({std::max<std::int64_t>(count, 1)}, at::kByte);
   const at::Tensor all = at::empty({2 * own.numel()}, at::kByte);
   const auto gather = [&] {
-    done_or_throw(comm.all_gather(world, own, all, "probe")
-                      ->wait(Deadline::after(Seconds(10), "a gather of the probe")));
+    throw_if_failed(comm.all_gather(world, own, all, "probe")
+                        ->wait(Deadline::after(Seconds(10), "a gather of the probe")));
   };
   gather();
   const double began = now();
   for (int i = 0; i < kNumTurns; ++i) {
-    work.run();
+    probe_work.run();
     if (count > 0) gather();
   }
   return (now() - began) / kNumTurns;
@@ -61,7 +61,7 @@ double turn_seconds(Comm& comm, ProbeWork& work, std::int64_t count) {
 
 std::vector<std::pair<double, double>> measured(Comm& comm) {
   const Group world{Role::world, {}};
-  done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(Seconds(10), "connecting the probe")));
+  throw_if_failed(comm.connect(0, {&world, 1}, Deadline::after(Seconds(10), "connecting the probe")));
   ProbeWork work;
   const double alone = turn_seconds(comm, work, 0);
   std::vector<std::pair<double, double>> result;

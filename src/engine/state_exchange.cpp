@@ -67,19 +67,19 @@ StateExchange::SharedPiece StateExchange::shared_piece(const TensorBox& shared,
   const int block = parameters_.block_of(name);
   const BlockShape& shape = parameters_.shape(block);
   const LocalTensor& local_tensor = *parameters_.find(name);
-  Box own = local_tensor.box;
+  Box own_box = local_tensor.box;
   const Span rows = shape.own_rows(local_tensor);
-  own[0] = {local_tensor.box[0].begin + rows.begin, local_tensor.box[0].begin + rows.end};
+  own_box[0] = {local_tensor.box[0].begin + rows.begin, local_tensor.box[0].begin + rows.end};
   std::vector<std::int64_t> sizes;
-  for (int d = 0; d < own.num_dims; ++d) sizes.push_back(own[d].size());
+  for (int d = 0; d < own_box.num_dims; ++d) sizes.push_back(own_box[d].size());
   SharedPiece piece;
   piece.gradient = parameters_.block(block)
                        .gradients
                        .narrow(0, shape.num_shards == 1 ? local_tensor.offset : local_tensor.shard_offset,
-                               own.num_elements())
+                               own_box.num_elements())
                        .view(sizes);
-  for (int d = 0; d < own.num_dims; ++d)
-    piece.gradient = piece.gradient.narrow(d, shared.box[d].begin - own[d].begin, shared.box[d].size());
+  for (int d = 0; d < own_box.num_dims; ++d)
+    piece.gradient = piece.gradient.narrow(d, shared.box[d].begin - own_box[d].begin, shared.box[d].size());
   // Considers the shards of all parts of one copy: rows that two parts share may be in different shards of
   // each.
   const int copy = strategy_of(stage_, block).tp * shape.num_shards,
@@ -103,7 +103,7 @@ std::int64_t StateExchange::end_of_shared(int block) const {
   return is_whole ? shape.tensors[1].offset : shape.tensors[1].shard_offset;
 }
 
-std::string StateExchange::what(const Instruction& next) const {
+std::string StateExchange::description_of(const Instruction& next) const {
   return fmt::format("{} of block {}", next.op == Op::gather_parameters ? "weights" : "gradients",
                      next.block);
 }
@@ -121,8 +121,8 @@ std::unique_ptr<Pending> StateExchange::begin_copy_exchange(const Instruction& n
                                                             const StateBuffers& buffers) {
   if (parameters_.shape(next.block).tensors.empty()) return nullptr;
   if (next.op == Op::send_copy)
-    return comm_->send(next.peer, own_gradients(next.block), kCopyTag, what(next));
-  return comm_->receive(next.peer, copied_gradients(next.block, buffers), kCopyTag, what(next));
+    return comm_->send(next.peer, own_gradients(next.block), kCopyTag, description_of(next));
+  return comm_->receive(next.peer, copied_gradients(next.block, buffers), kCopyTag, description_of(next));
 }
 
 at::Tensor StateExchange::copied_gradients(int block, const StateBuffers& buffers) const {
@@ -156,29 +156,29 @@ std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& next, co
   const Group& group = program_.groups[static_cast<std::size_t>(next.group)];
   if (const Fp8Shards* narrow = fp8_shards(next.block)) {
     const at::Tensor all = leading_elements(buffers.exchange, shape.num_shards * narrow->bytes(), at::kByte);
-    const at::Tensor own = all.narrow(0, shape.shard * narrow->bytes(), narrow->bytes());
-    narrow->pack(state.weights, *scales_, *kernels_, own);
-    return comm_->all_gather(group, own, all, what(next));
+    const at::Tensor own_shard = all.narrow(0, shape.shard * narrow->bytes(), narrow->bytes());
+    narrow->pack(state.weights, *scales_, *kernels_, own_shard);
+    return comm_->all_gather(group, own_shard, all, description_of(next));
   }
   const at::Tensor all =
       leading_elements(buffers.exchange, shape.num_shards * shape.shard_elements, element_);
-  at::Tensor own = all.narrow(0, shape.shard * shape.shard_elements, shape.shard_elements);
+  at::Tensor own_shard = all.narrow(0, shape.shard * shape.shard_elements, shape.shard_elements);
   if (shape.zero == 3) {
     const std::int64_t first = state.weights.numel();
-    own.narrow(0, 0, first).copy_(state.weights);
+    own_shard.narrow(0, 0, first).copy_(state.weights);
     if (first < shape.shard_elements) {
       const LocalTensor& words = shape.tensors.back();
       const at::Tensor& embedding = parameters_.block(0).weights;
       for (const LocalTensor& local_tensor : parameters_.shape(0).tensors)
         if (local_tensor.name == words.name)
-          own.narrow(0, first, shape.shard_elements - first)
+          own_shard.narrow(0, first, shape.shard_elements - first)
               .copy_(embedding.narrow(0, local_tensor.shard_offset, shape.shard_elements - first));
     }
   } else {
     for (const StateRange& run : parameters_.updates(next.block))
-      own.narrow(0, run.shard, run.length).copy_(state.weights.narrow(0, run.whole, run.length));
+      own_shard.narrow(0, run.shard, run.length).copy_(state.weights.narrow(0, run.whole, run.length));
   }
-  return comm_->all_gather(group, own, all, what(next));
+  return comm_->all_gather(group, own_shard, all, description_of(next));
 }
 
 // Devices are in the order of tensor parts, so the parts of the members follow from their indices in the
@@ -250,13 +250,14 @@ std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& next, co
   if (group.role == Role::replica) {
     const at::Tensor all = own_gradients(next.block);
     const std::int64_t begin = end_of_shared(next.block);
-    return comm_->all_reduce(group, all.narrow(0, begin, all.numel() - begin), ReduceOp::sum, what(next));
+    return comm_->all_reduce(group, all.narrow(0, begin, all.numel() - begin), ReduceOp::sum,
+                             description_of(next));
   }
   if (group.role == Role::tensor) {
     for_each_partial(next, buffers, [](const at::Tensor& part, at::Tensor to) { to.copy_(part); });
     const std::int64_t count = next.bytes / static_cast<std::int64_t>(at::elementSize(wide_));
     return comm_->all_reduce(group, leading_elements(buffers.exchange, count, wide_), ReduceOp::sum,
-                             what(next));
+                             description_of(next));
   }
   ensure(group.role == Role::shard, "gradients cannot be reduced over a group with role {}",
          static_cast<int>(group.role));
@@ -267,7 +268,7 @@ std::unique_ptr<Pending> StateExchange::begin_reduce(const Instruction& next, co
   to_shards(shape, whole_gradients(next, buffers), shards);
   const at::Tensor sum =
       shape.zero >= 2 ? exchange.narrow(0, all, shape.shard_elements) : own_gradients(next.block);
-  return comm_->reduce_scatter(group, shards, sum, what(next));
+  return comm_->reduce_scatter(group, shards, sum, description_of(next));
 }
 
 std::unique_ptr<Pending> StateExchange::begin_sync(const Instruction& next, const StateBuffers& buffers) {
@@ -283,7 +284,7 @@ std::unique_ptr<Pending> StateExchange::begin_sync(const Instruction& next, cons
       to.zero_();
     offset += piece.gradient.numel();
   }
-  return comm_->all_reduce(group, packed, ReduceOp::sum, what(next));
+  return comm_->all_reduce(group, packed, ReduceOp::sum, description_of(next));
 }
 
 void StateExchange::end_sync(const Instruction& next, const StateBuffers& buffers) {

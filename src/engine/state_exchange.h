@@ -72,7 +72,7 @@ class StateExchange {
   std::unique_ptr<Pending> begin_sync(const Instruction& next, const StateBuffers& buffers);
   std::unique_ptr<Pending> begin_copy_exchange(const Instruction& next, const StateBuffers& buffers);
   void end_sync(const Instruction& next, const StateBuffers& buffers);
-  std::string what(const Instruction& next) const;
+  std::string description_of(const Instruction& next) const;
   // A piece of the own gradients that is summed with other stages or pipelines.
   struct SharedPiece {
     at::Tensor gradient;  // a view

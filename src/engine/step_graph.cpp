@@ -27,20 +27,20 @@ void StepGraph::forget() {
   num_runs_ = 0;
 }
 
-void StepGraph::run(const std::vector<double>& fixed, const std::function<void()>& work) {
+void StepGraph::run(const std::vector<double>& fixed, const std::function<void()>& body) {
   constexpr int kPlainRuns = 2;
-  if (!device_.is_cuda() || !failure_.empty()) return work();
+  if (!device_.is_cuda() || !failure_.empty()) return body();
   if (fixed != fixed_) forget(), fixed_ = fixed;
-  if (num_runs_++ < kPlainRuns) return work();
-  if (recording_ == nullptr) record(work);
-  if (recording_ == nullptr) return work();
+  if (num_runs_++ < kPlainRuns) return body();
+  if (recording_ == nullptr) record(body);
+  if (recording_ == nullptr) return body();
 #ifdef OPTIMUS_CUDA
   recording_->graph.replay();
 #endif
 }
 
 // Recording executes nothing. If it fails, the work can still run directly.
-void StepGraph::record(const std::function<void()>& work) {
+void StepGraph::record(const std::function<void()>& body) {
 #ifdef OPTIMUS_CUDA
   auto recording = std::make_unique<Recording>();
   c10::cuda::getCurrentCUDAStream(device_.index()).synchronize();
@@ -60,7 +60,7 @@ void StepGraph::record(const std::function<void()>& work) {
     cudaGetLastError();
   }
 #else
-  (void)work;
+  (void)body;
 #endif
 }
 

@@ -24,7 +24,7 @@ class StepGraph {
   // Runs the work, which must only start kernels on the current stream and never wait. `fixed`: numbers that
   // are kernel arguments. When they differ from the previous call, the work runs directly twice (libraries
   // select their kernels), and is then recorded.
-  void run(const std::vector<double>& fixed, const std::function<void()>& work);
+  void run(const std::vector<double>& fixed, const std::function<void()>& body);
   // Discards the graph because tensors have moved.
   void forget();
   bool is_recorded() const;
@@ -32,7 +32,7 @@ class StepGraph {
   const std::string& failure() const { return failure_; }
 
  private:
-  void record(const std::function<void()>& work);
+  void record(const std::function<void()>& body);
 
   struct Recording;  // at::cuda::CUDAGraph
   const c10::Device device_;

@@ -26,7 +26,7 @@ class StepHeartbeat {
     const std::lock_guard lock(mutex_);
     snapshot_ = {}, since_ = Clock::now();
   }
-  void work(const Instruction& at, double expected, double allowed) {
+  void begin_instruction(const Instruction& at, double expected, double allowed) {
     const std::lock_guard lock(mutex_);
     snapshot_ = {false, at.op, at.block, 0, expected, allowed}, since_ = Clock::now(), has_worked_ = true;
   }
@@ -39,7 +39,7 @@ class StepHeartbeat {
     const std::lock_guard lock(mutex_);
     return has_worked_;
   }
-  Snapshot look() const {
+  Snapshot snapshot() const {
     const std::lock_guard lock(mutex_);
     Snapshot snapshot = snapshot_;
     snapshot.seconds = std::chrono::duration<double>(Clock::now() - since_).count(), snapshot.step = step_;

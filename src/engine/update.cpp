@@ -154,16 +154,17 @@ void Engine::repeat_update(std::size_t index) {
 }
 
 // Masters that are weights are laid out like them.
-void Engine::update(int block, const at::Tensor& numbers, const Updated& what) {
-  const BlockState& state = what.of.block(block);
+void Engine::update(int block, const at::Tensor& numbers, const Updated& updated) {
+  const BlockState& state = updated.of.block(block);
   AdamOptions adam{.beta1 = update_.beta1, .beta2 = update_.beta2, .epsilon = update_.epsilon};
-  for (const StateRange& run : what.of.updates(block)) {
+  for (const StateRange& run : updated.of.updates(block)) {
     const auto own = [&](const at::Tensor& flat) { return flat.narrow(0, run.shard, run.length); };
     adam.weight_decay = run.has_weight_decay ? update_.weight_decay : 0;
-    at::Tensor weights = what.weights.narrow(0, what.has_whole_weights ? run.whole : run.shard, run.length),
+    at::Tensor weights =
+                   updated.weights.narrow(0, updated.has_whole_weights ? run.whole : run.shard, run.length),
                masters = types_.element == types_.wide ? weights : own(state.masters),
                first = own(state.first), second = own(state.second);
-    kernels_->adamw(adam, numbers, own(what.gradients), masters, first, second, weights);
+    kernels_->adamw(adam, numbers, own(updated.gradients), masters, first, second, weights);
   }
 }
 

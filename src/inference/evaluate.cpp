@@ -60,7 +60,7 @@ Plan plan_for(const EvalOptions& options, const Inference& model, std::int64_t w
 void check_option_ranges(const EvalOptions& options) {
   const auto check = [](const char* name, const std::optional<std::int64_t>& value) {
     if (value && (*value < 1 || *value > 1'000'000'000))
-      throw UsageError("--{}: {} is out of range, expected 1 to 1,000,000,000", name, *value);
+      throw UsageError("--{}: expected 1 to 1,000,000,000, got {}", name, *value);
   };
   check("seq", options.sequence_length), check("batch", options.batch);
 }
@@ -120,15 +120,15 @@ EvalResult result_of(const LossSum& total, const ModelSpec& model, Precision pre
 EvalResult evaluate_on_ranks(const EvalOptions& options, EventSink& events) {
   const OpenedModel model = open_trained_model(options.model, events);
   const Opened stream = open_stream(options, model, events);
-  EvalWork work{.windows = stream.windows, .sequence_length = stream.length};
-  work.batch = options.batch;
+  EvalWork eval_work{.windows = stream.windows, .sequence_length = stream.length};
+  eval_work.batch = options.batch;
   const bool is_gpu = choose_device(options.compute.device).is_cuda();
-  if (is_gpu) work.tokens_per_pass = 32768;
+  if (is_gpu) eval_work.tokens_per_pass = 32768;
   if (!options.compute.precision.empty())
-    work.precision = parse_precision(options.compute.precision, "--precision");
+    eval_work.precision = parse_precision(options.compute.precision, "--precision");
   else if (options.layout.plan.empty())
-    work.precision = is_gpu ? Precision::bf16 : Precision::fp32;
-  const Plan plan = evaluation_plan(options.layout, model.spec, work);
+    eval_work.precision = is_gpu ? Precision::bf16 : Precision::fp32;
+  const Plan plan = evaluation_plan(options.layout, model.spec, eval_work);
   const LossSum total = on_ranks(plan, model, options.compute, [&](Engine& engine, int rank) {
     NullSink quiet;
     return sum_losses(engine, plan, model.spec, stream.range, stream.windows, rank == 0 ? events : quiet,

@@ -44,7 +44,7 @@ void refuse_too_large_ranks(const Plan& plan, const ModelSpec& model,
 }  // namespace
 
 LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOptions& options,
-                 const std::function<LossSum(Engine& engine, int rank)>& work) {
+                 const std::function<LossSum(Engine& engine, int rank)>& evaluate) {
   ensure_engine_supports(plan, model.spec);
   const int count = num_devices(plan);
   const std::vector<std::string> devices = devices_of_ranks(options.device, count);
@@ -55,7 +55,7 @@ LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOption
   std::mutex loading;
   std::vector<RankWork> ranks(devices.size());
   const auto run = [&](int rank) {
-    RankWork& own = ranks[static_cast<std::size_t>(rank)];
+    RankWork& rank_work = ranks[static_cast<std::size_t>(rank)];
     try {
       set_num_threads(threads);
       const std::unique_ptr<Comm> comm = world.comm(rank);
@@ -72,12 +72,12 @@ LossSum on_ranks(const Plan& plan, const OpenedModel& model, const ComputeOption
                      .comm = count > 1 ? comm.get() : nullptr,
                      .timeout = kRankTimeout});
       if (count > 1)
-        done_or_throw(comm->connect(0, engine.groups(), Deadline::after(kRankTimeout, "connecting")));
-      own.total = work(engine, rank);
+        throw_if_failed(comm->connect(0, engine.groups(), Deadline::after(kRankTimeout, "connecting")));
+      rank_work.total = evaluate(engine, rank);
     } catch (const PeersLost&) {
-      own.failure = std::current_exception(), own.only_lost_peers = true;
+      rank_work.failure = std::current_exception(), rank_work.only_lost_peers = true;
     } catch (...) {
-      own.failure = std::current_exception();
+      rank_work.failure = std::current_exception();
     }
   };
   std::vector<std::thread> others;

@@ -21,13 +21,13 @@ void check_option_ranges(const TextOptions& o) {
   if (o.prompt.has_value() == o.prompt_ids.has_value())
     throw UsageError("pass either --prompt TEXT or --prompt-ids 1,2,3");
   if (o.num_tokens < 1 || o.num_tokens > kMaxTokens)
-    throw UsageError("--tokens: {} is out of range, expected 1 to 1,000,000,000", o.num_tokens);
+    throw UsageError("--tokens: expected 1 to 1,000,000,000, got {}", o.num_tokens);
   if (o.is_greedy && (o.temperature || o.top_p))
     throw UsageError("--greedy cannot be combined with --temperature or --top-p");
   if (o.temperature && !(*o.temperature >= 0 && *o.temperature <= 100))
-    throw UsageError("--temperature: {} is out of range, expected 0 to 100", *o.temperature);
+    throw UsageError("--temperature: expected 0 to 100, got {}", *o.temperature);
   if (o.top_p && !(*o.top_p > 0 && *o.top_p <= 1))
-    throw UsageError("--top-p: {} is out of range, expected above 0 and at most 1", *o.top_p);
+    throw UsageError("--top-p: expected more than 0, at most 1, got {}", *o.top_p);
 }
 
 std::vector<std::int64_t> parse_ids(const std::string& list) {

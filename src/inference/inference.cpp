@@ -33,7 +33,7 @@ Plan inference_plan(const ModelSpec& model, Precision precision, std::int64_t se
 Inference open_for_inference(const std::string& model, const ComputeOptions& options, EventSink& events) {
   const at::Device device = choose_device(options.device);
   if (options.threads < 0 || options.threads > 4096)
-    throw UsageError("--threads: {} is out of range, expected 0 to 4096", options.threads);
+    throw UsageError("--threads: expected 0 to 4096, got {}", options.threads);
   set_num_threads(static_cast<int>(options.threads));
   const std::string usual = device.is_cuda() ? "bf16" : "fp32";
   const Precision precision =
@@ -47,11 +47,11 @@ Inference open_for_inference(const std::string& model, const ComputeOptions& opt
 }
 
 void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes more,
-                           const std::string& what) {
+                           const std::string& work_description) {
   const Bytes needed = plan_arena(compile(plan, model, 0)).bytes + more;
   const std::optional<Bytes> free = free_memory(device);
   if (free && needed > *free)
-    throw UserError("{} need {} besides the weights, but {} has only {} free", what, text(needed),
+    throw UserError("{} need {} besides the weights, but {} has only {} free", work_description, text(needed),
                     device.str(), text(*free));
 }
 

@@ -86,7 +86,7 @@ std::vector<Span> pieces_by_queries(const std::vector<RingPiece>& pieces) {
   });
 }
 
-std::vector<Span> independent_pieces(const std::vector<RingPiece>& pieces) {
+std::vector<Span> independent_ranges(const std::vector<RingPiece>& pieces) {
   return ranges_of(pieces, [&](Span range, const RingPiece& next) {
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       const RingPiece& piece = pieces[static_cast<std::size_t>(i)];
@@ -102,7 +102,7 @@ std::int64_t num_scores(const RingPiece& piece) {
   return piece.is_causal ? all / 2 + 1 : all;
 }
 
-void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& work) {
+void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& body) {
   const std::int64_t total = std::accumulate(costs.begin(), costs.end(), std::int64_t{0});
   const std::int64_t num_ranges =
       std::min<std::int64_t>(at::get_num_threads(), static_cast<std::int64_t>(costs.size()));
@@ -117,7 +117,7 @@ void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::fun
     ranges.push_back({begin, item});
   }
   at::parallel_for(0, num_ranges, 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t range = first; range < last; ++range) work(ranges[static_cast<std::size_t>(range)]);
+    for (std::int64_t range = first; range < last; ++range) body(ranges[static_cast<std::size_t>(range)]);
   });
 }
 

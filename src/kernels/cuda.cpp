@@ -14,13 +14,13 @@ namespace optimus {
 namespace {
 
 double* step_scalars_of(const at::Tensor& numbers) {
-  ensure(numbers.numel() == kNumStepScalars, "{} is not the number of step scalars", numbers.numel());
+  ensure(numbers.numel() == kNumStepScalars, "wrong number of step scalars: {}", numbers.numel());
   return static_cast<double*>(flat_data(numbers, at::kDouble));
 }
 
 void ensure_same_size(const at::Tensor& tensor, const at::Tensor& like) {
-  ensure(!tensor.defined() || tensor.sizes() == like.sizes(), "a tensor has {} elements, expected {}",
-         tensor.defined() ? tensor.numel() : 0, like.numel());
+  ensure(!tensor.defined() || tensor.sizes() == like.sizes(), "expected a tensor of {} elements, got {}",
+         like.numel(), tensor.defined() ? tensor.numel() : 0);
 }
 
 // Requires rows in packs of 16 bytes, and whole tiles of 16 x 16.
@@ -226,7 +226,7 @@ class CudaKernels final : public Kernels {
   }
 
   void add_square_sum(const at::Tensor& flat, at::Tensor& sum) const override {
-    ensure(sum.numel() == 1, "a square sum must have one element, not {}", sum.numel());
+    ensure(sum.numel() == 1, "square sum: expected one element, got {}", sum.numel());
     const Launch launch(flat);
     const at::Tensor workspace = at::empty({cuda::kSquareParts}, flat.options().dtype(at::kDouble));
     launch(cuda::add_square_sum, element_of(flat), flat_data(flat, flat.scalar_type()), flat.numel(),

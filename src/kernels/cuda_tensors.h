@@ -29,10 +29,10 @@ inline at::ScalarType wide_type(const at::Tensor& tensor) {
 // An undefined tensor has no rows. `type`: the required element type.
 inline cuda::Rows rows_of(const at::Tensor& tensor, at::ScalarType type) {
   if (!tensor.defined()) return {};
-  ensure(tensor.scalar_type() == type, "a tensor has element type {}, expected {}",
-         c10::toString(tensor.scalar_type()), c10::toString(type));
-  ensure(tensor.dim() == 2 || tensor.dim() == 3, "a tensor of {} dims where rows are expected", tensor.dim());
-  ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "row elements have stride {}, expected 1",
+  ensure(tensor.scalar_type() == type, "expected a tensor of element type {}, got {}", c10::toString(type),
+         c10::toString(tensor.scalar_type()));
+  ensure(tensor.dim() == 2 || tensor.dim() == 3, "expected rows, got a tensor of {} dims", tensor.dim());
+  ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "expected row elements of stride 1, got {}",
          tensor.stride(-1));
   cuda::Rows rows{.data = tensor.data_ptr(),
                   .num_rows = tensor.size(0),
@@ -53,8 +53,8 @@ inline cuda::Rows rows_of(const at::Tensor& tensor) {
 inline void* flat_data(const at::Tensor& tensor, at::ScalarType type) {
   if (!tensor.defined()) return nullptr;
   ensure(tensor.is_contiguous() && tensor.scalar_type() == type,
-         "a vector is not contiguous or has element type {}, expected {}",
-         c10::toString(tensor.scalar_type()), c10::toString(type));
+         "expected a contiguous vector of element type {}, got {}", c10::toString(type),
+         c10::toString(tensor.scalar_type()));
   return tensor.data_ptr();
 }
 

@@ -167,17 +167,17 @@ inline std::int64_t first_key_row(const RingTask& task, const RingPiece& piece) 
   return piece.sequence * task.key_length + piece.keys.begin;
 }
 
-// Ranges of a task's pieces. pieces_by_queries: consecutive pieces with the same queries. independent_pieces:
+// Ranges of a task's pieces. pieces_by_queries: consecutive pieces with the same queries. independent_ranges:
 // consecutive pieces that share queries or keys with another piece of their range, so that two ranges never
 // write to the same row.
 std::vector<Span> pieces_by_queries(const std::vector<RingPiece>& pieces);
-std::vector<Span> independent_pieces(const std::vector<RingPiece>& pieces);
+std::vector<Span> independent_ranges(const std::vector<RingPiece>& pieces);
 
 // The number of scores of a piece that are computed, for balancing work.
 std::int64_t num_scores(const RingPiece& piece);
 
 // Divides items into one range per thread, of about equal cost, and calls work(range) on each thread.
-void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& work);
+void parallel_for_by_cost(const std::vector<std::int64_t>& costs, const std::function<void(Span)>& body);
 
 void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, OutputMode results);
 void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, OutputMode results);

@@ -205,33 +205,33 @@ struct BackwardWork {
 };
 
 BackwardWork backward_work(const RingTask& task) {
-  BackwardWork work;
+  BackwardWork backward;
   const std::vector<Span> runs = pieces_by_queries(task.pieces);
   auto run = runs.begin();
-  for (const Span apart : independent_pieces(task.pieces)) {
+  for (const Span apart : independent_ranges(task.pieces)) {
     BackwardItem item;
     std::int64_t cost = 0;
     for (; run != runs.end() && run->begin < apart.end; ++run) item.runs.push_back(*run);
     for (std::int64_t i = apart.begin; i < apart.end; ++i) {
       const RingPiece& piece = task.pieces[static_cast<std::size_t>(i)];
-      work.longest = std::max(work.longest, piece.queries.size());
+      backward.longest = std::max(backward.longest, piece.queries.size());
       cost += num_scores(piece);
     }
     for (item.kv_head = 0; item.kv_head < task.shape.kv_heads; ++item.kv_head)
-      work.items.push_back(item), work.costs.push_back(cost);
+      backward.items.push_back(item), backward.costs.push_back(cost);
   }
-  return work;
+  return backward;
 }
 
 }  // namespace
 
 void host_attention_backward(const RingTask& task, const AttentionTensors& tensors, OutputMode results) {
-  const BackwardWork work = backward_work(task);
+  const BackwardWork backward = backward_work(task);
   with_element_type(tensors.q.scalar_type(), [&]<typename T>(T) {
-    parallel_for_by_cost(work.costs, [&](Span items) {
-      BackwardThread<T> thread(task, tensors, results, work.longest);
+    parallel_for_by_cost(backward.costs, [&](Span items) {
+      BackwardThread<T> thread(task, tensors, results, backward.longest);
       for (std::int64_t i = items.begin; i < items.end; ++i) {
-        const BackwardItem& item = work.items[static_cast<std::size_t>(i)];
+        const BackwardItem& item = backward.items[static_cast<std::size_t>(i)];
         for (const Span run : item.runs) thread.run(run, item.kv_head);
       }
     });

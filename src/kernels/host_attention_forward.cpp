@@ -137,12 +137,12 @@ std::int64_t num_blocks(std::int64_t rows) { return (rows + kBlock - 1) / kBlock
 
 // Ordered by pieces and heads, so that a thread packs the keys of a head once.
 ForwardWork forward_work(const RingTask& task) {
-  ForwardWork work;
+  ForwardWork forward;
   for (const Span pieces : pieces_by_queries(task.pieces)) {
     std::int64_t key_blocks = 0;
     for (std::int64_t i = pieces.begin; i < pieces.end; ++i)
       key_blocks += num_blocks(piece_at(task, i).keys.size());
-    work.num_key_blocks = std::max(work.num_key_blocks, key_blocks);
+    forward.num_key_blocks = std::max(forward.num_key_blocks, key_blocks);
     const std::int64_t count = piece_at(task, pieces.begin).queries.size();
     for (std::int64_t head = 0; head < task.shape.heads; ++head)
       for (std::int64_t begin = 0; begin < count; begin += kBlock) {
@@ -150,11 +150,11 @@ ForwardWork forward_work(const RingTask& task) {
         std::int64_t num_keys = 0;
         for (std::int64_t i = pieces.begin; i < pieces.end; ++i)
           num_keys += piece_at(task, i).is_causal ? queries.end : piece_at(task, i).keys.size();
-        work.items.push_back({pieces, head, queries});
-        work.costs.push_back(num_keys * queries.size());
+        forward.items.push_back({pieces, head, queries});
+        forward.costs.push_back(num_keys * queries.size());
       }
   }
-  return work;
+  return forward;
 }
 
 // The work of one thread: items one after another.
@@ -210,12 +210,12 @@ class ForwardThread {
 }  // namespace
 
 void host_attention_forward(const RingTask& task, const AttentionTensors& tensors, OutputMode results) {
-  const ForwardWork work = forward_work(task);
+  const ForwardWork forward = forward_work(task);
   with_element_type(tensors.q.scalar_type(), [&]<typename T>(T) {
-    parallel_for_by_cost(work.costs, [&](Span items) {
-      ForwardThread<T> thread(task, tensors, results, work.num_key_blocks);
+    parallel_for_by_cost(forward.costs, [&](Span items) {
+      ForwardThread<T> thread(task, tensors, results, forward.num_key_blocks);
       for (std::int64_t i = items.begin; i < items.end; ++i)
-        thread.run(work.items[static_cast<std::size_t>(i)]);
+        thread.run(forward.items[static_cast<std::size_t>(i)]);
     });
   });
 }

@@ -6,10 +6,10 @@ namespace optimus {
 namespace {
 
 template <typename Id>
-void ensure_ids_in_range(const Id* ids, std::int64_t count, std::int64_t bound, const char* what,
+void ensure_ids_in_range(const Id* ids, std::int64_t count, std::int64_t bound, const char* id_kind,
                          Id lowest = 0) {
   for (std::int64_t i = 0; i < count; ++i)
-    ensure(ids[i] >= lowest && ids[i] < bound, "{} {} in row {} is not below {}", what, ids[i], i, bound);
+    ensure(ids[i] >= lowest && ids[i] < bound, "{} {} in row {} is not below {}", id_kind, ids[i], i, bound);
 }
 
 // The token and position ids of all rows, checked against the sizes of their tables.
@@ -66,7 +66,7 @@ void HostKernels::rope(at::Tensor& x, const at::Tensor& cosine, const at::Tensor
   with_element_type(x.scalar_type(), [&]<typename T>(T) {
     const Rows<Wide<T>> cosines(cosine), sines(sine);
     T* data = x.data_ptr<T>();
-    ensure(x.stride(2) == 1, "head elements have stride {}, expected 1", x.stride(2));
+    ensure(x.stride(2) == 1, "expected head elements of stride 1, got {}", x.stride(2));
     const std::int64_t num_heads = x.size(1), row_stride = x.stride(0), head_stride = x.stride(1);
     for_each_row(x.size(0), num_heads * x.size(2), [&](std::int64_t r) {
       for (std::int64_t head = 0; head < num_heads; ++head)

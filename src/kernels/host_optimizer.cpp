@@ -84,14 +84,14 @@ double square_sum_of(const Number* values, std::int64_t count) {
 }  // namespace
 
 void HostKernels::add_square_sum(const at::Tensor& flat, at::Tensor& sum) const {
-  ensure(sum.numel() == 1, "a square sum must have one element, not {}", sum.numel());
+  ensure(sum.numel() == 1, "square sum: expected one element, got {}", sum.numel());
   with_element_type(flat.scalar_type(), [&]<typename T>(T) {
     *flat_data<double>(sum) += square_sum_of(flat_data<T>(flat), flat.numel());
   });
 }
 
 void HostKernels::pass_gate(const GateOptions& options, at::Tensor& numbers) const {
-  ensure(numbers.numel() == kNumStepScalars, "{} is not the number of step scalars", numbers.numel());
+  ensure(numbers.numel() == kNumStepScalars, "wrong number of step scalars: {}", numbers.numel());
   compute_gate(options, flat_data<double>(numbers));
 }
 

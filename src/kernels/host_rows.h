@@ -23,9 +23,8 @@ struct Rows {
   Rows() = default;  // for an undefined tensor: data is null
   explicit Rows(const at::Tensor& tensor) {
     if (!tensor.defined()) return;
-    ensure(tensor.dim() == 2 || tensor.dim() == 3, "a tensor of {} dims where rows are expected",
-           tensor.dim());
-    ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "row elements have stride {}, expected 1",
+    ensure(tensor.dim() == 2 || tensor.dim() == 3, "expected rows, got a tensor of {} dims", tensor.dim());
+    ensure(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "expected row elements of stride 1, got {}",
            tensor.stride(-1));
     data = tensor.data_ptr<T>();
     num_outer = tensor.size(0), outer_stride = tensor.stride(0), width = tensor.size(-1);

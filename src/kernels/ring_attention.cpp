@@ -53,10 +53,11 @@ Span common(const Span& a, const Span& b) {
 
 }  // namespace
 
-std::vector<RingPiece> ring_pieces(const ContextPositions& own, const ContextPositions& theirs,
-                                   std::int64_t sequences, std::int64_t length, bool is_causal,
+std::vector<RingPiece> ring_pieces(const ContextPositions& own_positions,
+                                   const ContextPositions& peer_positions, std::int64_t sequences,
+                                   std::int64_t length, bool is_causal,
                                    const std::vector<AttentionSegment>& segments) {
-  const std::vector<PlacedSpan> mine = placed(own, length), others = placed(theirs, length);
+  const std::vector<PlacedSpan> mine = placed(own_positions, length), others = placed(peer_positions, length);
   const AttentionShape shape{.sequences = sequences, .length = length, .heads = 1, .kv_heads = 1};
   std::vector<RingPiece> pieces;
   for (const AttentionSegment& segment : segments_of({.shape = shape, .segments = segments, .dropout = {}}))
@@ -99,7 +100,7 @@ void check_ring_task(const RingTask& task, const at::Tensor& q, const at::Tensor
            piece.queries.begin, piece.queries.end, task.own_length, piece.keys.begin, piece.keys.end,
            task.key_length);
     ensure(!piece.is_causal || piece.queries.size() == piece.keys.size(),
-           "a causal ring piece must have as many queries as keys, not {} and {}", piece.queries.size(),
+           "causal ring piece: expected as many queries as keys, got {} and {}", piece.queries.size(),
            piece.keys.size());
   }
 }

@@ -40,8 +40,9 @@ struct RingPiece {
 // one segment of `length` positions), and with is_causal only keys that are not later than the query. The
 // spans of the two parts are identical or disjoint. Pieces of one segment are consecutive, and those with the
 // same queries are adjacent.
-std::vector<RingPiece> ring_pieces(const ContextPositions& own, const ContextPositions& theirs,
-                                   std::int64_t sequences, std::int64_t length, bool is_causal,
+std::vector<RingPiece> ring_pieces(const ContextPositions& own_positions,
+                                   const ContextPositions& peer_positions, std::int64_t sequences,
+                                   std::int64_t length, bool is_causal,
                                    const std::vector<AttentionSegment>& segments);
 
 struct RingTask {

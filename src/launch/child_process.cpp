@@ -49,9 +49,9 @@ std::vector<std::string> variables_with(const ChildOptions& options) {
   return result;
 }
 
-std::vector<char*> word_pointers(std::vector<std::string>& words) {
+std::vector<char*> word_pointers(std::vector<std::string>& arguments) {
   std::vector<char*> result;
-  for (std::string& word : words) result.push_back(word.data());
+  for (std::string& word : arguments) result.push_back(word.data());
   result.push_back(nullptr);
   return result;
 }
@@ -65,21 +65,22 @@ void close_file(int& file) {
 
 ChildProcess::ChildProcess(const ChildOptions& options) {
   Pipe in, out, err;
-  SpawnSettings how;
+  SpawnSettings settings;
   if (options.has_pipes) {
     in.open(), out.open(), err.open();
-    ::posix_spawn_file_actions_adddup2(&how.actions, in.read, STDIN_FILENO);
-    ::posix_spawn_file_actions_adddup2(&how.actions, out.write, STDOUT_FILENO);
-    ::posix_spawn_file_actions_adddup2(&how.actions, err.write, STDERR_FILENO);
+    ::posix_spawn_file_actions_adddup2(&settings.actions, in.read, STDIN_FILENO);
+    ::posix_spawn_file_actions_adddup2(&settings.actions, out.write, STDOUT_FILENO);
+    ::posix_spawn_file_actions_adddup2(&settings.actions, err.write, STDERR_FILENO);
   } else {
-    ::posix_spawn_file_actions_addopen(&how.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    ::posix_spawn_file_actions_addopen(&settings.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   }
-  if (!options.folder.empty()) ::posix_spawn_file_actions_addchdir_np(&how.actions, options.folder.c_str());
-  ::posix_spawn_file_actions_addclosefrom_np(&how.actions, STDERR_FILENO + 1);
-  ::posix_spawnattr_setflags(&how.attributes, POSIX_SPAWN_SETPGROUP);
-  ::posix_spawnattr_setpgroup(&how.attributes, 0);
-  std::vector<std::string> words = options.words, variables = variables_with(options);
-  const int error = ::posix_spawnp(&pid_, options.program.c_str(), &how.actions, &how.attributes,
+  if (!options.folder.empty())
+    ::posix_spawn_file_actions_addchdir_np(&settings.actions, options.folder.c_str());
+  ::posix_spawn_file_actions_addclosefrom_np(&settings.actions, STDERR_FILENO + 1);
+  ::posix_spawnattr_setflags(&settings.attributes, POSIX_SPAWN_SETPGROUP);
+  ::posix_spawnattr_setpgroup(&settings.attributes, 0);
+  std::vector<std::string> words = options.arguments, variables = variables_with(options);
+  const int error = ::posix_spawnp(&pid_, options.program.c_str(), &settings.actions, &settings.attributes,
                                    word_pointers(words).data(), word_pointers(variables).data());
   if (error != 0)
     throw RuntimeFailure("cannot start {}{}: {}", options.program,

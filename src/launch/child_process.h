@@ -15,7 +15,7 @@ namespace optimus {
 
 struct ChildOptions {
   std::string program;                                           // searched in PATH
-  std::vector<std::string> words;                                // the program's name first
+  std::vector<std::string> arguments;                            // the program's name first
   std::vector<std::pair<std::string, std::string>> variables{};  // in addition to those of this process
   Path folder{};           // working directory; empty: that of this process
   bool has_pipes = false;  // otherwise its input is empty, and output and error are inherited

@@ -55,7 +55,7 @@ class ControlInput {
 };
 
 struct HostTask {
-  ChildOptions how;
+  ChildOptions child_options;
   int first = 0, count = 1, size = 1;
 };
 
@@ -66,19 +66,20 @@ HostTask parse_task(const std::string& line) {
   task.size = static_cast<int>(view.at("size").integer(1, 1 << 20));
   task.count = static_cast<int>(view.at("count").integer(1, 4096));
   task.first = static_cast<int>(view.at("first").integer(0, task.size - task.count));
-  task.how.program = view.at("program").text();
-  task.how.words = {"optimus"};
-  for (const JsonView& word : view.at("words").elements()) task.how.words.push_back(word.text());
-  task.how.folder = view.at("folder").text();
+  task.child_options.program = view.at("program").text();
+  task.child_options.arguments = {"optimus"};
+  for (const JsonView& word : view.at("words").elements())
+    task.child_options.arguments.push_back(word.text());
+  task.child_options.folder = view.at("folder").text();
   for (const auto& [name, value] : view.at("variables").members())
-    task.how.variables.emplace_back(name, value.text());
+    task.child_options.variables.emplace_back(name, value.text());
   return task;
 }
 
 std::vector<ChildProcess> start_ranks(const HostTask& task) {
   std::vector<ChildProcess> ranks;
   for (int local = 0; local < task.count; ++local) {
-    ChildOptions how = task.how;
+    ChildOptions how = task.child_options;
     const auto set = [&](const char* name, int value) {
       how.variables.emplace_back(name, std::to_string(value));
     };

@@ -48,8 +48,8 @@ std::string name_of_host(const std::string& host) { return host.substr(host.find
 
 class Host {
  public:
-  Host(std::string name, const ChildOptions& how, std::string settings)
-      : name_(std::move(name)), child_(how), to_send_(std::move(settings)) {}
+  Host(std::string name, const ChildOptions& child_options, std::string settings)
+      : name_(std::move(name)), child_(child_options), to_send_(std::move(settings)) {}
 
   const std::string& name() const { return name_; }
   ChildProcess& child() { return child_; }
@@ -61,7 +61,7 @@ class Host {
     if (child_.errors() >= 0) files.push_back({child_.errors(), POLLIN, 0});
     if (child_.input() >= 0 && !to_send_.empty()) files.push_back({child_.input(), POLLOUT, 0});
   }
-  void work() {
+  void run_thread() {
     send_some();
     read_some(child_.output(),
               [&](std::string_view bytes) {
@@ -134,8 +134,9 @@ std::vector<Host> start_hosts(const LaunchOptions& options, const std::string& t
                              {"MASTER_PORT", std::to_string(port)},
                              {"OPTIMUS_JOB", job},
                              {kTokenVariable, token}}}};
-    ChildOptions how{.program = ssh[0], .words = ssh, .has_pipes = true};
-    how.words.insert(how.words.end(), {names[i], "exec " + shell_quoted(options.program) + " launch --here"});
+    ChildOptions how{.program = ssh[0], .arguments = ssh, .has_pipes = true};
+    how.arguments.insert(how.arguments.end(),
+                         {names[i], "exec " + shell_quoted(options.program) + " launch --here"});
     hosts.emplace_back(names[i], how, settings.dump() + "\n");
   }
   return hosts;
@@ -154,7 +155,7 @@ int launch_on_hosts(const LaunchOptions& options, const Environment& environment
     std::vector<pollfd> files;
     for (const Host& host : hosts) host.add_to(files);
     ::poll(files.data(), files.size(), 50);
-    for (Host& host : hosts) host.work();
+    for (Host& host : hosts) host.run_thread();
     if (stop.is_requested() && !is_asked) {
       is_asked = true;
       for (Host& host : hosts) host.ask_to_end();
@@ -162,7 +163,7 @@ int launch_on_hosts(const LaunchOptions& options, const Environment& environment
     }
     for (Host& host : hosts)
       if (const auto code = host.code(); code && *code != 0 && *code != 130 && failed.empty()) {
-        failed = fmt::format("{} ended with code {}{}", host.name(), *code,
+        failed = fmt::format("{} exited with code {}{}", host.name(), *code,
                              *code == 255 ? " (ssh returns this code if it cannot reach the host)" : "");
         grace = Deadline::after(kHostGrace, "the other hosts");
       }

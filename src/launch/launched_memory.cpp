@@ -36,7 +36,7 @@ TrainResult run_with_memory(const RunSpec& spec, const Path& run, int rank,
     const int host = memory->host_of.at(static_cast<std::size_t>(rank));
     open_host_memory(*memory, rank, memory->for_ranks(storing_ranks(plan)).bytes_on_host(host, state));
   }
-  return run_and_remove_memory(run, work);
+  return run_and_remove_memory(run, run_training);
 }
 
 namespace {

@@ -64,7 +64,7 @@ void resolve_addresses(std::vector<RankJoinRequest>& join_requests, bool is_etcd
 
 struct Rendezvous::Impl {
   RendezvousOptions options;
-  StoreAddress place;
+  StoreAddress address;
   std::unique_ptr<StoreServer> server;
   std::unique_ptr<RendezvousFile> file;
   std::shared_ptr<KeyStore> store;
@@ -80,18 +80,18 @@ struct Rendezvous::Impl {
 
 void Rendezvous::Impl::host() {
   const LaunchInfo& launch = options.launch;
-  place.token = launch.is_one_host ? (options.token ? options.token->text : generate_token())
-                                   : token_for_hosts(options);
+  address.token = launch.is_one_host ? (options.token ? options.token->text : generate_token())
+                                     : token_for_hosts(options);
   if (!options.store.empty()) {
-    place = parse_store(options.store, place.token);
+    address = parse_store(options.store, address.token);
     return;
   }
-  StoreServerOptions how{.token = place.token};
+  StoreServerOptions how{.token = address.token};
   if (!launch.is_one_host) how.where = Listening::everywhere;
   // torchrun itself uses the port.
   if (!launch.is_one_host && !launch.has_torch_store) how.port = launch.master_port;
   server = std::make_unique<StoreServer>(how);
-  place.port = server->port();
+  address.port = server->port();
 }
 
 namespace {
@@ -110,10 +110,10 @@ void Rendezvous::Impl::announce() {
   const LaunchInfo& launch = options.launch;
   if (launch.is_one_host)
     file = std::make_unique<RendezvousFile>(rendezvous_file(process_environment(), launch.job),
-                                            RendezvousAddress{place.port, place.token});
-  else if (launch.has_torch_store && !place.is_etcd)
+                                            RendezvousAddress{address.port, address.token});
+  else if (launch.has_torch_store && !address.is_etcd)
     options.torch.announce(launch.master_host, launch.master_port, torch_key(launch),
-                           fmt::format("{}:{}", address_towards(launch), place.port));
+                           fmt::format("{}:{}", address_towards(launch), address.port));
 }
 
 void Rendezvous::Impl::poll() {
@@ -128,7 +128,7 @@ Rendezvous::Rendezvous(RendezvousOptions options) : impl_(std::make_unique<Impl>
   impl_->options = std::move(options);
   impl_->host();
   const Deadline deadline = Deadline::after(Seconds(10), "the store");
-  impl_->store = value_or_throw(open_store(impl_->place, deadline));
+  impl_->store = value_or_throw(open_store(impl_->address, deadline));
   value_or_throw(impl_->store->clear());
   impl_->announce();
   impl_->join_requests_by_rank[0] = own_join_request(impl_->options.launch, *impl_->store);
@@ -159,13 +159,13 @@ std::vector<PresentRank> Rendezvous::wait_for_others(
     if (!impl_->is_waiting)
       throw RuntimeFailure(
           "{}, after {}; check that the token is the same on all hosts and that they can reach {}", missing(),
-          text(impl_->options.timeout), impl_->place.host);
+          text(impl_->options.timeout), impl_->address.host);
     if (!is_notified && report_missing_after.has_passed()) report_progress(missing()), is_notified = true;
     pause_before_query(poll);
   }
   std::vector<RankJoinRequest> join_requests;
   for (const auto& [rank, join_request] : impl_->join_requests_by_rank) join_requests.push_back(join_request);
-  resolve_addresses(join_requests, impl_->place.is_etcd);
+  resolve_addresses(join_requests, impl_->address.is_etcd);
   std::vector<PresentRank> ranks;
   for (const RankJoinRequest& join_request : join_requests) ranks.push_back(join_request.rank);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
@@ -174,7 +174,7 @@ std::vector<PresentRank> Rendezvous::wait_for_others(
 }
 
 RendezvousResult Rendezvous::send_join_replies(const Json& settings) {
-  RendezvousResult result{impl_->place, impl_->store, "run/" + impl_->session + "/", {}, settings};
+  RendezvousResult result{impl_->address, impl_->store, "run/" + impl_->session + "/", {}, settings};
   for (const auto& [rank, join_request] : impl_->join_requests_by_rank)
     result.ranks.push_back(join_request.rank);
   const Json answer = {
@@ -215,21 +215,22 @@ namespace {
 // The address of rank 0's store, if it is known at present.
 std::optional<StoreAddress> current_store_address(const RendezvousOptions& options) {
   const LaunchInfo& launch = options.launch;
-  StoreAddress place;
+  StoreAddress address;
   if (launch.is_one_host) {
     const auto found = read_rendezvous_file(rendezvous_file(process_environment(), launch.job));
     if (!found) return std::nullopt;
-    place.port = found->port, place.token = found->token;
+    address.port = found->port, address.token = found->token;
   } else {
-    place.token = token_for_hosts(options);
-    place.host = launch.master_host, place.port = launch.master_port;
+    address.token = token_for_hosts(options);
+    address.host = launch.master_host, address.port = launch.master_port;
   }
-  if (!options.store.empty()) return parse_store(options.store, place.token);
-  if (launch.is_one_host || !launch.has_torch_store) return place;
+  if (!options.store.empty()) return parse_store(options.store, address.token);
+  if (launch.is_one_host || !launch.has_torch_store) return address;
   const auto published = options.torch.poll(launch.master_host, launch.master_port, torch_key(launch));
   if (!published) return std::nullopt;
-  std::tie(place.host, place.port) = parse_host_port(*published, "the address of rank 0 in torchrun's store");
-  return place;
+  std::tie(address.host, address.port) =
+      parse_host_port(*published, "the address of rank 0 in torchrun's store");
+  return address;
 }
 
 // Sends join requests until a reply arrives. Fails if the store does: rank 0 may then have another address.
@@ -270,12 +271,12 @@ Outcome<void> read_join_reply(const RendezvousOptions& options, const std::strin
 
 // Registers a last will first, so that the others do not wait for a rank that dies. was_reachable: set when
 // the store has responded.
-Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, const StoreAddress& place,
+Outcome<RendezvousResult> send_join_request(const RendezvousOptions& options, const StoreAddress& address,
                                             const Deadline& deadline, bool& was_reachable) {
-  auto opened = place.is_etcd ? open_etcd_store(place, deadline) : open_tcp_store(place, deadline);
+  auto opened = address.is_etcd ? open_etcd_store(address, deadline) : open_tcp_store(address, deadline);
   if (!opened) return tl::unexpected(opened.error());
   was_reachable = true;
-  RendezvousResult result{place, std::move(*opened), "", {}, {}};
+  RendezvousResult result{address, std::move(*opened), "", {}, {}};
   const int rank = options.launch.rank;
   const std::string will =
       fmt::format("rank {} (process {} on {}) has disconnected", rank, ::getpid(), host_name());
@@ -300,8 +301,8 @@ RendezvousResult join_rendezvous(const RendezvousOptions& options) {
   std::string why = "it has not published the address of its store";
   for (int poll = 0;; ++poll) {
     bool was_reachable = false;
-    if (const auto place = current_store_address(options)) {
-      auto joined = send_join_request(options, *place, deadline, was_reachable);
+    if (const auto address = current_store_address(options)) {
+      auto joined = send_join_request(options, *address, deadline, was_reachable);
       if (joined) return std::move(*joined);
       why = joined.error().why;
     }

@@ -44,7 +44,7 @@ struct RendezvousOptions {
 
 // The result of the rendezvous, on all ranks.
 struct RendezvousResult {
-  StoreAddress place;
+  StoreAddress address;
   std::shared_ptr<KeyStore> store;  // shared: with a thread that polls it
   std::string prefix;               // prepended to all keys of this run
   std::vector<PresentRank> ranks;

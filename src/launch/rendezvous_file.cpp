@@ -33,8 +33,8 @@ Path own_folder(const Environment& environment) {
   if (::lstat(folder.c_str(), &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != ::geteuid() ||
       (about.st_mode & 077) != 0)
     throw UserError(
-        "{} must be a folder that only you can access (mode 700): ranks on this machine use it to find each "
-        "other",
+        "{}: expected a folder that only you can access (mode 700), because ranks on this machine use it to "
+        "find each other",
         folder.string());
   return folder;
 }
@@ -79,10 +79,10 @@ Path rendezvous_file(const Environment& environment, const std::string& job) {
   return own_folder(environment) / fmt::format("optimus-{:016x}.json", key.value);
 }
 
-RendezvousFile::RendezvousFile(Path path, const RendezvousAddress& place)
-    : path_(std::move(path)), place_(place) {
+RendezvousFile::RendezvousFile(Path path, const RendezvousAddress& address)
+    : path_(std::move(path)), address_(address) {
   const Json about = {
-      {"port", place.port}, {"token", place.token}, {"process", ::getpid()}, {"space", own_space("pid")}};
+      {"port", address.port}, {"token", address.token}, {"process", ::getpid()}, {"space", own_space("pid")}};
   remove_stale_files(path_.parent_path());
   write_private_file(path_, about.dump() + "\n");
 }
@@ -90,7 +90,7 @@ RendezvousFile::RendezvousFile(Path path, const RendezvousAddress& place)
 // Another run with the same name may have begun before this one ended.
 RendezvousFile::~RendezvousFile() {
   const auto now = read_rendezvous_file(path_);
-  if (now && now->port == place_.port && now->token == place_.token) ::unlink(path_.c_str());
+  if (now && now->port == address_.port && now->token == address_.token) ::unlink(path_.c_str());
 }
 
 std::optional<RendezvousAddress> read_rendezvous_file(const Path& path) {

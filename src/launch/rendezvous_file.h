@@ -25,13 +25,13 @@ Path rendezvous_file(const Environment& environment, const std::string& job);
 // that were killed are removed, too. Throws RuntimeFailure.
 class RendezvousFile {
  public:
-  RendezvousFile(Path path, const RendezvousAddress& place);
+  RendezvousFile(Path path, const RendezvousAddress& address);
   ~RendezvousFile();
   RendezvousFile(const RendezvousFile&) = delete;
 
  private:
   const Path path_;
-  const RendezvousAddress place_;
+  const RendezvousAddress address_;
 };
 
 // nullopt if the file does not exist or is invalid. A file that an earlier run left leads to a port without a

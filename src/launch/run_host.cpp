@@ -14,23 +14,23 @@ constexpr std::chrono::milliseconds kPollInterval{50};
 // Seconds beyond the silence limit, for a rank that is only slow to report.
 constexpr double kExtraSilence = 1.5;
 
-EmergencyCheckpointOptions with_coordinator(EmergencyCheckpointOptions facts,
+EmergencyCheckpointOptions with_coordinator(EmergencyCheckpointOptions options,
                                             MembershipCoordinator& coordinator) {
-  facts.coordinator = &coordinator;
-  return facts;
+  options.coordinator = &coordinator;
+  return options;
 }
 
 }  // namespace
 
-RunHost::RunHost(Board& board, FileSystem& files, RunHostOptions facts)
+RunHost::RunHost(Board& board, FileSystem& files, RunHostOptions options)
     : board_(board),
-      silence_(facts.silence),
-      coordinator_(
-          facts.last ? MembershipCoordinator(board_, std::move(facts.coordinator), facts.workers, *facts.last)
-                     : MembershipCoordinator(board_, std::move(facts.coordinator), facts.workers, facts.plan,
-                                             facts.epoch)),
+      silence_(options.silence),
+      coordinator_(options.last ? MembershipCoordinator(board_, std::move(options.coordinator),
+                                                        options.workers, *options.last)
+                                : MembershipCoordinator(board_, std::move(options.coordinator),
+                                                        options.workers, options.plan, options.epoch)),
       emergency_checkpoint_(board_, files,
-                            with_coordinator(std::move(facts.emergency_checkpoint), coordinator_)),
+                            with_coordinator(std::move(options.emergency_checkpoint), coordinator_)),
       thread_([this] { watch(); }) {}
 
 RunHost::~RunHost() { stop(); }

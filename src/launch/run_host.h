@@ -19,7 +19,7 @@
 namespace optimus {
 
 struct RunHostOptions {
-  MembershipCoordinator::Facts coordinator;
+  MembershipCoordinator::Inputs coordinator;
   EmergencyCheckpointOptions emergency_checkpoint;
   std::vector<WorkerEntry> workers;        // by worker id
   std::optional<MembershipChange> last{};  // the run is in this generation; nullopt: in its first
@@ -31,7 +31,7 @@ struct RunHostOptions {
 class RunHost {
  public:
   // All must outlive this.
-  RunHost(Board& board, FileSystem& files, RunHostOptions facts);
+  RunHost(Board& board, FileSystem& files, RunHostOptions options);
   ~RunHost();
   RunHost(const RunHost&) = delete;
 

@@ -13,7 +13,7 @@ namespace {
 Path store_path(const Path& run) { return run / "logs" / "store.json"; }
 
 std::string text_of(const RunStoreAddress& where) {
-  const StoreAddress& place = where.place;
+  const StoreAddress& place = where.address;
   const Json json{{"host", place.host},       {"port", place.port},     {"token", place.token},
                   {"is_etcd", place.is_etcd}, {"prefix", where.prefix}, {"may_move", where.may_move}};
   return json.dump() + "\n";

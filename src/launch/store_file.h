@@ -8,7 +8,7 @@
 namespace optimus {
 
 struct RunStoreAddress {
-  StoreAddress place;
+  StoreAddress address;
   std::string prefix{};   // prepended to all keys of the run
   bool may_move = false;  // another process hosts the store when this one is lost (elastic_rank.h)
 };

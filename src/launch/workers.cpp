@@ -30,15 +30,15 @@ constexpr int kPollMilliseconds = 50;  // milliseconds
 constexpr std::size_t kMaxReportBytes = 1 << 20;
 
 // Arguments and environment in the form that posix_spawn expects.
-std::vector<char*> pointers(std::vector<std::string>& words) {
+std::vector<char*> pointers(std::vector<std::string>& arguments) {
   std::vector<char*> result;
-  for (std::string& word : words) result.push_back(word.data());
+  for (std::string& word : arguments) result.push_back(word.data());
   result.push_back(nullptr);
   return result;
 }
 
-std::vector<std::string> environment_with(const std::string& place) {
-  std::vector<std::string> result = {std::string(kWorkerVariable) + "=" + place};
+std::vector<std::string> environment_with(const std::string& worker_spec) {
+  std::vector<std::string> result = {std::string(kWorkerVariable) + "=" + worker_spec};
   const std::string_view quiet = "TORCH_CPP_LOG_LEVEL";
   bool has_level = false;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -54,26 +54,26 @@ std::vector<std::string> environment_with(const std::string& place) {
 constexpr int kReportFile = 3, kTerminalFile = 4;
 
 pid_t spawn(const WorkersOptions& options, int rank, int report, const std::string& log) {
-  WorkerSpec place;
-  place.rank = rank, place.size = static_cast<int>(options.devices.size());
-  place.host = options.host, place.port = options.port, place.is_etcd = options.is_etcd;
-  place.token = options.token, place.run = options.run;
-  place.device = options.devices[static_cast<std::size_t>(rank)], place.threads = options.threads;
-  place.parent = ::getpid(), place.report = kReportFile, place.terminal = kTerminalFile;
-  SpawnSettings how;
+  WorkerSpec spec;
+  spec.rank = rank, spec.size = static_cast<int>(options.devices.size());
+  spec.host = options.host, spec.port = options.port, spec.is_etcd = options.is_etcd;
+  spec.token = options.token, spec.run = options.run;
+  spec.device = options.devices[static_cast<std::size_t>(rank)], spec.threads = options.threads;
+  spec.parent = ::getpid(), spec.report = kReportFile, spec.terminal = kTerminalFile;
+  SpawnSettings settings;
   // dup2 to fixed numbers, whatever the present numbers are.
-  ::posix_spawn_file_actions_adddup2(&how.actions, report, kReportFile);
-  ::posix_spawn_file_actions_adddup2(&how.actions, STDERR_FILENO, kTerminalFile);
-  ::posix_spawn_file_actions_addopen(&how.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_addopen(&how.actions, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND,
-                                     0644);
-  ::posix_spawn_file_actions_adddup2(&how.actions, STDOUT_FILENO, STDERR_FILENO);
-  ::posix_spawn_file_actions_addclosefrom_np(&how.actions, kTerminalFile + 1);
-  ::posix_spawnattr_setflags(&how.attributes, POSIX_SPAWN_SETPGROUP);
-  ::posix_spawnattr_setpgroup(&how.attributes, 0);
-  std::vector<std::string> words = options.words, variables = environment_with(text(place));
+  ::posix_spawn_file_actions_adddup2(&settings.actions, report, kReportFile);
+  ::posix_spawn_file_actions_adddup2(&settings.actions, STDERR_FILENO, kTerminalFile);
+  ::posix_spawn_file_actions_addopen(&settings.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_addopen(&settings.actions, STDOUT_FILENO, log.c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0644);
+  ::posix_spawn_file_actions_adddup2(&settings.actions, STDOUT_FILENO, STDERR_FILENO);
+  ::posix_spawn_file_actions_addclosefrom_np(&settings.actions, kTerminalFile + 1);
+  ::posix_spawnattr_setflags(&settings.attributes, POSIX_SPAWN_SETPGROUP);
+  ::posix_spawnattr_setpgroup(&settings.attributes, 0);
+  std::vector<std::string> words = options.arguments, variables = environment_with(text(spec));
   pid_t pid = 0;
-  const int error = ::posix_spawn(&pid, options.program.c_str(), &how.actions, &how.attributes,
+  const int error = ::posix_spawn(&pid, options.program.c_str(), &settings.actions, &settings.attributes,
                                   pointers(words).data(), pointers(variables).data());
   if (error != 0) throw RuntimeFailure("cannot start worker {}: {}", rank, ::strerror(error));
   return pid;
@@ -351,8 +351,8 @@ std::string Workers::describe_end(int rank) const {
   if (!worker.status) return "was stopped";
   const int status = *worker.status;
   return WIFSIGNALED(status)
-             ? fmt::format("was ended by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)))
-             : fmt::format("ended with code {}", WEXITSTATUS(status));
+             ? fmt::format("was killed by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)))
+             : fmt::format("exited with code {}", WEXITSTATUS(status));
 }
 
 std::string Workers::describe(int rank) const {
@@ -391,16 +391,16 @@ std::string Workers::why() const {
       return fmt::format("{} does not respond: it was stopped by a signal (SIGSTOP); its log is {}{}",
                          describe(cause), log(cause), seen);
     if (worker.report) return fmt::format("{}: {}{}", describe(cause), worker.report->why, seen);
-    const std::string how = describe_end(cause);
+    const std::string end_description = describe_end(cause);
     // Name the other ranks that ended in the same way, since they may have a common cause.
     std::vector<int> more;
     for (std::size_t rank = 0; rank < all_.size(); ++rank)
       if (static_cast<int>(rank) != cause && all_[rank].order >= 0 && !all_[rank].report)
         more.push_back(static_cast<int>(rank));
-    const std::string also = more.empty() ? ""
-                                          : fmt::format(", and so did rank{} {}", more.size() == 1 ? "" : "s",
-                                                        fmt::join(more, ", "));
-    return fmt::format("{} {}{}; its log is {}{}", describe(cause), how, also, log(cause), seen);
+    const std::string also =
+        more.empty() ? ""
+                     : fmt::format(", as did rank{} {}", more.size() == 1 ? "" : "s", fmt::join(more, ", "));
+    return fmt::format("{} {}{}; its log is {}{}", describe(cause), end_description, also, log(cause), seen);
   }
   const auto most = std::max_element(missed_counts.begin(), missed_counts.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });

@@ -22,12 +22,12 @@
 namespace optimus {
 
 struct WorkersOptions {
-  Path program;                      // "/proc/self/exe"
-  std::vector<std::string> words;    // its arguments, the program's name first
-  Path run;                          // logs go to its folder logs/, the list to its workers.json
-  std::vector<std::string> devices;  // of each worker
-  int threads = 1;                   // of each worker
-  std::string host = "127.0.0.1";    // of the store
+  Path program;                        // "/proc/self/exe"
+  std::vector<std::string> arguments;  // its arguments, the program's name first
+  Path run;                            // logs go to its folder logs/, the list to its workers.json
+  std::vector<std::string> devices;    // of each worker
+  int threads = 1;                     // of each worker
+  std::string host = "127.0.0.1";      // of the store
   int port = 0;
   bool is_etcd = false;
   std::string token{};

@@ -45,7 +45,7 @@ Classes classes_of(const Layout& layout, const RankIndex& index, const std::vect
   int highest = index.num_ranks() - 1;
   for (const Rank rank : ranks) highest = std::max(highest, rank.value);
   Classes classes{std::vector<int>(static_cast<std::size_t>(highest) + 1, -1), {}};
-  std::map<std::vector<std::array<int, 3>>, int> known;
+  std::map<std::vector<std::array<int, 3>>, int> class_index;
   for (const Rank rank : ranks) {
     std::vector<std::array<int, 3>> holdings;
     for (const RankIndex::GridPosition& position : index.positions(rank))
@@ -53,7 +53,7 @@ Classes classes_of(const Layout& layout, const RankIndex& index, const std::vect
           {grid_number[static_cast<std::size_t>(position.grid)], position.shard, position.part});
     std::sort(holdings.begin(), holdings.end());
     const auto [it, is_new] =
-        known.try_emplace(std::move(holdings), static_cast<int>(classes.members.size()));
+        class_index.try_emplace(std::move(holdings), static_cast<int>(classes.members.size()));
     if (is_new) classes.members.emplace_back();
     classes.class_of[static_cast<std::size_t>(rank.value)] = it->second;
     classes.members[static_cast<std::size_t>(it->second)].push_back(rank);
@@ -80,9 +80,10 @@ class ClassSets {
   ClassSets(const SlotSets& sets, const Slots& slots, const Layout& layout, const Classes& classes)
       : sets_(sets), slots_(slots), layout_(layout), classes_(classes) {}
   const std::vector<int>& of(int set) {
-    while (static_cast<int>(known_.size()) <= set)
-      known_.push_back(classes_holding(sets_[static_cast<int>(known_.size())], slots_, layout_, classes_));
-    return known_[static_cast<std::size_t>(set)];
+    while (static_cast<int>(class_members_.size()) <= set)
+      class_members_.push_back(
+          classes_holding(sets_[static_cast<int>(class_members_.size())], slots_, layout_, classes_));
+    return class_members_[static_cast<std::size_t>(set)];
   }
 
  private:
@@ -90,7 +91,7 @@ class ClassSets {
   const Slots& slots_;
   const Layout& layout_;
   const Classes& classes_;
-  std::vector<std::vector<int>> known_;
+  std::vector<std::vector<int>> class_members_;
 };
 
 struct Overlaps {
@@ -150,7 +151,7 @@ class DeviceMapper {
       for (const Rank rank : ranks_[static_cast<std::size_t>(flow.row)])
         if (const auto& devices = devices_[static_cast<std::size_t>(flow.column)];
             flow.amount > 0 && is_open(rank) && std::binary_search(devices.begin(), devices.end(), rank) &&
-            !taken(rank))
+            !is_taken(rank))
           assign_device(rank, rank), --flow.amount;
     for (const TransportFlow& flow : flows) {
       int left = flow.amount;
@@ -158,7 +159,7 @@ class DeviceMapper {
       for (const Rank rank : ranks_[static_cast<std::size_t>(flow.row)]) {
         if (left == 0) break;
         if (!is_open(rank)) continue;
-        while (taken(*device)) ++device;
+        while (is_taken(*device)) ++device;
         assign_device(rank, *device), --left;
       }
     }
@@ -171,7 +172,7 @@ class DeviceMapper {
     std::vector<Rank> free_devices;
     for (const auto& devices : devices_)
       for (const Rank device : devices)
-        if (!taken(device)) free_devices.push_back(device);
+        if (!is_taken(device)) free_devices.push_back(device);
     std::sort(free_devices.begin(), free_devices.end());
     for (int r = 0; r < static_cast<int>(device_of_.size()); ++r)
       if (is_open(Rank{r}) && std::binary_search(free_devices.begin(), free_devices.end(), Rank{r}))
@@ -179,12 +180,12 @@ class DeviceMapper {
     auto device = free_devices.begin();
     for (int r = 0; r < static_cast<int>(device_of_.size()); ++r) {
       if (!is_open(Rank{r})) continue;
-      while (taken(*device)) ++device;
+      while (is_taken(*device)) ++device;
       assign_device(Rank{r}, *device);
     }
   }
   bool is_open(Rank rank) const { return device_of_[static_cast<std::size_t>(rank.value)].value < 0; }
-  bool taken(Rank device) const { return is_taken_[static_cast<std::size_t>(device.value)]; }
+  bool is_taken(Rank device) const { return is_taken_[static_cast<std::size_t>(device.value)]; }
   void assign_device(Rank rank, Rank device) {
     device_of_[static_cast<std::size_t>(rank.value)] = device;
     is_taken_[static_cast<std::size_t>(device.value)] = true;
@@ -209,8 +210,8 @@ std::vector<Rank> checked(std::vector<Rank> available, int num_needed) {
 
 }  // namespace
 
-Assignment assign(const Layout& from, const Layout& to, const std::vector<Rank>& available,
-                  const AssignOptions& options) {
+Assignment assign_devices(const Layout& from, const Layout& to, const std::vector<Rank>& available,
+                          const AssignOptions& options) {
   validate_pair(from, to);
   const int count = num_ranks(to);
   std::vector<Rank> virtual_ranks;

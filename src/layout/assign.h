@@ -32,8 +32,8 @@ struct AssignOptions {
 // devices in any order; devices that are not in `from` are new and empty. If device r is in the class chosen
 // for virtual rank r, rank r gets device r. Throws a UserError if there are too few devices, a device is
 // listed twice, or a layout is invalid.
-Assignment assign(const Layout& from, const Layout& to, const std::vector<Rank>& available,
-                  const AssignOptions& options = {});
+Assignment assign_devices(const Layout& from, const Layout& to, const std::vector<Rank>& available,
+                          const AssignOptions& options = {});
 
 // The layout with its virtual ranks replaced by physical devices.
 Layout with_devices(Layout layout, const std::vector<Rank>& device_of);

@@ -53,10 +53,10 @@ class Execution {
     Channel& channel = channels_[key];
     if (channel.posted.empty() || channel.holds_sends == operation.is_send) {
       channel.holds_sends = operation.is_send;
-      channel.posted.push_back(operation.what);
+      channel.posted.push_back(operation.data_id);
       return;
     }
-    if (channel.posted[channel.num_matched] != operation.what && mismatch_.empty())
+    if (channel.posted[channel.num_matched] != operation.data_id && mismatch_.empty())
       mismatch_ =
           fmt::format("in wave {}, rank {} sends data to rank {} that differs from the data it expects",
                       operation.wave, sender, receiver);

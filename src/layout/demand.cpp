@@ -156,7 +156,7 @@ class ClassRefiner {
     int& rank_class = class_of_[static_cast<std::size_t>(rank)];
     const Split split{rank_class, kind, allocated, freed};
     if (!(split == splits_[static_cast<std::size_t>(last_)])) {
-      const auto [known, is_new] = known_.try_emplace(split, static_cast<int>(splits_.size()));
+      const auto [known, is_new] = class_of_split_.try_emplace(split, static_cast<int>(splits_.size()));
       if (is_new) splits_.push_back(split);
       last_ = known->second;
     }
@@ -195,7 +195,7 @@ class ClassRefiner {
   };
   std::vector<int> class_of_;  // [rank]; 0: no demand so far
   std::vector<Split> splits_;  // [class]
-  std::unordered_map<Split, int, SplitHash> known_;
+  std::unordered_map<Split, int, SplitHash> class_of_split_;
   int last_ = 0;
 };
 
@@ -225,7 +225,7 @@ MemoryDemands demands_of(const LayoutChange& change) {
         refiner.refine(holding.rank, k, cost.allocated * bytes, cost.freed * bytes);
     }
     demands.lower_bound += Bytes(missing * bytes * static_cast<std::int64_t>(kind.tensors.size()));
-    demands.naive += Bytes(needed * bytes * static_cast<std::int64_t>(kind.tensors.size()));
+    demands.full_fetch_bytes += Bytes(needed * bytes * static_cast<std::int64_t>(kind.tensors.size()));
   }
   refiner.write(demands);
   return demands;

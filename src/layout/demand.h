@@ -14,7 +14,7 @@ namespace optimus {
 struct MemoryDemands {
   int num_classes = 0;
   std::vector<std::vector<MemoryDemand>> of_kind;  // for one tensor of the kind
-  Bytes lower_bound, naive;                        // for the whole change, as in TransferPlan
+  Bytes lower_bound, full_fetch_bytes;             // for the whole change, as in TransferPlan
 };
 
 MemoryDemands demands_of(const LayoutChange& change);

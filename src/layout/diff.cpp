@@ -200,7 +200,8 @@ std::int64_t num_transfers(const Pattern& pattern) {
 
 DiffOutcome<TransferPlan> diff(const LayoutChange& change, const WaveOrder& order) {
   TransferPlan plan;
-  plan.reserve = order.reserve, plan.lower_bound = order.lower_bound, plan.naive = order.naive;
+  plan.reserve = order.reserve, plan.lower_bound = order.lower_bound,
+  plan.full_fetch_bytes = order.full_fetch_bytes;
   GeometryTable geometries(change, plan.boxes);
   std::vector<Pattern> patterns;
   std::vector<TensorBox> lost;

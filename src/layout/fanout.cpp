@@ -6,8 +6,8 @@
 namespace optimus {
 namespace {
 
-int index_of(std::span<const int> places, int place) {
-  return static_cast<int>(std::lower_bound(places.begin(), places.end(), place) - places.begin());
+int index_of(std::span<const int> places, int rank_place) {
+  return static_cast<int>(std::lower_bound(places.begin(), places.end(), rank_place) - places.begin());
 }
 
 int count_in(std::span<const int> places, RankPlaces::Range range) {
@@ -63,19 +63,20 @@ void split_receivers(std::span<const int> receivers, std::span<const int> owners
 ReceiverFanout fanout_of(std::span<const int> receivers, std::span<const int> owners,
                          const RankPlaces& places, int receiver) {
   const int level = nearest_level(owners, index_of(owners, receiver), places, receiver);
-  ReceiverFanout own{fanout_at(owners, places, level, receiver), 0};
+  ReceiverFanout receiver_fanout{fanout_at(owners, places, level, receiver), 0};
   const RankPlaces::Range domain = places.domain(level, receiver);
-  own.k = count_in(receivers, {domain.begin, receiver});
-  own.fanout.num_receivers = count_in(receivers, domain);
+  receiver_fanout.k = count_in(receivers, {domain.begin, receiver});
+  receiver_fanout.fanout.num_receivers = count_in(receivers, domain);
   // A receiver with an owner in a smaller domain reads from that owner and does not count here.
-  for (int i = own.fanout.first_owner; i < own.fanout.first_owner + own.fanout.num_owners;) {
+  for (int i = receiver_fanout.fanout.first_owner;
+       i < receiver_fanout.fanout.first_owner + receiver_fanout.fanout.num_owners;) {
     const RankPlaces::Range smaller = places.domain(level - 1, owners[static_cast<std::size_t>(i)]);
     const int count = count_in(receivers, smaller);
-    own.fanout.num_receivers -= count;
-    if (smaller.end <= receiver) own.k -= count;
+    receiver_fanout.fanout.num_receivers -= count;
+    if (smaller.end <= receiver) receiver_fanout.k -= count;
     i = std::max(i + 1, index_of(owners, smaller.end));
   }
-  return own;
+  return receiver_fanout;
 }
 
 }  // namespace optimus

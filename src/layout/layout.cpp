@@ -27,18 +27,19 @@ std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& wei
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   for (const double weight : weights)
     if (!std::isfinite(weight) || weight < 0)
-      throw UserError("a split has the weight {}, expected a finite number of at least 0", weight);
+      throw UserError("split weight: expected a finite number of at least 0, got {}", weight);
   if (!(sum > 0) || !std::isfinite(sum))
-    throw UserError("the weights of a split sum to {}, expected a positive number", sum);
+    throw UserError("sum of split weights: expected more than 0, got {}", sum);
 
   std::vector<std::int64_t> sizes;
   std::vector<double> remainders;
-  std::int64_t left = n;
+  std::int64_t remaining = n;
   for (const double weight : weights) {
     const double share = static_cast<double>(n) * (weight / sum);
-    sizes.push_back(std::min(static_cast<std::int64_t>(share), left));  // rounding must not exceed n in total
+    sizes.push_back(
+        std::min(static_cast<std::int64_t>(share), remaining));  // rounding must not exceed n in total
     remainders.push_back(weight > 0 ? share - static_cast<double>(sizes.back()) : -1);
-    left -= sizes.back();
+    remaining -= sizes.back();
   }
   std::vector<std::size_t> order(weights.size());
   std::iota(order.begin(), order.end(), 0);
@@ -46,9 +47,9 @@ std::vector<Span> split_by_weight(std::int64_t n, const std::vector<double>& wei
                    [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
   // A part without weight gets nothing: its remainder of -1 is sorted last. Fewer items are left than there
   // are parts with weight, unless n exceeds the precision of a double; then the first part gets them.
-  for (std::size_t i = 0; left > 0 && i < order.size() && remainders[order[i]] >= 0; ++i, --left)
+  for (std::size_t i = 0; remaining > 0 && i < order.size() && remainders[order[i]] >= 0; ++i, --remaining)
     ++sizes[order[i]];
-  sizes[order[0]] += left;
+  sizes[order[0]] += remaining;
 
   std::vector<Span> spans;
   std::int64_t begin = 0;

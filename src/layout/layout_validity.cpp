@@ -11,16 +11,16 @@ namespace {
 
 void validate_tensor(const TensorInfo& tensor) {
   if (tensor.shape.num_dims < 1 || tensor.shape.num_dims > kMaxDims)
-    throw UserError("tensor {} has {} dims, expected 1 to {}", in_quotes(tensor.name), tensor.shape.num_dims,
-                    kMaxDims);
+    throw UserError("tensor {}: expected 1 to {} dims, got {}", in_quotes(tensor.name), kMaxDims,
+                    tensor.shape.num_dims);
   if (tensor.bytes_per_element < 1)
-    throw UserError("tensor {} has {} bytes per element, expected at least 1", in_quotes(tensor.name),
+    throw UserError("tensor {}: expected at least 1 byte per element, got {}", in_quotes(tensor.name),
                     tensor.bytes_per_element);
   std::int64_t bytes = tensor.bytes_per_element;
   for (int d = 0; d < tensor.shape.num_dims; ++d) {
     const std::int64_t size = tensor.shape[d];
     if (size < 0)
-      throw UserError("tensor {} has shape {}, but sizes must not be negative", in_quotes(tensor.name),
+      throw UserError("tensor {}: expected non-negative sizes, got shape {}", in_quotes(tensor.name),
                       text(tensor.shape));
     if (size > 0 && bytes > std::numeric_limits<std::int64_t>::max() / size)
       throw UserError("the size in bytes of tensor {} of shape {} does not fit into 63 bits",
@@ -32,18 +32,18 @@ void validate_tensor(const TensorInfo& tensor) {
 // `seen[rank]` is the last grid that contains the rank.
 void validate_grid(const DeviceGrid& grid, int g, std::vector<int>& seen) {
   if (grid.num_replicas < 1 || grid.num_shards < 1 || grid.num_parts < 1)
-    throw UserError("grid {} is {} x {} x {}, expected at least 1 of each", g, grid.num_replicas,
+    throw UserError("grid {}: expected at least 1 x 1 x 1, got {} x {} x {}", g, grid.num_replicas,
                     grid.num_shards, grid.num_parts);
   const std::int64_t replicas_and_shards = static_cast<std::int64_t>(grid.num_replicas) * grid.num_shards;
   if (replicas_and_shards > kMaxRanks || replicas_and_shards * grid.num_parts > kMaxRanks)
     throw UserError("grid {} is {} x {} x {}, more than {} ranks", g, grid.num_replicas, grid.num_shards,
                     grid.num_parts, kMaxRanks);
   if (static_cast<std::int64_t>(grid.ranks.size()) != grid.size())
-    throw UserError("grid {} lists {} ranks, but its shape {} x {} x {} requires {}", g, grid.ranks.size(),
-                    grid.num_replicas, grid.num_shards, grid.num_parts, grid.size());
+    throw UserError("grid {}: expected {} ranks for its shape {} x {} x {}, got {}", g, grid.size(),
+                    grid.num_replicas, grid.num_shards, grid.num_parts, grid.ranks.size());
   for (const Rank rank : grid.ranks) {
     if (rank.value < 0 || rank.value >= kMaxRanks)
-      throw UserError("grid {} contains rank {}, expected 0 to {}", g, rank.value, kMaxRanks - 1);
+      throw UserError("grid {}: expected ranks from 0 to {}, got {}", g, kMaxRanks - 1, rank.value);
     if (static_cast<std::size_t>(rank.value) >= seen.size())
       seen.resize(std::max(seen.size() * 2, static_cast<std::size_t>(rank.value) + 1), -1);
     int& last = seen[static_cast<std::size_t>(rank.value)];
@@ -76,11 +76,11 @@ void validate_placement(const TensorInfo& tensor, const Placement& placement, co
                     placement.grid, layout.grids.size());
   const DeviceGrid& grid = layout.grids[static_cast<std::size_t>(placement.grid)];
   if (placement.cut_dim < -1 || placement.cut_dim >= tensor.shape.num_dims)
-    throw UserError("tensor {} of shape {} is cut along dimension {}, which does not exist",
+    throw UserError("tensor {} of shape {} is split along dimension {}, which does not exist",
                     in_quotes(tensor.name), text(tensor.shape), placement.cut_dim);
   const std::size_t num_parts = placement.cut_dim < 0 ? 0 : static_cast<std::size_t>(grid.num_parts);
   if (placement.parts.size() != num_parts)
-    throw UserError("tensor {} is cut into {} parts, but grid {} requires {}", in_quotes(tensor.name),
+    throw UserError("tensor {} is split into {} parts, but grid {} requires {}", in_quotes(tensor.name),
                     placement.parts.size(), placement.grid, num_parts);
   if (num_parts == 0) return;
   const std::int64_t size = tensor.shape[placement.cut_dim];

@@ -18,11 +18,11 @@ int distance(const RankDomains& topology, Rank a, Rank b) {
 
 RankPlaces::RankPlaces(const RankDomains& topology, int num_ranks) {
   if (topology.domain_of.size() > kMaxLevels)
-    throw UserError("the topology has {} levels, expected at most {}", topology.domain_of.size(), kMaxLevels);
+    throw UserError("topology: expected at most {} levels, got {}", kMaxLevels, topology.domain_of.size());
   for (std::size_t level = 0; level < topology.domain_of.size(); ++level)
     if (topology.domain_of[level].size() < static_cast<std::size_t>(num_ranks))
-      throw UserError("level {} of the topology contains {} ranks, expected {}", level,
-                      topology.domain_of[level].size(), num_ranks);
+      throw UserError("topology level {}: expected {} ranks, got {}", level, num_ranks,
+                      topology.domain_of[level].size());
   for (int r = 0; r < num_ranks; ++r) rank_at_.push_back(Rank{r});
   const auto& levels = topology.domain_of;
   const auto comes_before = [&](Rank a, Rank b) {
@@ -55,8 +55,8 @@ RankPlaces::RankPlaces(const RankDomains& topology, int num_ranks) {
     std::sort(seen.begin(), seen.end());
     if (const auto twice = std::adjacent_find(seen.begin(), seen.end()); twice != seen.end())
       throw UserError(
-          "domain {} of level {} is part of two domains of a higher level, but domains must be nested",
-          *twice, level);
+          "domain {} of level {} is part of two domains of a higher level; expected nested domains", *twice,
+          level);
     domains_.push_back(std::move(ranges));
   }
 }

@@ -48,9 +48,9 @@ class StorageBuilder {
  public:
   StorageBuilder(const Layout& layout, const StorageSpec& spec) : layout_(layout), spec_(spec) {
     if (spec.row_multiple < 1)
-      throw UserError("a storage pads rows to a multiple of {}, expected at least 1", spec.row_multiple);
+      throw UserError("storage row multiple: expected at least 1, got {}", spec.row_multiple);
     if (spec.alignment < 1 || (spec.alignment & (spec.alignment - 1)) != 0)
-      throw UserError("a storage aligns to {} bytes, expected a power of two", spec.alignment);
+      throw UserError("storage alignment: expected a power of two, got {} bytes", spec.alignment);
     if (!spec.types.empty() && spec.types.size() != layout.tensors.size())
       throw UserError("a storage has number types for {} tensors, but the layout has {}", spec.types.size(),
                       layout.tensors.size());
@@ -75,7 +75,7 @@ class StorageBuilder {
         matrix.push_back(&boxes[j]);
         is_done[j] = true;
       }
-      place(matrix);
+      place_matrix(matrix);
     }
     for (StorageBuffer& buffer : storage_.buffers)
       buffer.num_elements = aligned(buffer.num_elements, buffer.type);
@@ -106,7 +106,7 @@ class StorageBuilder {
       if (info(t).block != info(first).block || type(t) != type(first) ||
           is_transposed_[static_cast<std::size_t>(t)] != is_transposed_[static_cast<std::size_t>(first)])
         throw UserError(
-            "tensors {} and {} cannot be fused: block, number type and orientation must be the same",
+            "tensors {} and {} cannot be fused: expected the same block, number type and orientation",
             name(first), name(t));
     }
   }
@@ -143,7 +143,7 @@ class StorageBuilder {
     return it->second;
   }
 
-  void place(const std::vector<const PaddedBox*>& matrix) {
+  void place_matrix(const std::vector<const PaddedBox*>& matrix) {
     const int number = buffer_of(matrix[0]->tensor);
     StorageBuffer& buffer = storage_.buffers[static_cast<std::size_t>(number)];
     std::int64_t rows = 0;

@@ -15,7 +15,7 @@ namespace optimus {
 
 struct DiffOptions {
   RankDomains topology = {};    // empty: all ranks are equally far apart
-  std::vector<Rank> dead = {};  // ranks that have lost all data; `to` must not contain them
+  std::vector<Rank> dead = {};  // ranks that have lost all data; the new layout must not contain them
   // maximum above max(old, new) on every rank; absent: memory is not limited
   std::optional<Bytes> reserve = {};
   // Larger boxes are sent as several chunks of whole rows. A row is never split, and a box is split into at
@@ -56,7 +56,7 @@ struct TransferPlan {
   Bytes moved;  // total of all transfers
   // sum over ranks of the bytes that they need and did not have; computed without the transfers
   Bytes lower_bound;
-  Bytes naive;                   // bytes that would move if every new box were fetched completely
+  Bytes full_fetch_bytes;        // bytes that would move if every new box were fetched completely
   std::vector<Bytes> moved_at;   // [distance]
   Bytes max_sent, max_received;  // maximum over all ranks
   Bytes reserve;                 // maximum over all ranks of the bytes above max(old, new)
@@ -73,7 +73,7 @@ using DiffOutcome = tl::expected<T, DiffFailure>;
 // The tensors that move together, in order. `reserve` as in TransferPlan.
 struct WaveOrder {
   std::vector<std::vector<int>> waves;
-  Bytes reserve, lower_bound, naive;
+  Bytes reserve, lower_bound, full_fetch_bytes;
 };
 
 // The part of a plan that concerns one rank.

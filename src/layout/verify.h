@@ -35,7 +35,7 @@ struct PostedOperation {
   int wave = 0;
   int peer = 0;
   bool is_send = false;
-  std::uint64_t what = 0;  // equal on both sides if both refer to the same data
+  std::uint64_t data_id = 0;  // equal on both sides if both refer to the same data
 };
 // Simulates the programs ([rank], in ascending order of waves): a rank posts all operations of a wave, waits
 // for them, and continues. The n-th send from a to b matches the n-th receive at b from a. Fails if a rank

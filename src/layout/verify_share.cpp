@@ -10,7 +10,7 @@ namespace {
 
 using Boxes = std::vector<Box>;
 
-bool has(const Boxes& boxes, const Box& box) {
+bool contains_box(const Boxes& boxes, const Box& box) {
   return std::find(boxes.begin(), boxes.end(), box) != boxes.end();
 }
 bool contains_any(const Boxes& boxes, const Box& box) {
@@ -96,10 +96,10 @@ class RankCheck {
                        name(t));
     Boxes wanted, pieces = view.received;
     for (const Box& box : view.new_boxes)
-      if (!has(view.old_boxes, box)) wanted.push_back(box);
+      if (!contains_box(view.old_boxes, box)) wanted.push_back(box);
     pieces.insert(pieces.end(), view.copied.begin(), view.copied.end());
     const bool frees = std::any_of(view.old_boxes.begin(), view.old_boxes.end(),
-                                   [&](const Box& box) { return !has(view.new_boxes, box); });
+                                   [&](const Box& box) { return !contains_box(view.new_boxes, box); });
     if (view.wave < 0 && (frees || !wanted.empty()))
       return failure("tensor {} changes on rank {}, but no wave includes it", name(t), rank());
     if (wanted.empty() && pieces.empty()) return {};
@@ -112,7 +112,7 @@ class RankCheck {
   Bytes size_of(int tensor, const Boxes& boxes, const Boxes& except = {}) const {
     Bytes sum;
     for (const Box& box : boxes)
-      if (!has(except, box))
+      if (!contains_box(except, box))
         sum += Bytes(box.num_elements() * tensors_[static_cast<std::size_t>(tensor)].bytes_per_element);
     return sum;
   }

@@ -112,7 +112,7 @@ std::optional<std::vector<int>> find_order(const Units& units, std::int64_t rese
 }
 
 WaveOrder make_waves(const MemoryDemands& demands, const Units& units, const std::vector<int>& order) {
-  WaveOrder result{{}, Bytes(excess_of(units, order)), demands.lower_bound, demands.naive};
+  WaveOrder result{{}, Bytes(excess_of(units, order)), demands.lower_bound, demands.full_fetch_bytes};
   for (const int unit : order) result.waves.push_back(units.tensors[static_cast<std::size_t>(unit)]);
   return result;
 }
@@ -126,7 +126,7 @@ WaveOrder make_merged_waves(const LayoutChange& change, const MemoryDemands& dem
   const MergedOrder merged =
       merge_adjacent(units.problem, units.kind_of, order, reserve,
                      [&](int before, int unit) { return block(before) == block(unit); });
-  WaveOrder result{{}, Bytes(merged.excess), demands.lower_bound, demands.naive};
+  WaveOrder result{{}, Bytes(merged.excess), demands.lower_bound, demands.full_fetch_bytes};
   for (const std::vector<int>& group : merged.groups) {
     result.waves.emplace_back();
     for (const int unit : group)
@@ -160,9 +160,8 @@ DiffOutcome<WaveOrder> order_waves(const LayoutChange& change) {
     return make_merged_waves(change, demands, tensors, *order, reserve);
   const Bytes enough(sufficient_reserve(tensors, reserve));
   return tl::unexpected(DiffFailure{
-      {fmt::format(
-          "a reserve of {} is too small to change from one layout to the other; {} would be sufficient",
-          text(Bytes(reserve)), text(enough))},
+      {fmt::format("the memory reserve of {} is too small for this layout change; {} would be sufficient",
+                   text(Bytes(reserve)), text(enough))},
       {},
       enough});
 }

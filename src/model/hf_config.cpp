@@ -37,8 +37,8 @@ Activation read_activation(const JsonView& config, std::string_view key, Activat
     if (row.name == value->text()) return row.activation;
     known.emplace_back(row.name);
   }
-  throw UserError("{} is {}, which is not supported; supported are {}", value->where(),
-                  in_quotes(value->text()), join(known, ", "));
+  throw UserError("{}: expected one of {}, got {}", value->where(), join(known, ", "),
+                  in_quotes(value->text()));
 }
 
 // A dimension that may have either of two names.
@@ -64,8 +64,8 @@ Family read_family(const JsonView& config) {
     if (row.model_type == model_type.text()) return row.family;
     known.emplace_back(row.model_type);
   }
-  throw UserError("{} is {}, which is not supported; supported are {}", model_type.where(),
-                  in_quotes(model_type.text()), join(known, ", "));
+  throw UserError("{}: expected one of {}, got {}", model_type.where(), join(known, ", "),
+                  in_quotes(model_type.text()));
 }
 
 void read_gpt2(const JsonView& config, ModelSpec& spec) {
@@ -134,7 +134,7 @@ void reject_active_window(const JsonView& config, const ModelSpec& spec) {
   if (const auto types = is_qwen ? config.find("layer_types") : std::nullopt) {
     for (const JsonView& type : types->elements())
       if (type.text() != "full_attention")
-        throw UserError("{} is {}, which is not supported: it must be 'full_attention'", type.where(),
+        throw UserError("{}: expected 'full_attention', got {} (not supported)", type.where(),
                         in_quotes(type.text()));
     return;
   }
@@ -148,9 +148,8 @@ void reject_active_window(const JsonView& config, const ModelSpec& spec) {
   const std::int64_t window = given ? given->integer(1) : 4096;
   if (window < spec.max_positions)
     throw UserError(
-        "{}: sliding_window is {}{}, which is not supported with max_position_embeddings {}: it must be null "
-        "or at least max_position_embeddings",
-        config.where(), window, is_absent ? " by default" : "", spec.max_positions);
+        "{}: sliding_window: expected null or at least max_position_embeddings {}, got {}{} (not supported)",
+        config.where(), spec.max_positions, window, is_absent ? " by default" : "");
 }
 
 // Reads configs that list the dense layers individually; these must be layers 0 … k - 1.
@@ -159,7 +158,7 @@ std::int64_t read_dense_layers(const JsonView& config) {
   if (const auto dense = config.find("mlp_only_layers"))
     for (const JsonView& layer : dense->elements())
       if (layer.integer(0, kMaxConfigNumber) != next++)
-        throw UserError("{} is {}, which is not supported: dense layers must be the first ones, 0, 1, …",
+        throw UserError("{}: expected the dense layers to be the first ones, 0, 1, …, got {} (not supported)",
                         layer.where(), layer.integer(0, kMaxConfigNumber));
   return next;
 }
@@ -202,14 +201,14 @@ void read_latent(const JsonView& config, ModelSpec& spec) {
   l.query_rank = dimension_or(config, "q_lora_rank", 1536),
   l.kv_rank = dimension_or(config, "kv_lora_rank", 512);
   if (config.raw().contains("q_lora_rank") && !config.find("q_lora_rank"))
-    throw UserError("{}: q_lora_rank is null, which is not supported: it must be a number", config.where());
+    throw UserError("{}: q_lora_rank: expected a number, got null (not supported)", config.where());
   l.rope_dim = dimension_or(config, "qk_rope_head_dim", 64),
   l.value_dim = dimension_or(config, "v_head_dim", 128);
   spec.head_dim = dimension_or(config, "qk_nope_head_dim", 128) + l.rope_dim;
   // transformers also writes the rotary width and the sum of both widths under these keys.
   const auto repeats = [&](const char* key, std::int64_t value) {
     if (dimension_or(config, key, value) != value)
-      throw UserError("{}: {} must be {}, or absent", config.where(), key, value);
+      throw UserError("{}: {}: expected {}, or no such key", config.where(), key, value);
   };
   repeats("head_dim", l.rope_dim), repeats("qk_head_dim", spec.head_dim);
 }

@@ -18,8 +18,7 @@ RopeScalingKind read_kind(const JsonView& settings) {
   if (kind.text() == "default") return RopeScalingKind::none;
   if (kind.text() == "linear") return RopeScalingKind::linear;
   if (kind.text() == "llama3") return RopeScalingKind::llama3;
-  throw UserError("{} is {}, which is not supported; supported are default, linear, llama3", kind.where(),
-                  in_quotes(kind.text()));
+  throw UserError("{}: expected default, linear or llama3, got {}", kind.where(), in_quotes(kind.text()));
 }
 
 // Any other key would change the rotation in an unsupported way.
@@ -32,8 +31,7 @@ void allow_keys_of(const JsonView& settings, RopeScalingKind kind) {
   settings.allow_only(known);
   const auto part = settings.find("partial_rotary_factor");
   if (part && part->number() != 1)
-    throw UserError("{} is {}, which is not supported: it must be 1 or absent", part->where(),
-                    part->number());
+    throw UserError("{}: expected 1 or no such key, got {} (not supported)", part->where(), part->number());
 }
 
 RopeSettings read_settings(const JsonView& settings, double outer_theta, std::int64_t max_positions) {

@@ -83,7 +83,7 @@ class BlockOperations {
                   {"head.loss.tokens", 1, SavedType::fp32, CutUnit::none, kAlwaysSaved}};
   }
 
-  std::vector<Operation> take() { return std::move(work_); }
+  std::vector<Operation> take() { return std::move(operations_); }
 
  private:
   void latent_attention(SavedTensor input) {
@@ -260,13 +260,13 @@ class BlockOperations {
   Operation& memory_bound(const std::string& name, OperationKind kind, CutUnit cut) {
     Operation op;
     op.name = name, op.kind = kind, op.cut = cut;
-    work_.push_back(std::move(op));
-    return work_.back();
+    operations_.push_back(std::move(op));
+    return operations_.back();
   }
 
   const ModelSpec& spec_;
   double length_, hidden_, query_, kv_, value_, output_, ffn_;
-  std::vector<Operation> work_;
+  std::vector<Operation> operations_;
 };
 
 }  // namespace
@@ -275,22 +275,22 @@ namespace {
 
 std::vector<Operation> transformer_operations(const ModelSpec& spec, BlockKind block, bool is_mixture,
                                               std::int64_t sequence_length) {
-  ensure(sequence_length >= 1, "the sequence length is {}, must be at least 1", sequence_length);
-  BlockOperations work(spec, sequence_length);
+  ensure(sequence_length >= 1, "the sequence length: expected at least 1, got {}", sequence_length);
+  BlockOperations operations(spec, sequence_length);
   switch (block) {
     case BlockKind::embedding:
-      work.embedding();
+      operations.embedding();
       break;
     case BlockKind::layer:
-      work.layer(is_mixture);
+      operations.layer(is_mixture);
       break;
     case BlockKind::head:
-      work.head();
+      operations.head();
       break;
     case BlockKind::custom:
       ensure(false, "the operations of a custom block require its index, not only its kind");
   }
-  return work.take();
+  return operations.take();
 }
 
 std::vector<Operation> custom_operations(const CustomBlock& block) {
@@ -417,9 +417,9 @@ std::int64_t logit_rows(std::int64_t tokens) {
 
 namespace {
 
-double saved_bytes(const std::vector<Operation>& work, RecomputeMode mode, int activation_bytes) {
+double saved_bytes(const std::vector<Operation>& operations, RecomputeMode mode, int activation_bytes) {
   double total = 0;
-  for (const Operation& operation : work)
+  for (const Operation& operation : operations)
     for (const SavedTensor& saved : operation.saved)
       if (saved.saved_up_to >= mode)
         total += saved.elements_per_token * bytes_per_element(saved.type, activation_bytes);

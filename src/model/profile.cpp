@@ -64,7 +64,8 @@ ModelProfile profile_model(const ModelSpec& spec, std::int64_t sequence_length) 
   validate(spec);
   if (spec.is_custom())
     throw UserError("{}: only transformers can be profiled by their dimensions", spec.name);
-  if (sequence_length < 1) throw UserError("the sequence length is {}, must be at least 1", sequence_length);
+  if (sequence_length < 1)
+    throw UserError("the sequence length: expected at least 1, got {}", sequence_length);
   if (spec.positions == PositionKind::learned && sequence_length > spec.max_positions)
     throw UserError("sequence length {} exceeds the {} learned positions of {}", sequence_length,
                     spec.max_positions, spec.name.empty() ? "the model" : spec.name);

@@ -141,16 +141,16 @@ std::string text(const ModelProfile& profile) {
                           num_mixture_layers(profile), m.experts, m.ffn,
                           m.shared_ffn > 0 ? fmt::format(", plus a shared one, ffn {}", m.shared_ffn) : "",
                           m.experts_per_token);
-  TextTable facts({"parameters", with_commas(all)});
-  if (spec.is_mixture()) facts.row({"  active per token", with_commas(profile.active_parameters)});
-  facts.row({"state, bf16 with fp32 optimizer", text(Bytes(all * kBf16State.total()))});
-  facts.row({"state, fp32", text(Bytes(all * kFp32State.total()))});
-  facts.row({fmt::format("FLOPs per token at sequence length {}", profile.sequence_length),
-             text(Flops(profile.flops_per_token))});
+  TextTable model_table({"parameters", with_commas(all)});
+  if (spec.is_mixture()) model_table.row({"  active per token", with_commas(profile.active_parameters)});
+  model_table.row({"state, bf16 with fp32 optimizer", text(Bytes(all * kBf16State.total()))});
+  model_table.row({"state, fp32", text(Bytes(all * kFp32State.total()))});
+  model_table.row({fmt::format("FLOPs per token at sequence length {}", profile.sequence_length),
+                   text(Flops(profile.flops_per_token))});
   const double executed = total_flops(profile, &BlockProfile::forward_flops) +
                           total_flops(profile, &BlockProfile::backward_flops);
-  if (spec.is_causal) facts.row({"  without masked attention", text(Flops(executed))});
-  result += facts.text() +
+  if (spec.is_causal) model_table.row({"  without masked attention", text(Flops(executed))});
+  result += model_table.text() +
             "\nPer block; FLOPs and saved activations (bf16) are per token; tp: fraction that tensor "
             "parallelism divides\n";
   result += table_text(profile);

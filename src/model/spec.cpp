@@ -40,15 +40,15 @@ void check_ranges(const ModelSpec& spec) {
   };
   for (const Range& row : rows)
     if (row.value < row.smallest || row.value > row.largest)
-      throw UserError("{}: {} is {}, must be from {} to {}", model_label(spec), row.name, row.value,
-                      row.smallest, row.largest);
+      throw UserError("{}: {}: expected {} to {}, got {}", model_label(spec), row.name, row.smallest,
+                      row.largest, row.value);
 }
 
 void check_mixture(const ModelSpec& spec) {
   const Mixture& m = spec.mixture;
   if (traits(spec.family).is_mixture != spec.is_mixture())
-    throw UserError("{}: experts is {}, must be {} in {}", model_label(spec), m.experts,
-                    spec.is_mixture() ? "0" : "at least 1", text(spec.family));
+    throw UserError("{}: experts: expected {} in {}, got {}", model_label(spec),
+                    spec.is_mixture() ? "0" : "at least 1", text(spec.family), m.experts);
   if (!spec.is_mixture()) return;
   struct Range {
     const char* name;
@@ -65,13 +65,13 @@ void check_mixture(const ModelSpec& spec) {
   };
   for (const Range& row : rows)
     if (row.value < row.smallest || row.value > row.largest)
-      throw UserError("{}: {} is {}, must be from {} to {}", model_label(spec), row.name, row.value,
-                      row.smallest, row.largest);
+      throw UserError("{}: {}: expected {} to {}, got {}", model_label(spec), row.name, row.smallest,
+                      row.largest, row.value);
   if (spec.family == Family::deepseek_v3 && (m.shared_ffn % m.ffn != 0 || m.shared_ffn == 0 || m.every != 1))
     throw UserError(
-        "{}: the ffn of the shared expert is {}; it must be a multiple of the ffn of one expert, {}, and all "
-        "layers after the first dense ones must be mixtures",
-        model_label(spec), m.shared_ffn, m.ffn);
+        "{}: ffn of the shared expert: expected a multiple of {}, the ffn of one expert, and a mixture in "
+        "every layer after the first dense ones, got {}",
+        model_label(spec), m.ffn, m.shared_ffn);
   if (m.first_layer / m.every == spec.layers / m.every)
     throw UserError(
         "{}: none of the {} layers is a mixture of experts: mixtures are every {} layers, starting at layer "
@@ -79,30 +79,32 @@ void check_mixture(const ModelSpec& spec) {
         model_label(spec), spec.layers, m.every, m.first_layer);
   if (m.groups < 1 || m.experts % m.groups != 0 || m.groups_per_token < 1 || m.groups_per_token > m.groups)
     throw UserError(
-        "{}: {} groups of experts, {} per token; the number of groups must divide the {} experts, and a "
-        "token must use at least 1 and at most all groups",
-        model_label(spec), m.groups, m.groups_per_token, m.experts);
+        "{}: expert groups: expected a number that divides the {} experts and 1 to all groups per token, got "
+        "{} groups and {} per token",
+        model_label(spec), m.experts, m.groups, m.groups_per_token);
   if (!(m.scale > 0 && m.scale <= 1e6))
-    throw UserError("{}: the scale of the expert weights is {}, must be above 0 and at most a million",
+    throw UserError("{}: the scale of the expert weights: expected more than 0, at most a million, got {}",
                     model_label(spec), m.scale);
   if (!(m.balance_loss >= 0 && m.balance_loss <= 1e6))
-    throw UserError("{}: the weight of the balance loss is {}, must be from 0 to a million",
-                    model_label(spec), m.balance_loss);
+    throw UserError("{}: the weight of the balance loss: expected 0 to a million, got {}", model_label(spec),
+                    m.balance_loss);
 }
 
 void check_numbers(const ModelSpec& spec) {
   const auto refuse = [&](const char* name, double value, const char* right) {
-    throw UserError("{}: {} is {}, must be {}", model_label(spec), name, value, right);
+    throw UserError("{}: {}: expected {}, got {}", model_label(spec), name, right, value);
   };
-  if (!(spec.norm_eps > 0 && spec.norm_eps < 1)) refuse("norm-eps", spec.norm_eps, "above 0 and below 1");
+  if (!(spec.norm_eps > 0 && spec.norm_eps < 1))
+    refuse("norm-eps", spec.norm_eps, "a value above 0 and below 1");
   if (!(spec.init_range > 0 && spec.init_range <= 1))
-    refuse("init-range", spec.init_range, "above 0 and at most 1");
+    refuse("init-range", spec.init_range, "a value above 0 and at most 1");
   const auto is_fraction = [](double value) { return value >= 0 && value < 1; };
   if (!is_fraction(spec.embedding_dropout))
-    refuse("embedding dropout", spec.embedding_dropout, "from 0 to below 1");
-  if (!is_fraction(spec.hidden_dropout)) refuse("hidden dropout", spec.hidden_dropout, "from 0 to below 1");
+    refuse("embedding dropout", spec.embedding_dropout, "a value from 0 to below 1");
+  if (!is_fraction(spec.hidden_dropout))
+    refuse("hidden dropout", spec.hidden_dropout, "a value from 0 to below 1");
   if (!is_fraction(spec.attention_dropout))
-    refuse("attention dropout", spec.attention_dropout, "from 0 to below 1");
+    refuse("attention dropout", spec.attention_dropout, "a value from 0 to below 1");
 }
 
 // Checks the size before any integer multiplication of dimensions.
@@ -122,26 +124,29 @@ void check_size(const ModelSpec& spec) {
 void check_heads(const ModelSpec& spec) {
   const FamilyTraits& fixed = traits(spec.family);
   if (spec.heads % spec.kv_heads != 0)
-    throw UserError("{}: kv-heads {} must divide heads {}", model_label(spec), spec.kv_heads, spec.heads);
+    throw UserError("{}: kv-heads: expected a divisor of heads {}, got {}", model_label(spec), spec.heads,
+                    spec.kv_heads);
   if (!fixed.has_grouped_heads && spec.kv_heads != spec.heads)
-    throw UserError("{}: {} has no grouped-query attention: kv-heads {} must equal heads {}",
-                    model_label(spec), fixed.model_type, spec.kv_heads, spec.heads);
+    throw UserError("{}: kv-heads: expected {} (heads), got {}: {} has no grouped-query attention",
+                    model_label(spec), spec.heads, spec.kv_heads, fixed.model_type);
   // Llama's config class requires this even if head_dim is specified.
   const bool must_divide = !fixed.has_independent_head_dim || spec.family == Family::llama;
   if (must_divide && spec.hidden % spec.heads != 0)
-    throw UserError("{}: heads {} must divide hidden {}", model_label(spec), spec.heads, spec.hidden);
+    throw UserError("{}: heads: expected a divisor of hidden {}, got {}", model_label(spec), spec.hidden,
+                    spec.heads);
   if (!fixed.has_independent_head_dim && spec.head_dim != spec.hidden / spec.heads)
-    throw UserError("{}: head-dim {} must be hidden / heads = {} in {}", model_label(spec), spec.head_dim,
-                    spec.hidden / spec.heads, fixed.model_type);
+    throw UserError("{}: head-dim: expected {} (hidden / heads) in {}, got {}", model_label(spec),
+                    spec.hidden / spec.heads, fixed.model_type, spec.head_dim);
   if (spec.positions == PositionKind::rope && spec.head_dim % 2 != 0)
-    throw UserError("{}: head-dim {} must be even for rotary positions", model_label(spec), spec.head_dim);
+    throw UserError("{}: head-dim: expected an even number for rotary positions, got {}", model_label(spec),
+                    spec.head_dim);
 }
 
 void check_latent(const ModelSpec& spec) {
   const LatentAttention& l = spec.latent;
   if (traits(spec.family).is_latent != spec.is_latent())
-    throw UserError("{}: the rank of keys and values is {}, must be {} in {}", model_label(spec), l.kv_rank,
-                    spec.is_latent() ? "0" : "at least 1", text(spec.family));
+    throw UserError("{}: the rank of keys and values: expected {} in {}, got {}", model_label(spec),
+                    spec.is_latent() ? "0" : "at least 1", text(spec.family), l.kv_rank);
   if (!spec.is_latent()) return;
   const std::int64_t large = kMaxDimension;
   const bool is_right = l.query_rank >= 1 && l.query_rank <= large && l.kv_rank <= large && l.rope_dim >= 2 &&
@@ -149,9 +154,9 @@ void check_latent(const ModelSpec& spec) {
                         l.value_dim <= large;
   if (!is_right)
     throw UserError(
-        "{}: latent attention has ranks {} and {}, rotary width {}, value width {}; all must be at least 1, "
-        "the rotary width even and below head-dim {}",
-        model_label(spec), l.query_rank, l.kv_rank, l.rope_dim, l.value_dim, spec.head_dim);
+        "{}: latent attention: expected ranks and widths of at least 1 and an even rotary width below "
+        "head-dim {}, got ranks {} and {}, rotary width {}, value width {}",
+        model_label(spec), spec.head_dim, l.query_rank, l.kv_rank, l.rope_dim, l.value_dim);
 }
 
 void check_rope(const ModelSpec& spec) {
@@ -164,25 +169,26 @@ void check_rope(const ModelSpec& spec) {
     return;
   }
   if (!is_positive(spec.rope_theta))
-    throw UserError("{}: rope-theta is {}, must be above 0", model_label(spec), spec.rope_theta);
+    throw UserError("{}: rope-theta: expected more than 0, got {}", model_label(spec), spec.rope_theta);
   if (!is_positive(scaling.factor))
-    throw UserError("{}: the factor of rotary scaling is {}, must be above 0", model_label(spec),
+    throw UserError("{}: the factor of rotary scaling: expected more than 0, got {}", model_label(spec),
                     scaling.factor);
   if (scaling.kind != RopeScalingKind::llama3) return;
   if (!is_positive(scaling.low_freq_factor) || !is_positive(scaling.high_freq_factor) ||
       scaling.low_freq_factor >= scaling.high_freq_factor)
-    throw UserError("{}: rotary scaling llama3 needs 0 < low_freq_factor < high_freq_factor, found {} and {}",
-                    model_label(spec), scaling.low_freq_factor, scaling.high_freq_factor);
+    throw UserError(
+        "{}: rotary scaling llama3: expected 0 < low_freq_factor < high_freq_factor, got {} and {}",
+        model_label(spec), scaling.low_freq_factor, scaling.high_freq_factor);
   if (scaling.original_max_positions < 1 || scaling.original_max_positions > kMaxDimension)
     throw UserError(
-        "{}: rotary scaling llama3 needs original_max_position_embeddings of at least 1, found {}",
+        "{}: rotary scaling llama3: original_max_position_embeddings: expected at least 1, got {}",
         model_label(spec), scaling.original_max_positions);
 }
 
 void check_biases(const ModelSpec& spec) {
   const auto require = [&](bool is_right, const char* rule) {
     if (!is_right)
-      throw UserError("{}: {} {}, found qkv {}, out {}, mlp {}", model_label(spec), text(spec.family), rule,
+      throw UserError("{}: {} {}, got qkv {}, out {}, mlp {}", model_label(spec), text(spec.family), rule,
                       spec.has_qkv_bias, spec.has_out_bias, spec.has_mlp_bias);
   };
   const bool has_all = spec.has_qkv_bias && spec.has_out_bias && spec.has_mlp_bias;
@@ -221,8 +227,8 @@ void check_family(const ModelSpec& spec) {
     throw UserError("{}: {}'s output projection is its word embedding; it cannot be untied",
                     model_label(spec), fixed.model_type);
   if (spec.is_bert() != (spec.token_types > 0))
-    throw UserError("{}: token-types is {}, must be {}", model_label(spec), spec.token_types,
-                    spec.is_bert() ? "at least 1" : "0");
+    throw UserError("{}: token-types: expected {}, got {}", model_label(spec),
+                    spec.is_bert() ? "at least 1" : "0", spec.token_types);
 }
 
 double num_custom_elements(const ModelSpec& spec, const CustomTensor& tensor) {
@@ -230,8 +236,8 @@ double num_custom_elements(const ModelSpec& spec, const CustomTensor& tensor) {
   for (int d = 0; d < tensor.shape.num_dims; ++d) {
     const std::int64_t size = tensor.shape[d];
     if (size < 1 || size > kMaxDimension)
-      throw UserError("{}: dimension {} of {} is {}, must be from 1 to {}", model_label(spec), d,
-                      in_quotes(tensor.name), size, kMaxDimension);
+      throw UserError("{}: dimension {} of {}: expected 1 to {}, got {}", model_label(spec), d,
+                      in_quotes(tensor.name), kMaxDimension, size);
     elements *= static_cast<double>(size);
   }
   return elements;
@@ -241,29 +247,29 @@ void check_custom(const ModelSpec& spec) {
   if (spec.layers != 0 || spec.is_tied)
     throw UserError("{}: a model of custom blocks has no layers and is not tied", model_label(spec));
   if (std::ssize(spec.custom) > kMaxLayers)
-    throw UserError("{}: the model has {} blocks, must have at most {}", model_label(spec),
-                    spec.custom.size(), kMaxLayers);
+    throw UserError("{}: expected at most {} blocks, got {}", model_label(spec), kMaxLayers,
+                    spec.custom.size());
   std::set<std::string> names;
   double parameters = 0;
   for (std::size_t b = 0; b < spec.custom.size(); ++b) {
     const CustomBlock& block = spec.custom[b];
     const bool is_last = b + 1 == spec.custom.size();
     if (block.name.empty() || !names.insert(block.name).second)
-      throw UserError("{}: block {} needs a unique name, found {}", model_label(spec), b,
+      throw UserError("{}: block {}: expected a unique name, got {}", model_label(spec), b,
                       in_quotes(block.name));
     if (block.inputs < 1 || block.inputs > kMaxDimension ||
         (b > 0 && block.inputs != spec.custom[b - 1].outputs))
       throw UserError(
-          "{}: block {} takes {} elements per sample, must equal the outputs of the preceding block and be "
-          "from 1 to {}",
-          model_label(spec), in_quotes(block.name), block.inputs, kMaxDimension);
+          "{}: block {}: expected as many inputs per sample as the preceding block has outputs, from 1 to "
+          "{}, got {}",
+          model_label(spec), in_quotes(block.name), kMaxDimension, block.inputs);
     if (is_last ? block.outputs != 0 : block.outputs < 1)
-      throw UserError("{}: block {} has {} outputs per sample, must be {}", model_label(spec),
-                      in_quotes(block.name), block.outputs,
-                      is_last ? "0, because the last block ends in the loss" : "at least 1");
+      throw UserError("{}: block {}: outputs per sample: expected {}, got {}", model_label(spec),
+                      in_quotes(block.name),
+                      is_last ? "0, because the last block ends in the loss" : "at least 1", block.outputs);
     for (const CustomTensor& tensor : block.tensors) {
       if (tensor.name.empty() || !names.insert(tensor.name).second)
-        throw UserError("{}: a parameter of block {} needs a unique name, found {}", model_label(spec),
+        throw UserError("{}: block {}: expected a unique parameter name, got {}", model_label(spec),
                         in_quotes(block.name), in_quotes(tensor.name));
       parameters += num_custom_elements(spec, tensor);
     }
@@ -303,8 +309,8 @@ ModelSpec with_overrides(ModelSpec spec, const ModelOverrides& overrides) {
   check_ranges(spec);
   if ((overrides.hidden || overrides.heads) && !overrides.head_dim) {
     if (spec.hidden % spec.heads != 0)
-      throw UserError("{}: heads {} must divide hidden {}, or head-dim must be specified", model_label(spec),
-                      spec.heads, spec.hidden);
+      throw UserError("{}: heads: expected a divisor of hidden {}, got {}; set head-dim for other values",
+                      model_label(spec), spec.hidden, spec.heads);
     spec.head_dim = spec.hidden / spec.heads;
   }
   take(spec.head_dim, overrides.head_dim);

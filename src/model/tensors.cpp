@@ -200,7 +200,7 @@ std::vector<LogicalTensor> custom_tensors(const ModelSpec& spec, int block) {
   for (const CustomTensor& custom : spec.custom[static_cast<std::size_t>(block)].tensors) {
     LogicalTensor& tensor = tensors.emplace_back();
     tensor.name = custom.name, tensor.shape = custom.shape, tensor.block = block;
-    tensor.init = {InitKind::given, 0};
+    tensor.init = {InitKind::custom, 0};
     tensor.has_weight_decay = custom.has_weight_decay;
     tensor.hf = {custom.name, false, 0, custom.shape, 1};
   }

@@ -45,7 +45,7 @@ struct Cut {
 };
 
 // given: the creator of the model provides the values.
-enum class InitKind { normal, zeros, ones, given };
+enum class InitKind { normal, zeros, ones, custom };
 
 struct Init {
   InitKind kind = InitKind::normal;

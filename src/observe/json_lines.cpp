@@ -5,7 +5,7 @@
 
 namespace optimus {
 
-void for_each_json_line(std::string_view content, const std::string& source, const std::string& what,
+void for_each_json_line(std::string_view content, const std::string& source, const std::string& line_kind,
                         std::size_t longest, const std::function<void(const JsonView& line)>& take) {
   for (int number = 1; !content.empty(); ++number) {
     const std::size_t end = content.find('\n');
@@ -15,7 +15,7 @@ void for_each_json_line(std::string_view content, const std::string& source, con
     if (line.empty()) continue;
     const std::string where = fmt::format("{} line {}", source, number);
     if (line.size() > longest)
-      throw UserError("{}: the line has {} bytes, {} has at most {}", where, line.size(), what, longest);
+      throw UserError("{}: the line has {} bytes, {} has at most {}", where, line.size(), line_kind, longest);
     const Json json = parse_json(line, where);
     take(JsonView(json, where));
   }

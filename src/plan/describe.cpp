@@ -152,8 +152,8 @@ std::string picture(const Plan& plan) {
 
 std::vector<std::string> difference(const Plan& a, const Plan& b) {
   std::vector<std::string> result;
-  const auto changed = [&](const std::string& what, const std::string& from, const std::string& to) {
-    if (from != to) result.push_back(fmt::format("{}: {} → {}", what, from, to));
+  const auto changed = [&](const std::string& property, const std::string& from, const std::string& to) {
+    if (from != to) result.push_back(fmt::format("{}: {} → {}", property, from, to));
   };
   changed("model", a.model, b.model);
   changed("blocks", std::to_string(a.num_blocks), std::to_string(b.num_blocks));

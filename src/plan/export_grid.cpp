@@ -237,9 +237,9 @@ std::string shell_quoted(const std::string& word) {
   return quoted + "'";
 }
 
-std::string export_header(const Plan& plan, const std::string& what, const std::vector<std::string>& notes) {
+std::string export_header(const Plan& plan, const std::string& title, const std::vector<std::string>& notes) {
   std::string shown = fmt::format("# {}: {} on {} devices.\n# Written by optimus from plan {} (plan.json).\n",
-                                  what, short_text(plan), num_devices(plan), plan_hash(plan));
+                                  title, short_text(plan), num_devices(plan), plan_hash(plan));
   for (const std::string& note : notes) shown += "# Note: " + note + ".\n";
   return shown;
 }

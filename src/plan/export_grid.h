@@ -45,7 +45,7 @@ NodeShape node_shape(int devices, int devices_per_node, std::vector<std::string>
 std::string shell_quoted(const std::string& word);
 
 // Comment lines for the head of a generated file: its purpose, the plan, and the notes.
-std::string export_header(const Plan& plan, const std::string& what, const std::vector<std::string>& notes);
+std::string export_header(const Plan& plan, const std::string& title, const std::vector<std::string>& notes);
 
 // The exporters, one file each.
 void add_megatron_files(const Plan& plan, const ModelSpec& model, const ExportSettings& settings,

@@ -24,9 +24,9 @@ void put(Arguments& arguments, fmt::format_string<Args...> format, Args&&... arg
   arguments.push_back(fmt::format(format, std::forward<Args>(args)...));
 }
 
-void check_divides(std::int64_t number, std::int64_t by, const char* of, const char* what) {
+void check_divides(std::int64_t number, std::int64_t by, const char* of, const char* property) {
   if (number % by != 0)
-    throw UserError("Megatron-LM needs {} {} to be divisible by {} {}", number, of, what, by);
+    throw UserError("Megatron-LM needs {} {} to be divisible by {} {}", number, of, property, by);
 }
 
 // Families whose blocks are fully described by the flags below.

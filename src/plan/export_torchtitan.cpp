@@ -39,16 +39,16 @@ constexpr Flavor kFlavors[] = {
 // clang-format on
 
 const Flavor& flavor_of(const ModelSpec& model) {
-  std::vector<std::string> known;
+  std::vector<std::string> flavors;
   for (const Flavor& f : kFlavors) {
     if (f.family == model.family && f.layers == model.layers && f.hidden == model.hidden &&
         f.heads == model.heads && f.kv_heads == model.kv_heads && f.ffn == model.ffn &&
         f.vocab == model.vocab && f.is_tied == model.is_tied)
       return f;
-    known.push_back(fmt::format("{} {}", f.family == Family::llama ? "llama3" : "qwen3", f.name));
+    flavors.push_back(fmt::format("{} {}", f.family == Family::llama ? "llama3" : "qwen3", f.name));
   }
   throw UserError("torchtitan selects models by name and has none with the shape of {}; it has {}",
-                  model.name, join(known, ", "));
+                  model.name, join(flavors, ", "));
 }
 
 // One setting of the configuration in both versions: section, key, value.
@@ -154,7 +154,7 @@ void add_data_parallel(const PlanGrid& grid, Settings& settings, std::vector<std
   if (s.zero == 1) notes.emplace_back("torchtitan shards gradients together with the optimizer (zero 2)");
 }
 
-Settings common_settings(const Plan& plan, const PlanGrid& grid, const ExportSettings& given,
+Settings common_settings(const Plan& plan, const PlanGrid& grid, const ExportSettings& export_settings,
                          std::vector<std::string>& notes) {
   const LayerStrategy& s = grid.strategy;
   Settings settings;
@@ -162,18 +162,19 @@ Settings common_settings(const Plan& plan, const PlanGrid& grid, const ExportSet
   settings.push_back({"training", "local_batch_size", local});
   settings.push_back({"training", "global_batch_size", plan.batch});
   settings.push_back({"training", "seq_len", plan.sequence_length});
-  settings.push_back({"training", "steps", given.steps});
-  settings.push_back({"training", "max_norm", given.clip});
+  settings.push_back({"training", "steps", export_settings.steps});
+  settings.push_back({"training", "max_norm", export_settings.clip});
   settings.push_back(
       {"training", "mixed_precision_param", plan.precision == Precision::fp32 ? "float32" : "bfloat16"});
   settings.push_back({"training", "enable_cpu_offload", s.offload});
   if (s.offload) notes.emplace_back("torchtitan offloads parameters and gradients with the optimizer");
   if (plan.accumulators == Precision::bf16)
     notes.emplace_back("torchtitan reduces gradients in fp32, not in bf16");
-  settings.push_back({"lr_scheduler", "warmup_steps", std::min(given.warmup, given.steps / 2)});
+  settings.push_back(
+      {"lr_scheduler", "warmup_steps", std::min(export_settings.warmup, export_settings.steps / 2)});
   settings.push_back({"lr_scheduler", "decay_type", "cosine"});
   settings.push_back({"lr_scheduler", "min_lr_factor", 0.1});
-  settings.push_back({"debug", "seed", given.seed});
+  settings.push_back({"debug", "seed", export_settings.seed});
   add_data_parallel(grid, settings, notes);
   settings.push_back({"parallelism", "tensor_parallel_degree", s.tp});
   settings.push_back({"parallelism", "context_parallel_degree", s.cp});
@@ -215,21 +216,22 @@ std::string python_value(const Json& value) {
 
 // Writes the configuration file of version 0.2.
 std::string toml_file(const Plan& plan, const Flavor& flavor, const PlanGrid& grid,
-                      const ExportSettings& given, const Settings& common, const TitanPipeline& pipeline,
-                      const std::vector<std::string>& notes) {
+                      const ExportSettings& export_settings, const Settings& common,
+                      const TitanPipeline& pipeline, const std::vector<std::string>& notes) {
   Settings all = {{"model", "name", flavor.family == Family::llama ? "llama3" : "qwen3"},
                   {"model", "flavor", flavor.name}};
-  if (!given.tokenizer.empty()) all.push_back({"model", "hf_assets_path", given.tokenizer});
+  if (!export_settings.tokenizer.empty())
+    all.push_back({"model", "hf_assets_path", export_settings.tokenizer});
   if (plan.precision == Precision::fp8) all.push_back({"model", "converters", Json::array({"float8"})});
   all.push_back({"optimizer", "name", "AdamW"});
-  all.push_back({"optimizer", "lr", given.learning_rate});
-  all.push_back({"optimizer", "beta1", given.beta1});
-  all.push_back({"optimizer", "beta2", given.beta2});
-  all.push_back({"optimizer", "weight_decay", given.weight_decay});
+  all.push_back({"optimizer", "lr", export_settings.learning_rate});
+  all.push_back({"optimizer", "beta1", export_settings.beta1});
+  all.push_back({"optimizer", "beta2", export_settings.beta2});
+  all.push_back({"optimizer", "weight_decay", export_settings.weight_decay});
   all.push_back({"activation_checkpoint", "mode", text(grid.strategy.recompute)});
   if (grid.strategy.recompute == RecomputeMode::selective)
     all.push_back({"activation_checkpoint", "selective_ac_option", "op"});
-  if (!given.data.empty()) all.push_back({"training", "dataset_path", given.data});
+  if (!export_settings.data.empty()) all.push_back({"training", "dataset_path", export_settings.data});
   for (const Setting& setting : common) all.push_back(setting);
   if (grid.pp > 1) {
     all.push_back({"parallelism", "pipeline_parallel_schedule", pipeline.schedule});
@@ -242,8 +244,8 @@ std::string toml_file(const Plan& plan, const Flavor& flavor, const PlanGrid& gr
 // Writes the configuration of version 0.3: a function that modifies one of torchtitan's own configurations
 // according to the plan.
 std::string python_file(const Plan& plan, const Flavor& flavor, const PlanGrid& grid,
-                        const ExportSettings& given, const Settings& common, const TitanPipeline& pipeline,
-                        const std::vector<std::string>& notes) {
+                        const ExportSettings& export_settings, const Settings& common,
+                        const TitanPipeline& pipeline, const std::vector<std::string>& notes) {
   const bool is_llama = flavor.family == Family::llama;
   const std::string module = is_llama ? "llama3" : "qwen3", base = is_llama ? "llama3_8b" : "qwen3_14b";
   std::string py = export_header(plan, "torchtitan 0.3: " + in_quotes(plan.model), notes);
@@ -262,11 +264,12 @@ std::string python_file(const Plan& plan, const Flavor& flavor, const PlanGrid& 
                   flavor.name)
             : fmt::format("    config.model_spec = model_registry(\"{}\")\n", flavor.name);
   py += fmt::format("    config.optimizer = default_adamw(lr={}, betas=({}, {}), weight_decay={})\n",
-                    given.learning_rate, given.beta1, given.beta2, given.weight_decay);
-  if (!given.tokenizer.empty())
-    py += fmt::format("    config.hf_assets_path = {}\n", json_text(given.tokenizer));
-  if (!given.data.empty())
-    py += fmt::format("    config.dataloader.dataset_path = {}\n", json_text(given.data));
+                    export_settings.learning_rate, export_settings.beta1, export_settings.beta2,
+                    export_settings.weight_decay);
+  if (!export_settings.tokenizer.empty())
+    py += fmt::format("    config.hf_assets_path = {}\n", json_text(export_settings.tokenizer));
+  if (!export_settings.data.empty())
+    py += fmt::format("    config.dataloader.dataset_path = {}\n", json_text(export_settings.data));
   const char* const recompute[] = {"None", "SelectiveAC.Config()", "FullAC.Config()"};
   py += fmt::format("    config.activation_checkpoint = {}\n",
                     recompute[static_cast<int>(grid.strategy.recompute)]);

@@ -23,13 +23,13 @@ std::string text(Trainer trainer) {
   return "";
 }
 
-Trainer parse_trainer(const std::string& word, const std::string& what) {
+Trainer parse_trainer(const std::string& word, const std::string& setting_name) {
   std::vector<std::string> known;
   for (const auto& [name, value] : kTrainers) {
     if (name == word) return value;
     known.emplace_back(name);
   }
-  throw UserError("{}: {} is not one of {}{}", what, in_quotes(word), join(known, ", "),
+  throw UserError("{}: {} is not one of {}{}", setting_name, in_quotes(word), join(known, ", "),
                   did_you_mean(word, known));
 }
 

@@ -9,8 +9,8 @@ namespace optimus {
 
 enum class Trainer { megatron, deepspeed, torchtitan, optimus };
 std::string text(Trainer trainer);  // "megatron"
-// Throws a UserError that names `what` if the word is unknown.
-Trainer parse_trainer(const std::string& word, const std::string& what);
+// Throws a UserError that names `setting_name` if the word is unknown.
+Trainer parse_trainer(const std::string& word, const std::string& setting_name);
 
 // Settings that a launch needs and a plan does not contain. 0 or empty: the script leaves it to a variable or
 // to the other trainer's default.

@@ -163,11 +163,11 @@ std::vector<std::int64_t> parse_layout(const std::string& layout, const std::str
 
 ImportedPlan import_plan(std::string_view text, const std::string& source, const ImportRequest& request) {
   if (request.devices && *request.devices < 1)
-    throw UserError("--devices: must be at least 1, found {}", *request.devices);
+    throw UserError("--devices: expected at least 1, got {}", *request.devices);
   if (request.batch && *request.batch < 1)
-    throw UserError("--batch: must be at least 1, found {}", *request.batch);
+    throw UserError("--batch: expected at least 1, got {}", *request.batch);
   if (request.sequence_length && *request.sequence_length < 1)
-    throw UserError("--seq: must be at least 1, found {}", *request.sequence_length);
+    throw UserError("--seq: expected at least 1, got {}", *request.sequence_length);
   ImportedPlan imported;
   if (starts_with(trim(text), "{")) {
     imported.trainer = Trainer::deepspeed;

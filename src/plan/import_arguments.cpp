@@ -9,9 +9,9 @@
 
 namespace optimus {
 
-ArgumentList::ArgumentList(const std::vector<std::string>& words, std::string source)
+ArgumentList::ArgumentList(const std::vector<std::string>& arguments, std::string source)
     : source_(std::move(source)) {
-  for (const std::string& word : words) {
+  for (const std::string& word : arguments) {
     const bool is_flag = starts_with(word, "--") && word.size() > 2;
     if (!is_flag) {
       if (!arguments_.empty()) arguments_.back().values.push_back(word);
@@ -32,7 +32,7 @@ ArgumentList::Argument* ArgumentList::find(const std::string& flag) {
   return found;
 }
 
-bool ArgumentList::has(const std::string& flag) { return find(flag) != nullptr; }
+bool ArgumentList::has_flag(const std::string& flag) { return find(flag) != nullptr; }
 
 std::optional<std::string> ArgumentList::text(const std::string& flag) {
   const Argument* const found = find(flag);
@@ -48,7 +48,7 @@ std::optional<std::int64_t> ArgumentList::count(const std::string& flag, std::in
   std::int64_t value = 0;
   const auto [rest, error] = std::from_chars(word->data(), word->data() + word->size(), value);
   if (error != std::errc{} || rest != word->data() + word->size() || value < smallest || value > largest)
-    throw UserError("{}: {} must be a whole number of at least {}, found {}", source_, flag, smallest,
+    throw UserError("{}: {}: expected a whole number of at least {}, got {}", source_, flag, smallest,
                     in_quotes(*word));
   return value;
 }
@@ -59,11 +59,11 @@ std::optional<double> ArgumentList::number(const std::string& flag) {
   double value = 0;
   const auto [rest, error] = std::from_chars(word->data(), word->data() + word->size(), value);
   if (error != std::errc{} || rest != word->data() + word->size() || !(value > -1e300 && value < 1e300))
-    throw UserError("{}: {} must be a number, found {}", source_, flag, in_quotes(*word));
+    throw UserError("{}: {}: expected a number, got {}", source_, flag, in_quotes(*word));
   return value;
 }
 
-std::vector<std::string> ArgumentList::words(const std::string& flag) {
+std::vector<std::string> ArgumentList::values_of(const std::string& flag) {
   const Argument* const found = find(flag);
   return found == nullptr ? std::vector<std::string>{} : found->values;
 }

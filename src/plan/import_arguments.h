@@ -13,16 +13,16 @@ class ArgumentList {
  public:
   // Accepts --flag value… and --flag=value; '_' equals '-'. The last occurrence of a flag wins, as in
   // argparse.
-  ArgumentList(const std::vector<std::string>& words, std::string source);
+  ArgumentList(const std::vector<std::string>& arguments, std::string source);
 
   // Each function marks the flag as understood.
-  bool has(const std::string& flag);
+  bool has_flag(const std::string& flag);
   std::optional<std::string> text(const std::string& flag);
   // These throw a UserError that names the source, the flag and the value.
   std::optional<std::int64_t> count(const std::string& flag, std::int64_t smallest = 1,
                                     std::int64_t largest = 1'000'000'000);
   std::optional<double> number(const std::string& flag);
-  std::vector<std::string> words(const std::string& flag);
+  std::vector<std::string> values_of(const std::string& flag);
 
   struct Argument {
     std::string flag;  // "--num-layers"

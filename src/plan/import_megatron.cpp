@@ -141,7 +141,7 @@ bool is_irrelevant(const std::string& flag) {
 // The fp8 layers: all, or all except some at both ends. Empty list: the plan's default, which excludes the
 // first and the last layer. nullopt: no layer remains.
 std::optional<std::vector<int>> read_fp8_blocks(ArgumentList& a, std::int64_t layers) {
-  const bool has_bf16_ends = a.has("--first-last-layers-bf16");
+  const bool has_bf16_ends = a.has_flag("--first-last-layers-bf16");
   const std::int64_t first = a.count("--num-layers-at-start-in-bf16", 0, 10'000).value_or(1),
                      last = a.count("--num-layers-at-end-in-bf16", 0, 10'000).value_or(1);
   std::vector<int> blocks;
@@ -174,12 +174,12 @@ void read_fp8_scales(ArgumentList& a, ImportedGrid& grid, std::vector<std::strin
 void read_precision(ArgumentList& a, std::int64_t layers, ImportedGrid& grid,
                     std::vector<std::string>& notes) {
   const std::string format = a.text("--fp8-format").value_or("");
-  const bool is_hybrid = a.has("--fp8-hybrid"), is_e4m3 = a.has("--fp8-e4m3") || format == "e4m3";
+  const bool is_hybrid = a.has_flag("--fp8-hybrid"), is_e4m3 = a.has_flag("--fp8-e4m3") || format == "e4m3";
   const auto blocks = read_fp8_blocks(a, layers);
   const bool is_fp8 = (!format.empty() || is_hybrid || is_e4m3) && blocks;
-  const bool is_fp16 = a.has("--fp16"), is_bf16 = a.has("--bf16");
-  const bool accumulates_in_fp32 = a.has("--accumulate-allreduce-grads-in-fp32"),
-             is_narrow = a.has("--grad-reduce-in-bf16");
+  const bool is_fp16 = a.has_flag("--fp16"), is_bf16 = a.has_flag("--bf16");
+  const bool accumulates_in_fp32 = a.has_flag("--accumulate-allreduce-grads-in-fp32"),
+             is_narrow = a.has_flag("--grad-reduce-in-bf16");
   grid.shape.precision = is_fp8    ? Precision::fp8
                          : is_fp16 ? Precision::fp16
                          : is_bf16 ? Precision::bf16
@@ -195,10 +195,10 @@ void read_recompute(ArgumentList& a, const std::string& source, ImportedGrid& gr
                     std::vector<std::string>& notes) {
   LayerStrategy& s = grid.shape.strategy;
   std::string granularity = a.text("--recompute-granularity").value_or("");
-  if (a.has("--recompute-activations")) granularity = "selective";
+  if (a.has_flag("--recompute-activations")) granularity = "selective";
   const std::string method = a.text("--recompute-method").value_or("uniform");
   const auto layers = static_cast<int>(a.count("--recompute-num-layers", 1, 10'000).value_or(1));
-  const std::vector<std::string> modules = a.words("--recompute-modules");
+  const std::vector<std::string> modules = a.values_of("--recompute-modules");
   if (granularity == "selective") {
     s.recompute = RecomputeMode::selective;
     if (modules != std::vector<std::string>{"layernorm"})
@@ -208,7 +208,7 @@ void read_recompute(ArgumentList& a, const std::string& source, ImportedGrid& gr
     s.recompute = RecomputeMode::full;
     (method == "block" ? grid.recomputed_layers : s.recompute_layers) = layers;
   } else if (!granularity.empty()) {
-    throw UserError("{}: --recompute-granularity: must be full or selective, found {}", source,
+    throw UserError("{}: --recompute-granularity: expected full or selective, got {}", source,
                     in_quotes(granularity));
   }
 }
@@ -216,8 +216,8 @@ void read_recompute(ArgumentList& a, const std::string& source, ImportedGrid& gr
 void read_sharding(ArgumentList& a, const std::string& source, LayerStrategy& s) {
   static const std::vector<std::string> strategies = {"no_shard", "optim", "optim_grads",
                                                       "optim_grads_params"};
-  const bool is_distributed = a.has("--use-distributed-optimizer");
-  const bool is_fsdp = a.has("--use-megatron-fsdp") || a.has("--use-custom-fsdp");
+  const bool is_distributed = a.has_flag("--use-distributed-optimizer");
+  const bool is_fsdp = a.has_flag("--use-megatron-fsdp") || a.has_flag("--use-custom-fsdp");
   const std::string word = a.text("--data-parallel-sharding-strategy").value_or("optim_grads_params");
   const auto found = std::find(strategies.begin(), strategies.end(), word);
   if (found == strategies.end())
@@ -225,8 +225,8 @@ void read_sharding(ArgumentList& a, const std::string& source, LayerStrategy& s)
                     join(strategies, ", "));
   s.zero = is_distributed ? 1 : 0;
   if (is_fsdp) s.zero = static_cast<int>(found - strategies.begin());
-  if (a.has("--use-torch-fsdp2")) s.zero = a.has("--torch-fsdp2-no-reshard-after-forward") ? 2 : 3;
-  s.offload = a.has("--optimizer-cpu-offload");
+  if (a.has_flag("--use-torch-fsdp2")) s.zero = a.has_flag("--torch-fsdp2-no-reshard-after-forward") ? 2 : 3;
+  s.offload = a.has_flag("--optimizer-cpu-offload");
 }
 
 // Reads the layers of each part if the flags make the parts unequal.
@@ -236,8 +236,8 @@ void read_stages(ArgumentList& a, const std::string& source, std::int64_t layers
              last = a.count("--decoder-last-pipeline-num-layers"),
              each = a.count("--num-layers-per-virtual-pipeline-stage"),
              chunks = a.count("--num-virtual-stages-per-pipeline-rank", 1, 10'000);
-  const bool counts_embedding = a.has("--account-for-embedding-in-pipeline-split"),
-             counts_loss = a.has("--account-for-loss-in-pipeline-split");
+  const bool counts_embedding = a.has_flag("--account-for-embedding-in-pipeline-split"),
+             counts_loss = a.has_flag("--account-for-loss-in-pipeline-split");
   if (const auto layout = a.text("--pipeline-model-parallel-layout")) {
     grid.layers = parse_layout(*layout, source + ": --pipeline-model-parallel-layout");
     if (std::ssize(grid.layers) % pp != 0)
@@ -295,20 +295,20 @@ ImportedGrid grid_from_flags(ArgumentList& a, const std::string& source, const I
   grid.shape.pp = size("--pipeline-model-parallel-size");
   s.cp = size("--context-parallel-size");
   s.ep = size("--expert-model-parallel-size");
-  s.sequence_parallel = a.has("--sequence-parallel") && s.tp > 1;
+  s.sequence_parallel = a.has_flag("--sequence-parallel") && s.tp > 1;
   read_stages(a, source, model.layers, grid);
   if (grid.shape.chunks > 1) grid.shape.schedule = Schedule::interleaved;
   read_sharding(a, source, s);
   read_recompute(a, source, grid, notes);
   read_precision(a, model.layers, grid, notes);
-  grid.has_inner_pipeline = a.has("--use-tp-pp-dp-mapping");
+  grid.has_inner_pipeline = a.has_flag("--use-tp-pp-dp-mapping");
   grid.shape.microbatch = static_cast<int>(a.count("--micro-batch-size", 1, 1'000'000).value_or(1));
   const auto batch = a.count("--global-batch-size", 1, 1'000'000'000'000);
   grid.shape.batch = request.batch ? *request.batch : batch.value_or(0);
   const auto length = a.count("--seq-length", 1, 1'000'000'000'000);
   grid.shape.sequence_length =
       request.sequence_length ? *request.sequence_length : length.value_or(model.max_positions);
-  if (a.has("--rampup-batch-size"))
+  if (a.has_flag("--rampup-batch-size"))
     notes.emplace_back("the batch grows during the run; the plan is for its final size");
   return grid;
 }

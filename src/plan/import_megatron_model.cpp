@@ -15,11 +15,11 @@ namespace {
 // The model family whose blocks the flags describe.
 std::optional<Family> family_of(ArgumentList& a, bool is_bert) {
   const std::string norm = a.text("--normalization").value_or("LayerNorm");
-  const bool is_rotary =
-      a.text("--position-embedding-type").value_or("") == "rope" || a.has("--use-rotary-position-embeddings");
-  const bool is_gated = a.has("--swiglu");
-  const bool has_qk_norm = a.has("--qk-layernorm");
-  const bool has_qkv_bias = a.has("--add-qkv-bias");
+  const bool is_rotary = a.text("--position-embedding-type").value_or("") == "rope" ||
+                         a.has_flag("--use-rotary-position-embeddings");
+  const bool is_gated = a.has_flag("--swiglu");
+  const bool has_qk_norm = a.has_flag("--qk-layernorm");
+  const bool has_qkv_bias = a.has_flag("--add-qkv-bias");
   if (is_bert) return Family::megatron_bert;
   if (norm == "RMSNorm" && is_rotary && is_gated)
     return has_qk_norm ? Family::qwen3 : has_qkv_bias ? Family::qwen2 : Family::llama;
@@ -41,7 +41,7 @@ void read_rope(ArgumentList& a, ModelSpec& model, bool is_named) {
   const auto base = a.count("--rotary-base");
   if (base || !is_named) model.rope_theta = static_cast<double>(base.value_or(10000));
   if (!is_named) model.rope_scaling = {};
-  const bool is_scaled = a.has("--use-rope-scaling");
+  const bool is_scaled = a.has_flag("--use-rope-scaling");
   const double factor = a.number("--rope-scaling-factor").value_or(8);
   if (is_scaled) model.rope_scaling = {RopeScalingKind::llama3, factor, 1, 4, 8192};
   if (const auto linear = a.count("--rotary-seq-len-interpolation-factor"))
@@ -49,7 +49,7 @@ void read_rope(ArgumentList& a, ModelSpec& model, bool is_named) {
 }
 
 void read_biases(ArgumentList& a, ModelSpec& model, bool is_named) {
-  const bool has_all = !a.has("--disable-bias-linear"), has_qkv = a.has("--add-qkv-bias");
+  const bool has_all = !a.has_flag("--disable-bias-linear"), has_qkv = a.has_flag("--add-qkv-bias");
   if (is_named && has_all) return;
   model.has_out_bias = model.has_mlp_bias = has_all;
   model.has_qkv_bias = has_all || has_qkv;
@@ -64,12 +64,12 @@ void read_model_options(ArgumentList& a, ModelSpec& model, bool is_named) {
   set("--norm-epsilon", model.norm_eps, 1e-5);
   read_rope(a, model, is_named);
   read_biases(a, model, is_named);
-  const bool is_untied = a.has("--untie-embeddings-and-output-weights");
+  const bool is_untied = a.has_flag("--untie-embeddings-and-output-weights");
   if (is_untied || !is_named) model.is_tied = !is_untied;
   set("--init-method-std", model.init_range, 0.02);
   set("--attention-dropout", model.attention_dropout, 0.1);
   set("--hidden-dropout", model.hidden_dropout, 0.1);
-  if (a.has("--hidden-dropout") || !is_named) model.embedding_dropout = model.hidden_dropout;
+  if (a.has_flag("--hidden-dropout") || !is_named) model.embedding_dropout = model.hidden_dropout;
 }
 
 std::int64_t vocabulary_of(ArgumentList& a, const std::string& source) {
@@ -108,7 +108,7 @@ void read_dimensions(ArgumentList& a, ModelSpec& model, bool is_named) {
   }
   std::int64_t groups = model.kv_heads;
   set("--num-query-groups", groups);
-  if (a.has("--group-query-attention")) model.kv_heads = groups;
+  if (a.has_flag("--group-query-attention")) model.kv_heads = groups;
   set("--kv-channels", model.head_dim);
   set("--ffn-hidden-size", model.ffn);
   set("--max-position-embeddings", model.max_positions);
@@ -123,7 +123,8 @@ ModelSpec model_from_flags(ArgumentList& a, const std::string& source, const Imp
         "specify --model M",
         source);
   for (const char* needed : {"--num-layers", "--hidden-size", "--num-attention-heads"})
-    if (!a.has(needed)) throw UserError("{}: {} is missing; add it, or specify --model M", source, needed);
+    if (!a.has_flag(needed))
+      throw UserError("{}: {} is missing; add it, or specify --model M", source, needed);
   ModelSpec model = *find_preset(example_of(*family));
   model.name = "imported";
   read_dimensions(a, model, false);
@@ -149,10 +150,10 @@ void note_moe_options(ArgumentList& a, const ModelSpec& model, std::vector<std::
         "--moe-router-group-topk", "--moe-router-topk-scaling-factor", "--moe-router-score-function",
         "--moe-router-enable-expert-bias", "--multi-latent-attention", "--q-lora-rank", "--kv-lora-rank",
         "--qk-head-dim", "--qk-pos-emb-head-dim", "--v-head-dim"})
-    (void)a.has(flag);
+    (void)a.has_flag(flag);
   if (const auto width = a.count("--expert-tensor-parallel-size"); width && *width > 1)
     notes.push_back(
-        fmt::format("experts are never cut; --expert-tensor-parallel-size {} is not applied", *width));
+        fmt::format("experts are not split; --expert-tensor-parallel-size {} is not applied", *width));
 }
 
 bool is_valid(const ModelSpec& model) {
@@ -175,9 +176,9 @@ ModelSpec named_model(ArgumentList& a, const std::string& source, const ImportRe
     notes.push_back(
         fmt::format("{} is not applied: the model is {}, according to --model", flag, model.name));
   };
-  const bool specifies_family = a.has("--normalization") || a.has("--position-embedding-type") ||
-                                a.has("--swiglu") || a.has("--qk-layernorm") ||
-                                a.has("--use-rotary-position-embeddings");
+  const bool specifies_family = a.has_flag("--normalization") || a.has_flag("--position-embedding-type") ||
+                                a.has_flag("--swiglu") || a.has_flag("--qk-layernorm") ||
+                                a.has_flag("--use-rotary-position-embeddings");
   const std::optional<Family> family = family_of(a, is_bert);
   const bool is_llama = model.family == Family::mistral || model.family == Family::mixtral;
   if (specifies_family && !model.is_mixture() && family != (is_llama ? Family::llama : model.family))
@@ -189,7 +190,7 @@ ModelSpec named_model(ArgumentList& a, const std::string& source, const ImportRe
   if (const auto vocab = a.count("--vocab-size")) model.vocab = *vocab;
   if (request.vocab) model.vocab = *request.vocab;
   for (const char* flag : {"--rotary-base", "--use-rope-scaling", "--rotary-seq-len-interpolation-factor"})
-    if (model.positions != PositionKind::rope && a.has(flag)) note(flag);
+    if (model.positions != PositionKind::rope && a.has_flag(flag)) note(flag);
   const ModelSpec before = model;
   read_model_options(a, model, true);
   if (!is_valid(model) && is_valid(before)) {
@@ -198,7 +199,7 @@ ModelSpec named_model(ArgumentList& a, const std::string& source, const ImportRe
     model.has_qkv_bias = before.has_qkv_bias;
     note("--disable-bias-linear");
   }
-  if (a.has("--num-experts")) note_moe_options(a, model, notes);
+  if (a.has_flag("--num-experts")) note_moe_options(a, model, notes);
   return model;
 }
 
@@ -206,7 +207,7 @@ ModelSpec named_model(ArgumentList& a, const std::string& source, const ImportRe
 
 ModelSpec imported_model(ArgumentList& a, const std::string& source, const ImportRequest& request,
                          bool is_bert, std::vector<std::string>& notes) {
-  if (a.has("--num-experts") && !(request.model && request.model->is_mixture()))
+  if (a.has_flag("--num-experts") && !(request.model && request.model->is_mixture()))
     throw UserError(
         "{}: --num-experts: the flags do not fully describe an MoE model; specify --model M, or remove the "
         "flag to plan the dense part",

@@ -92,7 +92,7 @@ class GridTable {
 
   int grid(const PipelineGroup& pipelines, int stage, int tp, int shards) {
     const auto [at, is_new] =
-        known_.try_emplace({&pipelines, stage, tp, shards}, static_cast<int>(layout_.grids.size()));
+        grid_index_.try_emplace({&pipelines, stage, tp, shards}, static_cast<int>(layout_.grids.size()));
     if (is_new) {
       DeviceGrid grid;
       for (const Pipeline* pipeline : pipelines)
@@ -107,7 +107,7 @@ class GridTable {
 
  private:
   Layout& layout_;
-  std::map<std::tuple<const PipelineGroup*, int, int, int>, int> known_;
+  std::map<std::tuple<const PipelineGroup*, int, int, int>, int> grid_index_;
 };
 
 struct StageOfBlock {
@@ -143,7 +143,7 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
     const Pipeline& pipeline = *group.front();
     const std::vector<StageOfBlock> stages = stages_of_blocks(plan, pipeline);
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      const auto place = [&](int block) {
+      const auto placement_of = [&](int block) {
         const auto [stage, strategy] = stages[static_cast<std::size_t>(block)];
         const Stage& there = pipeline.stages[static_cast<std::size_t>(stage)];
         const Cut cut = tensors[t].cut;
@@ -162,8 +162,8 @@ Layout layout_of(const Plan& plan, const ModelSpec& model, StateKind kind) {
         std::vector<Placement>& all = layout.placements[t];
         if (std::find(all.begin(), all.end(), placement) == all.end()) all.push_back(std::move(placement));
       };
-      place(tensors[t].block);
-      if (tensors[t].is_also_head) place(plan.num_blocks - 1);
+      placement_of(tensors[t].block);
+      if (tensors[t].is_also_head) placement_of(plan.num_blocks - 1);
     }
   }
   return layout;
@@ -236,15 +236,15 @@ std::vector<int> owners_of(const Plan& plan, int block, int piece = 0) {
 }
 
 int num_pieces(const Plan& plan, int block) {
-  int most = 1;
+  int max_pieces = 1;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
       for (const Chunk& chunk : stage.chunks) {
         if (block < chunk.first() || block >= chunk.end()) continue;
         const LayerStrategy& strategy = strategy_of(stage, block);
-        most = std::max(most, strategy.tp * shards_of(stage, strategy, StateKind::optimizer));
+        max_pieces = std::max(max_pieces, strategy.tp * shards_of(stage, strategy, StateKind::optimizer));
       }
-  return most;
+  return max_pieces;
 }
 
 }  // namespace

@@ -36,16 +36,16 @@ std::optional<std::int64_t> parse_count(const std::string& word) {
   return is_count ? std::optional(value) : std::nullopt;
 }
 
-[[noreturn]] void refuse(const RampEnd& end, const std::string& words) {
+[[noreturn]] void refuse(const RampEnd& end, const std::string& ramp_text) {
   const bool is_batch = end.name == std::string("batch");
-  throw UsageError("--{}-ramp: {} is not of the form FROM:STEPS, such as 8:3000{}", end.name, words,
+  throw UsageError("--{}-ramp: {} is not of the form FROM:STEPS, such as 8:3000{}", end.name, ramp_text,
                    is_batch ? ", FROM:noise, or FROM,NEXT@STEP,… such as 8,16@700" : "");
 }
 
-void check_ramp_grows(const RampEnd& end, const std::string& words, std::int64_t from) {
+void check_ramp_grows(const RampEnd& end, const std::string& ramp_text, std::int64_t from) {
   if (from >= end.whole)
-    throw UsageError("--{}-ramp {}: the first value {} must be less than the final value {} of --{}",
-                     end.name, words, from, end.whole, end.name);
+    throw UsageError("--{}-ramp {}: expected a first value below the final value {} of --{}, got {}",
+                     end.name, ramp_text, end.whole, end.name, from);
 }
 
 std::vector<std::int64_t> doubled(std::int64_t from, std::int64_t whole) {
@@ -56,18 +56,18 @@ std::vector<std::int64_t> doubled(std::int64_t from, std::int64_t whole) {
 }
 
 // FROM:STEPS and FROM:noise.
-std::vector<RampStep> parse_doubling_ramp(const RampEnd& end, const std::string& words) {
-  const std::vector<std::string> parts = split(words, ':');
-  if (parts.size() != 2) refuse(end, words);
+std::vector<RampStep> parse_doubling_ramp(const RampEnd& end, const std::string& ramp_text) {
+  const std::vector<std::string> parts = split(ramp_text, ':');
+  if (parts.size() != 2) refuse(end, ramp_text);
   const bool is_noise = end.name == std::string("batch") && parts[1] == "noise";
   const std::optional<std::int64_t> from = parse_count(parts[0]),
                                     steps = is_noise ? std::optional(kUndecidedStep) : parse_count(parts[1]);
-  if (!from || !steps) refuse(end, words);
-  check_ramp_grows(end, words, *from);
+  if (!from || !steps) refuse(end, ramp_text);
+  check_ramp_grows(end, ramp_text, *from);
   const std::vector<std::int64_t> values = doubled(*from, end.whole);
   const std::int64_t num_changes = std::ssize(values) - 1;
   if (*steps < num_changes)
-    throw UsageError("--{}-ramp {}: grows {} times, which is more than its {} steps", end.name, words,
+    throw UsageError("--{}-ramp {}: grows {} times, which is more than its {} steps", end.name, ramp_text,
                      num_changes, *steps);
   std::vector<RampStep> result;
   for (std::int64_t i = 0; i <= num_changes; ++i)
@@ -79,30 +79,31 @@ std::vector<RampStep> parse_doubling_ramp(const RampEnd& end, const std::string&
 }
 
 // FROM,NEXT@STEP,…
-std::vector<RampStep> parse_listed_ramp(const RampEnd& end, const std::string& words) {
+std::vector<RampStep> parse_listed_ramp(const RampEnd& end, const std::string& ramp_text) {
   std::vector<RampStep> result;
-  for (const std::string& entry : split(words, ',')) {
+  for (const std::string& entry : split(ramp_text, ',')) {
     const std::vector<std::string> parts = split(entry, '@');
     const std::optional<std::int64_t> value = parse_count(parts[0]);
     const std::optional<std::int64_t> after =
         parts.size() == 2 ? parse_count(parts[1]) : std::optional(std::int64_t{0});
-    if (!value || !after || parts.size() != (result.empty() ? 1 : 2)) refuse(end, words);
+    if (!value || !after || parts.size() != (result.empty() ? 1 : 2)) refuse(end, ramp_text);
     if (!result.empty() && (*value <= result.back().value || *after <= result.back().after))
-      throw UsageError("--{}-ramp {}: {} must have a larger value and a later step than the entry before it",
-                       end.name, words, entry);
+      throw UsageError(
+          "--{}-ramp {}: {}: expected a larger value and a later step than in the preceding entry", end.name,
+          ramp_text, entry);
     result.push_back({*after, *value});
   }
-  check_ramp_grows(end, words, result.front().value);
+  check_ramp_grows(end, ramp_text, result.front().value);
   if (result.back().value != end.whole)
-    throw UsageError("--{}-ramp {}: ends with {} instead of the {} of --{}", end.name, words,
+    throw UsageError("--{}-ramp {}: ends with {} instead of the {} of --{}", end.name, ramp_text,
                      result.back().value, end.whole, end.name);
   return result;
 }
 
-std::vector<RampStep> steps_of(const RampEnd& end, const std::string& words) {
-  if (words.empty()) return {{0, end.whole}};
-  const bool is_list = end.name == std::string("batch") && words.find(',') != std::string::npos;
-  return is_list ? parse_listed_ramp(end, words) : parse_doubling_ramp(end, words);
+std::vector<RampStep> steps_of(const RampEnd& end, const std::string& ramp_text) {
+  if (ramp_text.empty()) return {{0, end.whole}};
+  const bool is_list = end.name == std::string("batch") && ramp_text.find(',') != std::string::npos;
+  return is_list ? parse_listed_ramp(end, ramp_text) : parse_doubling_ramp(end, ramp_text);
 }
 
 std::int64_t value_at(const std::vector<RampStep>& steps, std::int64_t done) {
@@ -187,20 +188,20 @@ const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t done) {
 Plan with_batch(Plan plan, std::int64_t batch, std::int64_t sequence_length) {
   plan.sequence_length = sequence_length;
   if (plan.batch == batch) return plan;
-  std::int64_t left = batch, left_before = plan.batch;
+  std::int64_t remaining = batch, remaining_before = plan.batch;
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
     std::vector<int>& sizes = plan.pipelines[p].microbatches;
     const std::int64_t before = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     const std::int64_t others = std::ssize(plan.pipelines) - 1 - static_cast<std::int64_t>(p);
     // Leaves at least one sequence for each of the remaining pipelines.
-    const std::int64_t share =
-        std::clamp<std::int64_t>((2 * left * before + left_before) / (2 * left_before),
-                                 std::min<std::int64_t>(1, left), std::max<std::int64_t>(1, left - others));
+    const std::int64_t share = std::clamp<std::int64_t>(
+        (2 * remaining * before + remaining_before) / (2 * remaining_before),
+        std::min<std::int64_t>(1, remaining), std::max<std::int64_t>(1, remaining - others));
     // Interleaved schedules run in rounds over all stages, so their number of micro-batches is unchanged.
     const std::int64_t usual = plan.schedule == Schedule::interleaved
                                    ? std::ssize(sizes)
                                    : (share + sizes.front() - 1) / sizes.front();
-    left -= share, left_before = std::max<std::int64_t>(1, left_before - before);
+    remaining -= share, remaining_before = std::max<std::int64_t>(1, remaining_before - before);
     sizes = split_into_even_parts(share, std::clamp<std::int64_t>(usual, 1, share));
   }
   plan.batch = batch;

@@ -32,26 +32,26 @@ constexpr Word<RecomputeMode> kRecomputes[] = {
     {"none", RecomputeMode::none}, {"selective", RecomputeMode::selective}, {"full", RecomputeMode::full}};
 
 template <typename Enum, std::size_t N>
-std::string word_of(const Word<Enum> (&words)[N], Enum value) {
-  for (const auto& row : words)
+std::string word_of(const Word<Enum> (&names)[N], Enum value) {
+  for (const auto& row : names)
     if (row.value == value) return row.word;
   ensure(false, "enumerator {} has no name", static_cast<int>(value));
   return "";
 }
 
 template <typename Enum, std::size_t N>
-std::vector<std::string> all_words(const Word<Enum> (&words)[N]) {
+std::vector<std::string> all_words(const Word<Enum> (&names)[N]) {
   std::vector<std::string> all;
-  for (const auto& row : words) all.push_back(row.word);
+  for (const auto& row : names) all.push_back(row.word);
   return all;
 }
 
 template <typename Enum, std::size_t N>
-Enum value_of(const Word<Enum> (&words)[N], const std::string& word, const std::string& what) {
-  for (const auto& row : words)
+Enum value_of(const Word<Enum> (&names)[N], const std::string& word, const std::string& setting_name) {
+  for (const auto& row : names)
     if (row.word == word) return row.value;
-  const std::vector<std::string> known = all_words(words);
-  throw UserError("{}: {} is not one of {}{}", what, in_quotes(word), join(known, ", "),
+  const std::vector<std::string> known = all_words(names);
+  throw UserError("{}: {} is not one of {}{}", setting_name, in_quotes(word), join(known, ", "),
                   did_you_mean(word, known));
 }
 
@@ -63,14 +63,14 @@ std::string text(Precision precision) { return word_of(kPrecisions, precision); 
 std::vector<std::string> schedule_words() { return all_words(kSchedules); }
 std::vector<std::string> precision_words() { return all_words(kPrecisions); }
 std::vector<std::string> recompute_words() { return all_words(kRecomputes); }
-Schedule parse_schedule(const std::string& word, const std::string& what) {
-  return value_of(kSchedules, word, what);
+Schedule parse_schedule(const std::string& word, const std::string& setting_name) {
+  return value_of(kSchedules, word, setting_name);
 }
-Precision parse_precision(const std::string& word, const std::string& what) {
-  return value_of(kPrecisions, word, what);
+Precision parse_precision(const std::string& word, const std::string& setting_name) {
+  return value_of(kPrecisions, word, setting_name);
 }
-RecomputeMode parse_recompute(const std::string& word, const std::string& what) {
-  return value_of(kRecomputes, word, what);
+RecomputeMode parse_recompute(const std::string& word, const std::string& setting_name) {
+  return value_of(kRecomputes, word, setting_name);
 }
 
 bool is_asynchronous(Schedule schedule) {

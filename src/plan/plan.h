@@ -104,10 +104,10 @@ std::string text(Fp8Scaling scaling);   // "window"
 std::vector<std::string> schedule_words();
 std::vector<std::string> precision_words();
 std::vector<std::string> recompute_words();
-// These throw a UserError that names `what` if the word is unknown.
-Schedule parse_schedule(const std::string& word, const std::string& what);
-Precision parse_precision(const std::string& word, const std::string& what);
-RecomputeMode parse_recompute(const std::string& word, const std::string& what);
+// These throw a UserError that names `setting_name` if the word is unknown.
+Schedule parse_schedule(const std::string& word, const std::string& setting_name);
+Precision parse_precision(const std::string& word, const std::string& setting_name);
+RecomputeMode parse_recompute(const std::string& word, const std::string& setting_name);
 // PipeDream and PipeMare: weights change while micro-batches are in flight.
 bool is_asynchronous(Schedule schedule);
 int bytes_of(

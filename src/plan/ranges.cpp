@@ -24,7 +24,7 @@ std::string ranges_text(const std::vector<int>& numbers) {
 
 std::vector<int> parse_ranges(const std::string& text, const std::string& where) {
   const auto refuse = [&]() -> void {
-    throw UserError("{} must be numbers and ranges such as 0..7,12, found {}", where, in_quotes(text));
+    throw UserError("{}: expected numbers and ranges such as 0..7,12, got {}", where, in_quotes(text));
   };
   const auto number = [&](std::string_view word) {
     int value = 0;

@@ -23,11 +23,11 @@ Problem because(fmt::format_string<Args...> format, Args&&... args) {
 std::string name_of(int pipeline, int stage) { return fmt::format("pipeline {}, stage {}", pipeline, stage); }
 
 Problem problem_in_numbers(const Plan& plan) {
-  if (plan.batch < 1) return because("the batch is {}, it must be at least 1", plan.batch);
+  if (plan.batch < 1) return because("batch: expected at least 1, got {}", plan.batch);
   if (plan.sequence_length < 1)
-    return because("the sequence length is {}, it must be at least 1", plan.sequence_length);
-  if (plan.num_blocks < 1) return because("the model has {} blocks, it needs at least 1", plan.num_blocks);
-  if (plan.pipelines.empty()) return because("the plan has no pipeline, it needs at least one");
+    return because("sequence length: expected at least 1, got {}", plan.sequence_length);
+  if (plan.num_blocks < 1) return because("the model: expected at least 1 block, got {}", plan.num_blocks);
+  if (plan.pipelines.empty()) return because("the plan has no pipeline");
   const bool fits = plan.accumulators == plan.precision ||
                     (plan.accumulators == Precision::fp32 && bytes_of(plan.precision) <= 4);
   if (!fits || plan.accumulators == Precision::fp8)
@@ -54,7 +54,7 @@ Problem problem_in_fp8(const Plan& plan) {
                      blocks[i - 1]);
   }
   if (plan.fp8.window < 1 || plan.fp8.window > kMaxFp8Window)
-    return because("fp8: the window is {} steps, it must be 1 to {}", plan.fp8.window, kMaxFp8Window);
+    return because("fp8 window: expected 1 to {} steps, got {}", kMaxFp8Window, plan.fp8.window);
   if (!blocks.empty() && plan.precision == Precision::fp16)
     return because("fp8: fp16 needs loss scaling; use precision fp8, bf16, fp32 or fp64");
   return std::nullopt;
@@ -99,14 +99,15 @@ Problem problem_in_microbatches(const Plan& plan) {
   std::int64_t total = 0;
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
     const std::vector<int>& sizes = plan.pipelines[p].microbatches;
-    if (sizes.empty()) return because("pipeline {} has no micro-batch, it needs at least one", p);
+    if (sizes.empty()) return because("pipeline {} has no micro-batch", p);
     const auto small = std::find_if(sizes.begin(), sizes.end(), [](int n) { return n < 1; });
     if (small != sizes.end())
-      return because("pipeline {} has a micro-batch of {} sequences, it must have at least 1", p, *small);
+      return because("pipeline {}: expected at least 1 sequence in every micro-batch, got {}", p, *small);
     total = std::accumulate(sizes.begin(), sizes.end(), total);
   }
   if (total != plan.batch)
-    return because("the micro-batches have {} sequences in total, the batch has {}", total, plan.batch);
+    return because("the micro-batches: expected {} sequences in total (the batch), got {}", plan.batch,
+                   total);
   return std::nullopt;
 }
 
@@ -118,52 +119,51 @@ Problem problem_in_blocks(const Plan& plan, int p) {
   for (std::size_t c = 0; c < num_chunks; ++c)
     for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
       const std::vector<BlockRun>& runs = pipeline.stages[s].chunks[c].runs;
-      if (runs.empty())
-        return because("{}, chunk {} has no blocks, it must have at least one",
-                       name_of(p, static_cast<int>(s)), c);
+      if (runs.empty()) return because("{}: chunk {} has no blocks", name_of(p, static_cast<int>(s)), c);
       for (const BlockRun& run : runs) {
         if (run.count < 1)
-          return because("{}, chunk {} has a run of {} blocks, it must have at least 1",
+          return because("{}: chunk {}: expected runs of at least 1 block, got {}",
                          name_of(p, static_cast<int>(s)), c, run.count);
         if (run.first != next)
-          return because("{}, chunk {} begins at block {}, but block {} comes next",
-                         name_of(p, static_cast<int>(s)), c, run.first, next);
+          return because("{}: chunk {}: expected to begin at block {}, got {}",
+                         name_of(p, static_cast<int>(s)), c, next, run.first);
         if (run.count > plan.num_blocks - next)
-          return because("pipeline {} has blocks up to {}, the model has {} blocks", p,
-                         static_cast<std::int64_t>(next) + run.count - 1, plan.num_blocks);
+          return because("pipeline {}: expected the {} blocks of the model, got blocks up to {}", p,
+                         plan.num_blocks, static_cast<std::int64_t>(next) + run.count - 1);
         next += run.count;
       }
     }
   if (next != plan.num_blocks)
-    return because("pipeline {} has {} blocks, the model has {}", p, next, plan.num_blocks);
+    return because("pipeline {}: expected the {} blocks of the model, got {}", p, plan.num_blocks, next);
   return std::nullopt;
 }
 
 Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std::int64_t num_devices,
                             const std::string& where) {
   if (strategy.tp < 1 || strategy.cp < 1 || strategy.ep < 1)
-    return because("{}: tp {}, cp {}, ep {} must each be at least 1", where, strategy.tp, strategy.cp,
-                   strategy.ep);
+    return because("{}: expected tp, cp and ep of at least 1, got tp {}, cp {}, ep {}", where, strategy.tp,
+                   strategy.cp, strategy.ep);
   if (num_devices % (static_cast<std::int64_t>(strategy.tp) * strategy.cp) != 0)
     return because("{}: {} devices are not divisible by tp {} x cp {}", where, num_devices, strategy.tp,
                    strategy.cp);
   if (num_devices % strategy.ep != 0)
-    return because("{}: experts cannot be distributed over ep {}; it must divide the {} devices of the stage",
-                   where, strategy.ep, num_devices);
+    return because("{}: ep: expected a divisor of the {} devices of the stage, got {}", where, num_devices,
+                   strategy.ep);
   if (strategy.cp > plan.sequence_length)
     return because("{}: cp {} is larger than the {} positions of a sequence", where, strategy.cp,
                    plan.sequence_length);
   if (strategy.sequence_parallel && strategy.tp == 1)
     return because("{}: sequence_parallel needs tp above 1", where);
   if (strategy.zero < 0 || strategy.zero > 3)
-    return because("{}: zero is {}, it must be 0, 1, 2 or 3", where, strategy.zero);
+    return because("{}: zero: expected 0, 1, 2 or 3, got {}", where, strategy.zero);
   const std::int64_t group = num_devices / strategy.tp;
   if (strategy.shard_group < 0 || (strategy.shard_group > 0 && group % strategy.shard_group != 0))
-    return because("{}: shard_group {} must divide the {} devices with the same tensor part (dp x cp)", where,
-                   strategy.shard_group, group);
+    return because(
+        "{}: shard_group: expected a divisor of the {} devices with the same tensor part (dp x cp), got {}",
+        where, group, strategy.shard_group);
   if (strategy.recompute_layers < 1 ||
       (strategy.recompute_layers > 1 && strategy.recompute != RecomputeMode::full))
-    return because("{}: recompute_layers is {}, it must be at least 1, and 1 unless recompute is full", where,
+    return because("{}: recompute_layers: expected at least 1, and 1 unless recompute is full, got {}", where,
                    strategy.recompute_layers);
   if (strategy.shard_group > 0 && strategy.zero == 0)
     return because("{}: shard_group {} needs zero 1, 2 or 3", where, strategy.shard_group);
@@ -179,17 +179,16 @@ Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std
 
 Problem problem_in_stages(const Plan& plan, int p) {
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(p)];
-  if (pipeline.stages.empty()) return because("pipeline {} has no stage, it needs at least one", p);
+  if (pipeline.stages.empty()) return because("pipeline {} has no stage", p);
   const std::size_t num_chunks = pipeline.stages.front().chunks.size();
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
     const Stage& stage = pipeline.stages[s];
     const std::string name = name_of(p, static_cast<int>(s));
-    if (stage.devices.empty()) return because("{} has no device, it needs at least one", name);
-    if (stage.chunks.empty()) return because("{} has no chunk of blocks, it needs at least one", name);
+    if (stage.devices.empty()) return because("{} has no device", name);
+    if (stage.chunks.empty()) return because("{} has no chunk of blocks", name);
     if (stage.chunks.size() != num_chunks)
-      return because(
-          "{} has {} chunks, the first stage has {}; all stages of a pipeline must have the same number",
-          name, stage.chunks.size(), num_chunks);
+      return because("{}: expected {} chunks, as in the first stage, got {}", name, num_chunks,
+                     stage.chunks.size());
   }
   if (Problem problem = problem_in_blocks(plan, p)) return problem;
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s)
@@ -207,11 +206,10 @@ Problem problem_with_schedule(const Plan& plan) {
     const std::size_t num_chunks = plan.pipelines[p].stages.front().chunks.size();
     if (plan.schedule != Schedule::interleaved && num_chunks != 1)
       return because(
-          "pipeline {} has {} chunks per stage, but schedule {} supports only 1 (interleaved supports "
-          "several)",
-          p, num_chunks, text(plan.schedule));
+          "pipeline {}: schedule {}: expected 1 chunk per stage, got {} (interleaved supports several)", p,
+          text(plan.schedule), num_chunks);
     if (plan.schedule == Schedule::interleaved && num_chunks < 2)
-      return because("pipeline {} has 1 chunk per stage, schedule interleaved needs at least 2", p);
+      return because("pipeline {}: schedule interleaved: expected at least 2 chunks per stage, got 1", p);
   }
   if (!is_asynchronous(plan.schedule)) return std::nullopt;
   if (plan.precision == Precision::fp16)
@@ -224,14 +222,12 @@ Problem problem_with_schedule(const Plan& plan) {
     return because("schedule {} has no common step for updating shard copies; use copy_distance 0",
                    text(plan.schedule));
   if (plan.pipelines.size() > 1)
-    return because("schedule {} supports only one pipeline, the plan has {}", text(plan.schedule),
-                   plan.pipelines.size());
+    return because("schedule {}: expected one pipeline, got {}", text(plan.schedule), plan.pipelines.size());
   for (const Stage& stage : plan.pipelines.front().stages)
     for (const BlockRun& run : stage.chunks.front().runs)
       if (run.strategy.zero > 1)
-        return because(
-            "schedule {} stores several versions of the weights and supports only zero 0 or 1, not {}",
-            text(plan.schedule), run.strategy.zero);
+        return because("schedule {} stores several versions of the weights: expected zero 0 or 1, got {}",
+                       text(plan.schedule), run.strategy.zero);
   return std::nullopt;
 }
 
@@ -261,8 +257,9 @@ Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
             return because("block {}: custom blocks do not support selective recompute; use none or full",
                            run.first);
           if (s.recompute_layers != 1)
-            return because("block {}: custom blocks are recomputed one by one; recompute_layers must be 1",
-                           run.first);
+            return because(
+                "block {}: recompute_layers: expected 1, because custom blocks are recomputed one by one",
+                run.first);
         }
   return std::nullopt;
 }
@@ -281,8 +278,8 @@ Problem problem_with_run(const Plan& plan, const BlockRun& run, const ModelSpec&
                    model.name);
   if (!model.is_mixture()) return std::nullopt;
   if (model.mixture.experts % s.ep != 0)
-    return because("block {}: ep {} must divide the {} experts of {}", run.first, s.ep, model.mixture.experts,
-                   model.name);
+    return because("block {}: ep: expected a divisor of the {} experts of {}, got {}", run.first,
+                   model.mixture.experts, model.name, s.ep);
   if (s.tp > 1 && !s.sequence_parallel)
     return because(
         "block {}: tp {} needs sequence_parallel in {}, whose experts process each device's own positions",
@@ -310,7 +307,7 @@ std::optional<std::string> find_problem(const Plan& plan, const ModelSpec& model
   if (Problem problem = find_problem(plan)) return problem;
   if (model.is_custom()) return problem_with_custom(plan, model);
   if (plan.num_blocks != num_blocks(model))
-    return because("the plan is for a model of {} layers, {} has {}; both must match (--layers)",
+    return because("the plan is for a model of {} layers, but {} has {}; change --layers or the plan",
                    plan.num_blocks - 2, model.name, model.layers);
   if (plan.sequence_length > model.max_positions)
     return because("the sequence length {} is longer than the {} positions of {}", plan.sequence_length,

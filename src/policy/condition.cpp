@@ -12,7 +12,7 @@ namespace optimus {
 namespace {
 
 struct CauseWords {
-  const char *word, *words;
+  const char *word, *plural;
 };
 constexpr std::array<CauseWords, 8> kCauses = {{{"device", "slow device"},
                                                 {"link", "slow network of node"},
@@ -61,16 +61,16 @@ std::size_t cut_out(HardwareProfile& profile, const NodePlace& at) {
 
 }  // namespace
 
-std::string text(Cause cause) { return kCauses[static_cast<std::size_t>(cause)].words; }
+std::string text(Cause cause) { return kCauses[static_cast<std::size_t>(cause)].plural; }
 std::string word_of(Cause cause) { return kCauses[static_cast<std::size_t>(cause)].word; }
 
-Cause parse_cause(const std::string& word, const std::string& what) {
+Cause parse_cause(const std::string& word, const std::string& setting_name) {
   std::string known;
   for (std::size_t i = 0; i < kCauses.size(); ++i) {
     if (word == kCauses[i].word) return static_cast<Cause>(i);
     known += (i > 0 ? ", " : "") + std::string(kCauses[i].word);
   }
-  throw UserError("{}: {} is not one of {}", what, in_quotes(word), known);
+  throw UserError("{}: {} is not one of {}", setting_name, in_quotes(word), known);
 }
 
 HardwareProfile with_conditions(HardwareProfile profile, const std::vector<Condition>& conditions) {

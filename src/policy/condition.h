@@ -20,8 +20,8 @@ enum class Cause {
   uneven_lengths,  // samples of different ranks differ in cost, in each step at other ranks
   memory,          // memory grows towards the limit; where: the stage
 };
-std::string text(Cause cause);                                        // "slow device"
-Cause parse_cause(const std::string& word, const std::string& what);  // "device"; throws UserError
+std::string text(Cause cause);                                                // "slow device"
+Cause parse_cause(const std::string& word, const std::string& setting_name);  // "device"; throws UserError
 std::string word_of(Cause cause);
 // Whether another plan can reduce its effect.
 inline bool is_answerable(Cause cause) {

@@ -39,10 +39,10 @@ void read_tensor(const SafetensorsContent& content, const std::string& name,
   const auto found = std::find_if(content.tensors.begin(), content.tensors.end(),
                                   [&](const StoredTensor& one) { return one.name == name; });
   if (found == content.tensors.end())
-    throw UserError("{}: tensor {} is missing; it is no policy file of this program", source, name);
+    throw UserError("{}: tensor {} is missing; the file is not a learned policy", source, name);
   if (found->type != ElementType::f32 || found->shape != shape)
-    throw UserError("{}: tensor {} is {} {}; it must be F32 {}", source, name, text(found->type),
-                    shape_text(found->shape), shape_text(shape));
+    throw UserError("{}: tensor {}: expected F32 {}, got {} {}", source, name, shape_text(shape),
+                    text(found->type), shape_text(found->shape));
   decode(found->type, found->bytes, values);
   if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }))
     throw UserError("{}: tensor {} has values that are not finite", source, name);
@@ -54,8 +54,8 @@ LearnedPolicy parse_learned_policy(std::span<const std::byte> file, const std::s
   const SafetensorsContent content = parse_safetensors(file, source);
   const auto format = content.metadata.find("format");
   if (format == content.metadata.end() || format->second != kPolicyFormat)
-    throw UserError("{}: its format is {}; it must be {}", source,
-                    format == content.metadata.end() ? "missing" : in_quotes(format->second), kPolicyFormat);
+    throw UserError("{}: its format: expected {}, got {}", source, kPolicyFormat,
+                    format == content.metadata.end() ? "missing" : in_quotes(format->second));
   LearnedPolicy network;
   for (const PolicyTensor& tensor : policy_tensors())
     read_tensor(content, tensor.name, tensor.shape,
@@ -81,9 +81,9 @@ void write_learned_policy(const LearnedPolicy& network, const Path& path) {
   std::vector<TensorHeader> headers;
   std::vector<std::span<const float>> values;
   const auto put = [&](const char* name, const std::vector<std::int64_t>& shape,
-                       std::span<const float> what) {
+                       std::span<const float> values) {
     headers.push_back({name, ElementType::f32, shape});
-    values.push_back(what);
+    values.push_back(values);
   };
   for (const PolicyTensor& tensor : policy_tensors())
     put(tensor.name, tensor.shape, std::span(network.numbers).subspan(tensor.begin, count_of(tensor.shape)));

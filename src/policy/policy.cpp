@@ -19,10 +19,10 @@ std::string text(PolicyKind kind) { return kPolicies[static_cast<std::size_t>(ki
 
 std::vector<std::string> policy_words() { return {kPolicies.begin(), kPolicies.end()}; }
 
-Policy parse_policy(const std::string& word, const std::string& what) {
+Policy parse_policy(const std::string& word, const std::string& setting_name) {
   for (std::size_t i = 0; i < kPolicies.size(); ++i)
     if (word == kPolicies[i]) return {.kind = static_cast<PolicyKind>(i)};
-  throw UsageError("{}: {} is not one of {}", what, in_quotes(word), fmt::join(kPolicies, ", "));
+  throw UsageError("{}: {} is not one of {}", setting_name, in_quotes(word), fmt::join(kPolicies, ", "));
 }
 
 double settling_seconds(const Policy& policy, const Situation& situation) {

@@ -47,7 +47,7 @@ struct Choice {
 inline constexpr const char* kGainMissed = "the predicted gain was not reached";
 
 std::vector<std::string> policy_words();
-Policy parse_policy(const std::string& word, const std::string& what);  // throws UserError
+Policy parse_policy(const std::string& word, const std::string& setting_name);  // throws UserError
 std::string text(PolicyKind kind);
 
 // Seconds after a switch without another one, until the gain of the last switch is known.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kHour = 3600, kLongestRest = 36'000;
 
-double bounded(double value, double most) { return std::clamp(value, -most, most); }
+double bounded(double value, double limit) { return std::clamp(value, -limit, limit); }
 double digits(double seconds) { return std::log10(1 + std::clamp(seconds, 0.0, 1e7)); }
 
 double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
@@ -30,14 +30,14 @@ double closed_form_rest(Cause cause, double age) {
 }
 
 // Expected seconds until something changes: by the conditions, and by losses and arrivals of the last hour.
-double likely_rest(const Situation& situation) {
-  double rest = kLongestRest;
+double likely_remaining_seconds(const Situation& situation) {
+  double remaining_seconds = kLongestRest;
   const double seen = std::clamp(situation.now, 60.0, kHour);
   const double changes = situation.losses_last_hour + situation.arrivals_last_hour;
-  rest = std::min(rest, (seen + 600) / (changes + 0.1));
+  remaining_seconds = std::min(remaining_seconds, (seen + 600) / (changes + 0.1));
   for (const OngoingCondition& one : situation.conditions)
-    rest = std::min(rest, closed_form_rest(one.cause, one.age));
-  return std::max(rest, 1.0);
+    remaining_seconds = std::min(remaining_seconds, closed_form_rest(one.cause, one.age));
+  return std::max(remaining_seconds, 1.0);
 }
 
 // [option]: logarithms of lasting_seconds(). Undefined for options that cannot run.
@@ -123,9 +123,9 @@ std::vector<std::size_t> promising_options(const Situation& situation, const Est
     chosen.insert(chosen.end(), able.begin(), able.end());
     return chosen;
   }
-  const auto add_best = [&](const std::vector<double>& estimate, std::size_t most) {
+  const auto add_best = [&](const std::vector<double>& estimate, std::size_t max_count) {
     std::vector<std::size_t> order = able;
-    const std::size_t num_best = std::min(most, order.size());
+    const std::size_t num_best = std::min(max_count, order.size());
     std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(num_best), order.end(),
                       [&](std::size_t a, std::size_t b) {
                         return estimate[a] != estimate[b] ? estimate[a] < estimate[b] : a < b;
@@ -142,25 +142,31 @@ std::vector<std::size_t> promising_options(const Situation& situation, const Est
 struct Common {
   const Situation& situation;
   const Estimates& estimates;
-  double now;   // the logarithm of the step time that options are compared with
-  double rest;  // seconds
+  double now;                // the logarithm of the step time that options are compared with
+  double remaining_seconds;  // seconds
   double best_corrected, best_predicted;
   bool is_broken;  // the present plan cannot run
   int present;     // devices
 };
 
 Common common_of(const Situation& situation, const Estimates& estimates) {
-  Common common{situation, estimates, 0, likely_rest(situation), 1e9, 1e9, !runs(situation.options.front()),
+  Common common{situation,
+                estimates,
+                0,
+                likely_remaining_seconds(situation),
+                1e9,
+                1e9,
+                !runs(situation.options.front()),
                 0};
-  int most = 1;
+  int max_devices = 1;
   for (std::size_t i = 0; i < situation.options.size(); ++i) {
     if (!runs(situation.options[i])) continue;
     common.best_corrected = std::min(common.best_corrected, estimates.corrected[i]);
     common.best_predicted = std::min(common.best_predicted, estimates.predicted[i]);
-    most = std::max(most, situation.options[i].devices);
+    max_devices = std::max(max_devices, situation.options[i].devices);
   }
   common.now = common.is_broken ? common.best_corrected : estimates.predicted.front();
-  common.present = std::max(most, situation.devices_present);
+  common.present = std::max(max_devices, situation.devices_present);
   return common;
 }
 
@@ -171,7 +177,8 @@ std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
                corrected = common.now - common.estimates.corrected[i],
                smooth = common.now - common.estimates.smooth[i];
   const double doubt = option.doubt / std::sqrt(option.prediction_spread > 1e-6 ? option.num_predictions : 1);
-  const double pause = option.pause_seconds, rest = common.rest, step = std::exp(common.now);
+  const double pause = option.pause_seconds, remaining_seconds = common.remaining_seconds,
+               step = std::exp(common.now);
   const double usual = common.is_broken ? 0 : std::log(now.usual_seconds / option.usual_seconds);
   const double devices = std::max(1, option.devices);
   const double before = common.is_broken ? common.present : std::max(1, now.devices);
@@ -185,8 +192,8 @@ std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
       std::log1p(option.num_predictions) / 3,
       10 * bounded(option.prediction_spread, 0.5),
       option.is_measured ? 1.0 : 0.0,
-      bounded(pause / rest, 3),
-      bounded(1 - std::exp(-corrected) - pause / rest, 2),
+      bounded(pause / remaining_seconds, 3),
+      bounded(1 - std::exp(-corrected) - pause / remaining_seconds, 2),
       bounded(1 - std::exp(-corrected) - pause / kHour, 2),
       std::log1p(pause / step) / 3,
       bounded(usual, 2),
@@ -197,7 +204,7 @@ std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
       option.response == Response::share || option.response == Response::recut ? 1.0 : 0.0,
       bounded(common.estimates.corrected[i] - common.best_corrected, 2),
       bounded(common.estimates.predicted[i] - common.best_predicted, 2),
-      bounded(1 - std::exp(-(corrected - doubt)) - pause / rest, 2),
+      bounded(1 - std::exp(-(corrected - doubt)) - pause / remaining_seconds, 2),
       std::log1p(option.undone_steps) / 6,
       undone_part(situation, option),
   };
@@ -228,8 +235,8 @@ std::array<float, kSituationFeatures> shared_row(const Common& common) {
       bounded(std::log(worst), 2),
       num > 0 ? digits(newest) / 4 : 0,
       num > 0 ? links / num : 0,
-      digits(common.rest) / 4,
-      bounded(std::log(step / common.rest) / 5, 3),
+      digits(common.remaining_seconds) / 4,
+      bounded(std::log(step / common.remaining_seconds) / 5, 3),
       std::log1p(situation.recovery_seconds / step) / 3,
       (common.present - used) / common.present,
       std::log1p(situation.switches / std::max(situation.now / kHour, 1.0)) / 3,

@@ -86,10 +86,11 @@ double worth_of(const Policy& policy, const Situation& situation, std::size_t i,
 }
 
 // The least expensive response whose gain is sufficient, and among equal responses the largest gain.
-std::size_t least_expensive(const Situation& situation, const std::vector<double>& gains, double most) {
+std::size_t least_expensive(const Situation& situation, const std::vector<double>& gains,
+                            double largest_gain) {
   std::size_t chosen = 0;
   for (std::size_t i = 1; i < gains.size(); ++i) {
-    if (gains[i] < kSufficient * most) continue;
+    if (gains[i] < kSufficient * largest_gain) continue;
     const Response own = situation.options[i].response, other = situation.options[chosen].response;
     if (chosen == 0 || own < other || (own == other && gains[i] > gains[chosen])) chosen = i;
   }
@@ -106,10 +107,10 @@ Choice fastest_lasting(const Situation& situation) {
   return {*best, 0, "fastest plan, counting steps that losses undo"};
 }
 
-double net_gain(const Situation& situation, std::size_t i, double rest, double caution) {
+double net_gain(const Situation& situation, std::size_t i, double remaining_seconds, double caution) {
   const PlanOption &now = situation.options.front(), &option = situation.options[i];
   const double doubted = lasting_seconds(situation, option) * std::exp(caution * option.doubt);
-  const double saved = rest * (1 - doubted / lasting_seconds(situation, now));
+  const double saved = remaining_seconds * (1 - doubted / lasting_seconds(situation, now));
   const bool will_return = !situation.conditions.empty() && option.usual_seconds > now.usual_seconds * 1.005;
   return saved - option.pause_seconds * (will_return ? 2 : 1);
 }

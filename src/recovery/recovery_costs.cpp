@@ -50,8 +50,7 @@ RecoveryCosts parse_recovery_costs(std::string_view text, const std::string& sou
     if (const auto value = json.find(row.name)) {
       costs.*row.member = value->number();
       if (!(costs.*row.member >= row.low && costs.*row.member <= row.high))
-        throw UserError("{} is {}, must be from {} to {}", value->where(), value->number(), row.low,
-                        row.high);
+        throw UserError("{}: expected {} to {}, got {}", value->where(), row.low, row.high, value->number());
     }
   return costs;
 }

@@ -145,7 +145,7 @@ std::vector<double> outage_lengths(const AvailabilityTrace& trace, Matching matc
 }
 
 LogNormal fit_log_normal(const std::vector<double>& lengths) {
-  ensure(lengths.size() > 1, "a log-normal fit needs at least two lengths, got {}", lengths.size());
+  ensure(lengths.size() > 1, "log-normal fit: expected at least two lengths, got {}", lengths.size());
   double sum = 0, squares = 0;
   for (const double length : lengths) {
     const double logarithm = std::log(std::max(1e-3, length));

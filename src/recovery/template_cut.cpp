@@ -51,22 +51,22 @@ StageTable stage_table(const Demand& demand, BoundModel& bound_model, const Cand
 
 // Whether it fits as one of two pipelines: gradients are then reduced between them, which needs buffers and
 // communicators.
-bool fits_beside_another(const TemplateInputs& place, Plan plan) {
+bool fits_beside_another(const TemplateInputs& inputs, Plan plan) {
   Pipeline second = plan.pipelines.front();
   for (Stage& stage : second.stages)
-    for (int& device : stage.devices) device += place.cluster.num_devices();
+    for (int& device : stage.devices) device += inputs.cluster.num_devices();
   plan.pipelines.push_back(std::move(second));
   plan.batch *= 2;
-  const Cluster both = with_devices(place.cluster, 2 * place.cluster.num_devices());
-  Demand demand{place.demand.model, both, place.demand.software, place.demand.constants};
+  const Cluster both = with_devices(inputs.cluster, 2 * inputs.cluster.num_devices());
+  Demand demand{inputs.demand.model, both, inputs.demand.software, inputs.demand.constants};
   demand.batch = plan.batch, demand.sequence_length = plan.sequence_length;
-  demand.precision = plan.precision, demand.constraints = place.demand.constraints;
+  demand.precision = plan.precision, demand.constraints = inputs.demand.constraints;
   return peak_memory_of(demand, ClusterView(both), plan).fits();
 }
 
-std::optional<PipelineTemplate> make_template(const TemplateInputs& place, BoundModel& bound_model,
+std::optional<PipelineTemplate> make_template(const TemplateInputs& inputs, BoundModel& bound_model,
                                               Candidate c) {
-  const Demand& demand = place.demand;
+  const Demand& demand = inputs.demand;
   for (c.memory_margin = 8; c.memory_margin <= 20; c.memory_margin += 6) {
     const StageTable table = stage_table(demand, bound_model, c);
     const double microbatches = 2.0 * c.pp;
@@ -82,7 +82,7 @@ std::optional<PipelineTemplate> make_template(const TemplateInputs& place, Bound
           pipeline_template.next_seconds = std::max(pipeline_template.next_seconds, seconds);
     }
     Plan plan = plan_of(demand, c, pipeline_template.layers);
-    if (!fits_beside_another(place, plan)) continue;
+    if (!fits_beside_another(inputs, plan)) continue;
     pipeline_template.pipeline = std::move(plan.pipelines.front());
     pipeline_template.pipeline.microbatches.clear();
     return pipeline_template;
@@ -97,7 +97,7 @@ std::vector<int> tensor_parallel_sizes(const Demand& demand, int num_devices, in
   const auto most = std::min<std::int64_t>(max_tensor_parts(demand.model), num_devices);
   for (int tp = 1; tp <= most; ++tp) {
     if (num_devices % tp != 0 || num_devices / tp > demand.model.layers) continue;
-    if (demand.constraints.tp && !demand.constraints.tp->has(tp)) continue;
+    if (demand.constraints.tp && !demand.constraints.tp->contains(tp)) continue;
     (demand.model.heads % tp == 0 ? even : uneven).push_back(tp);
   }
   if (even.empty()) return uneven;

@@ -46,17 +46,18 @@ PipelineTemplates PipelineTemplates::build(const Demand& demand, const TemplateO
 
 void PipelineTemplates::make_templates(const Demand& demand, const TemplateOptions& options) {
   for (const int microbatch : microbatch_choices(demand, 1)) {
-    std::map<int, PipelineTemplate> own;
+    std::map<int, PipelineTemplate> templates;
     for (int nodes = 1; nodes <= options.max_nodes; ++nodes) {
-      if (!own.empty() && nodes > largest_template(options, own.begin()->first, demand.batch)) break;
+      if (!templates.empty() && nodes > largest_template(options, templates.begin()->first, demand.batch))
+        break;
       if (auto pipeline_template =
               best_pipeline_template(demand, nodes, options.devices_per_node, microbatch))
-        own.emplace(nodes, std::move(*pipeline_template));
+        templates.emplace(nodes, std::move(*pipeline_template));
     }
-    if (own.empty()) continue;
-    const int fewest = own.begin()->first;
+    if (templates.empty()) continue;
+    const int fewest = templates.begin()->first;
     smallest_ = smallest_ == 0 ? fewest : std::min(smallest_, fewest);
-    templates_by_size_.emplace(microbatch, std::move(own));
+    templates_by_size_.emplace(microbatch, std::move(templates));
   }
   if (smallest_ == 0)
     throw UserError("{} does not fit on {} nodes of {} devices; use more nodes, or devices with more memory",
@@ -89,9 +90,9 @@ double seconds_for(const PipelineTemplate& pipeline_template, int replicas, std:
 }
 
 // The largest number of sequences, at least one per pipeline, that they process within `seconds`.
-std::int64_t sequences_in(const PipelineTemplate& pipeline_template, int replicas, std::int64_t most,
+std::int64_t sequences_in(const PipelineTemplate& pipeline_template, int replicas, std::int64_t max_sequences,
                           double seconds) {
-  std::int64_t low = replicas, high = most + 1;
+  std::int64_t low = replicas, high = max_sequences + 1;
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
     (seconds_for(pipeline_template, replicas, middle) <= seconds ? low : high) = middle;
@@ -185,15 +186,16 @@ void PipelineTemplates::choose_for(int nodes, const Demand& demand, const Templa
   candidates.resize(std::min(candidates.size(), kMaxSimulated));
   const Cluster cluster = with_devices(demand.cluster, nodes * devices_per_node_);
   const ClusterView cluster_view(cluster);
-  Demand own{demand.model, cluster, demand.software, demand.constants};
-  own.batch = demand.batch, own.sequence_length = demand.sequence_length, own.precision = demand.precision;
-  own.constraints = demand.constraints;
+  Demand cluster_demand{demand.model, cluster, demand.software, demand.constants};
+  cluster_demand.batch = demand.batch, cluster_demand.sequence_length = demand.sequence_length,
+  cluster_demand.precision = demand.precision;
+  cluster_demand.constraints = demand.constraints;
   for (Choice choice : candidates) {
     const Plan plan = assemble(choice);
     const auto problem = find_problem(plan, demand.model);
     ensure(!problem, "template plan for {} nodes is invalid: {}", nodes, problem.value_or(""));
-    if (!peak_memory_of(own, cluster_view, plan).fits()) continue;
-    choice.seconds = seconds_of(own, cluster_view, plan);
+    if (!peak_memory_of(cluster_demand, cluster_view, plan).fits()) continue;
+    choice.seconds = seconds_of(cluster_demand, cluster_view, plan);
     if (best.nodes == 0 || choice.seconds < best.seconds) best = choice;
   }
   if (best.nodes == 0 && nodes > 1) best = choices_[static_cast<std::size_t>(nodes) - 1];

@@ -64,12 +64,12 @@ std::string shown(const std::optional<double>& seconds) {
 
 // The predicted and measured memory of the rank that uses most.
 std::string memory_text(const std::vector<RankProfile>& ranks, const std::optional<ExpectedStep>& expected) {
-  const auto most = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
+  const auto fullest = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
     return a.memory.total < b.memory.total;
   });
-  const StageMemory& m = most->memory;
-  const StagePrediction* stage = stage_of(expected, *most);
-  TextTable table({fmt::format("memory of rank {}", most->rank), "predicted", "measured"});
+  const StageMemory& m = fullest->memory;
+  const StagePrediction* stage = stage_of(expected, *fullest);
+  TextTable table({fmt::format("memory of rank {}", fullest->rank), "predicted", "measured"});
   const auto row = [&](const char* name, Bytes measured, Bytes predicted) {
     table.row({name, stage == nullptr ? "-" : text(predicted), text(measured)});
   };
@@ -78,7 +78,7 @@ std::string memory_text(const std::vector<RankProfile>& ranks, const std::option
   row("optimizer", m.optimizer, p.optimizer);
   row("activations and buffers", m.activations + m.buffers, p.activations + p.buffers);
   row("total", m.total, p.total);
-  table.row({"process peak", "-", text(most->resident)});
+  table.row({"process peak", "-", text(fullest->resident)});
   return table.text();
 }
 

@@ -118,9 +118,9 @@ class Recorder {
     return static_cast<int>(result_.plans.size()) - 1;
   }
 
-  static Response response_of(const std::string& words) {
+  static Response response_of(const std::string& response_text) {
     for (int i = 0; i <= static_cast<int>(Response::resume); ++i)
-      if (text(static_cast<Response>(i)) == words) return static_cast<Response>(i);
+      if (text(static_cast<Response>(i)) == response_text) return static_cast<Response>(i);
     return Response::replan;
   }
 

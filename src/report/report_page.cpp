@@ -103,9 +103,9 @@ std::string number_text(double value) {
 std::string gain_or_dash(const std::optional<double>& gain) { return gain ? gain_text(*gain) : "–"; }
 
 std::string facts_of(const RunReport& report, const std::vector<Epoch>& epochs) {
-  std::string facts = "<dl class=\"facts\">";
+  std::string summary_html = "<dl class=\"facts\">";
   const auto fact = [&](const char* name, const std::string& value) {
-    facts += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", name, html_text(value));
+    summary_html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", name, html_text(value));
   };
   if (!report.steps.empty()) {
     const StepMetrics& last = report.steps.back();
@@ -119,7 +119,7 @@ std::string facts_of(const RunReport& report, const std::vector<Epoch>& epochs) 
     fact("current plan", epochs.back().plan);
   }
   fact("decisions", fmt::format("{}", report.decisions.size()));
-  return facts + "</dl>";
+  return summary_html + "</dl>";
 }
 
 std::string charts_of(const RunReport& report, const std::vector<Epoch>& epochs) {

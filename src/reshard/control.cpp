@@ -55,7 +55,7 @@ std::vector<std::string> names_with(const Path& folder, const char* extension) {
 ControlFolder::ControlFolder(Path run) : folder_(control_folder(run)) {}
 
 std::vector<std::string> ControlFolder::waiting() const { return names_with(folder_, kRequest); }
-std::vector<std::string> ControlFolder::taken() const { return names_with(folder_, kTaken); }
+std::vector<std::string> ControlFolder::taken_requests() const { return names_with(folder_, kTaken); }
 
 std::optional<ControlRequest> ControlFolder::next() {
   if (next_poll_ && !next_poll_->has_passed()) return std::nullopt;
@@ -85,7 +85,7 @@ bool ControlFolder::take(const std::string& name) {
 }
 
 void ControlFolder::refuse_claimed(const std::string& why) {
-  for (const std::string& name : taken()) answer(name, {false, why});
+  for (const std::string& name : taken_requests()) answer(name, {false, why});
 }
 
 void ControlFolder::refuse_drains(const std::string& why, bool is_claimer_lost) {

@@ -62,7 +62,7 @@ class ControlFolder {
 
  private:
   std::vector<std::string> waiting() const;
-  std::vector<std::string> taken() const;
+  std::vector<std::string> taken_requests() const;
 
   const Path folder_;
   std::optional<Deadline> next_poll_;

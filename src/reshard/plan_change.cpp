@@ -45,9 +45,9 @@ Plan with_consecutive_devices(Plan plan) {
 
 // Refuses changes that would alter what the model learns.
 Feasible<void> check_same_training(const Plan& from, const Plan& to, bool is_phase) {
-  const auto refuse = [](const char* what, const auto& now, const auto& then) {
+  const auto refuse = [](const char* property, const auto& now, const auto& then) {
     return infeasible("the run has {} {}, the plan {}: a plan change must not alter what the model learns",
-                      what, now, then);
+                      property, now, then);
   };
   if (from.batch != to.batch && !is_phase) return refuse("batch", from.batch, to.batch);
   if (from.sequence_length != to.sequence_length && !is_phase)
@@ -125,7 +125,7 @@ Feasible<PlanChange> find_plan_change(const Plan& from, const Plan& to, const Mo
   for (int rank = there.num_ranks; rank < num_ranks(change.before); ++rank) change.dead.push_back(Rank{rank});
   std::vector<Rank> staying;
   for (int rank = 0; rank < there.num_staying; ++rank) staying.push_back(Rank{rank});
-  const Assignment assigned = assign(change.before, state_layout(places, model), staying);
+  const Assignment assigned = assign_devices(change.before, state_layout(places, model), staying);
   std::vector<int> device_of;
   for (const Rank rank : assigned.device_of) device_of.push_back(rank.value);
   add_stateless_positions(device_of, num_devices(places), there.num_staying);

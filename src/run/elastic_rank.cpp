@@ -37,9 +37,9 @@ LaunchedElasticRank::LaunchedElasticRank(LaunchedRankFacts facts)
       store_(std::make_shared<MovableStore>(facts_.store)),
       seats_(facts_.worker_ids),
       last_(facts_.order) {
-  if (facts_.where.place.is_etcd) return;  // etcd outlives every rank
+  if (facts_.where.address.is_etcd) return;  // etcd outlives every rank
   standby_store_ = std::make_unique<StoreServer>(
-      StoreServerOptions{.token = facts_.where.place.token,
+      StoreServerOptions{.token = facts_.where.address.token,
                          .where = facts_.is_one_host ? Listening::on_loopback : Listening::everywhere});
 }
 
@@ -97,7 +97,7 @@ void LaunchedElasticRank::host() {
   board_ = std::make_unique<StoreBoard>(store_, facts_.where.prefix);
   RunHostOptions host = facts_.host_facts(last_);
   host.last = last_;
-  StoreAddress place = facts_.where.place;
+  StoreAddress place = facts_.where.address;
   if (!place.is_etcd && !facts_.is_one_host)  // the address by which other hosts reach it
     place.host = facts_.address;
   if (is_new_host_) place.port = standby_store_->port();
@@ -132,7 +132,7 @@ void LaunchedElasticRank::take_over(const std::map<int, std::string>& unreached)
              time_stamp());
   is_new_host_ = true;
   take_lock();
-  auto own = open_store({.port = standby_store_->port(), .token = facts_.where.place.token},
+  auto own = open_store({.port = standby_store_->port(), .token = facts_.where.address.token},
                         Deadline::after(Seconds(10), "this process's own store"));
   store_->move_to(value_or_throw(std::move(own)));
   for (const auto& [worker_id, how] : unreached)
@@ -158,7 +158,7 @@ bool LaunchedElasticRank::find_store() {
     }
     const std::vector<std::string> words = split(known->second, ':');
     if (words.size() != 2) continue;
-    StoreAddress place{.host = words[0], .port = std::stoi(words[1]), .token = facts_.where.place.token};
+    StoreAddress place{.host = words[0], .port = std::stoi(words[1]), .token = facts_.where.address.token};
     auto found = open_tcp_store(place, Deadline::after(kReachTimeout, "the host of a standby store"),
                                 Deadline::after(kAnswerTimeout, "a standby store"));
     if (!found) {

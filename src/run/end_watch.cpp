@@ -94,7 +94,7 @@ std::string EndWatch::probe_store(Silence& silence) {
   // A store that is only silent may belong to a stopped process; --timeout limits how long the ranks wait
   // for that.
   if (!at_once.has_passed()) ++silence.num_failures;
-  if (run_.place.is_etcd) return "";
+  if (run_.address.is_etcd) return "";
   if (silence.num_failures == kMaxStoreFailures) return "rank 0, which hosts the store, has ended";
   if (!silence.store) silence.store = Deadline::after(timeout_, "the store");
   return silence.store->has_passed() && !has_stepped_ ? "rank 0, which hosts the store, does not answer" : "";

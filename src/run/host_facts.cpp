@@ -24,8 +24,8 @@ EmergencyCheckpointOptions emergency_checkpoint_options(const RunSpec& spec, con
           .small_files = small_files(spec.settings)};
 }
 
-MembershipCoordinator::Facts coordinator_facts(const RunSpec& spec, const Path& folder,
-                                               const DeviceFacts& device) {
+MembershipCoordinator::Inputs coordinator_facts(const RunSpec& spec, const Path& folder,
+                                                const DeviceFacts& device) {
   const TrainSettings& settings = spec.settings;
   const PlannerRequest request =
       planner_request(spec.options, settings.model, device).with_shape_of(settings.plan);

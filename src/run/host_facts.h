@@ -10,8 +10,8 @@ namespace optimus {
 
 // What the host needs to let the workers continue without others. `device` is the state before the run
 // allocates on it. The spec must outlive the result.
-MembershipCoordinator::Facts coordinator_facts(const RunSpec& spec, const Path& folder,
-                                               const DeviceFacts& device);
+MembershipCoordinator::Inputs coordinator_facts(const RunSpec& spec, const Path& folder,
+                                                const DeviceFacts& device);
 // What the host of the store needs to write an emergency checkpoint. `folder` is absolute.
 EmergencyCheckpointOptions emergency_checkpoint_options(const RunSpec& spec, const Path& folder);
 // For a process that hosts a run without a starting process; the caller fills in the workers.

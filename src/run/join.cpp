@@ -101,7 +101,7 @@ std::optional<OpenStore> find_run(const JoinOptions& join, const StopToken& stop
     if (stop.is_requested()) throw Interrupted{};
     try {
       const RunStoreAddress where = read_store_file(join.run);
-      if (auto store = open_store(where.place, Deadline::after(kConnectTimeout, "the run's store")))
+      if (auto store = open_store(where.address, Deadline::after(kConnectTimeout, "the run's store")))
         return OpenStore{where, std::move(*store)};
     } catch (const ReportedError&) {  // no process hosts the run at the moment
     }
@@ -139,7 +139,7 @@ LaunchedRankFacts facts_of_joining_worker(const OpenStore& store, const JoinOpti
                 facts.workers = workers_by_id(join.run, last->membership);
                 return facts;
               },
-          .is_one_host = is_loopback(store.where.place.host)};
+          .is_one_host = is_loopback(store.where.address.host)};
 }
 
 // Throws ExcludedFromRun and StoreLost.

@@ -41,11 +41,11 @@ std::unique_ptr<Comm> join_comm(const RendezvousResult& run, int rank, const std
   const PresentRank& self = run.ranks[static_cast<std::size_t>(rank)];
   return value_or_throw(make_process_comm({.rank = rank,
                                            .size = static_cast<int>(run.ranks.size()),
-                                           .store = {.host = run.place.host,
-                                                     .port = run.place.port,
-                                                     .token = run.place.token,
+                                           .store = {.host = run.address.host,
+                                                     .port = run.address.port,
+                                                     .token = run.address.token,
                                                      .address = self.address,
-                                                     .is_etcd = run.place.is_etcd,
+                                                     .is_etcd = run.address.is_etcd,
                                                      .prefix = run.prefix,
                                                      .store = std::move(store)},
                                            .device = parse_device(device)},
@@ -80,7 +80,7 @@ LaunchedRankFacts launched_rank_facts(const LaunchedTraining& training, const Re
                                       const RunSpec& spec, const Path& folder, const std::string& kind) {
   std::vector<int> worker_ids(run.ranks.size());
   std::iota(worker_ids.begin(), worker_ids.end(), 0);
-  return {.where = {run.place, run.prefix},
+  return {.where = {run.address, run.prefix},
           .store = run.store,
           .address = run.ranks[static_cast<std::size_t>(training.launch.rank)].address,
           .worker_id = training.launch.rank,

@@ -77,8 +77,8 @@ std::vector<std::unique_ptr<Pending>> send_bytes(Comm& comm, int to, std::string
 
 std::string receive_bytes(Comm& comm, int from, Seconds timeout) {
   const auto take = [&](at::Tensor tensor) {
-    done_or_throw(comm.receive(from, tensor, kCopyTag, kCopyDescription)
-                      ->wait(Deadline::after(timeout, kCopyDescription)));
+    throw_if_failed(comm.receive(from, tensor, kCopyTag, kCopyDescription)
+                        ->wait(Deadline::after(timeout, kCopyDescription)));
   };
   at::Tensor count = at::empty({1}, at::kLong);
   take(count);
@@ -105,7 +105,7 @@ Outcome<void> exchange_copies(Comm& comm, const CopiedStep& step, FileSystem& fi
     if (const Outcome<void> done = unpack(files, step.folder, other, packed); !done) result = done;
   }
   for (const std::unique_ptr<Pending>& one : sent)
-    done_or_throw(one->wait(Deadline::after(timeout, kCopyDescription)));
+    throw_if_failed(one->wait(Deadline::after(timeout, kCopyDescription)));
   return result;
 }
 

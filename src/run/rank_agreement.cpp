@@ -24,7 +24,7 @@ int Agreement::rank_index() const {
 bool Agreement::any(bool mine, const char* what) const {
   if (is_alone()) return mine;
   at::Tensor word = at::full({1}, mine ? 1.0 : 0.0, at::kDouble);
-  done_or_throw(
+  throw_if_failed(
       comm_->all_reduce(world_, word, ReduceOp::maximum, what)->wait(Deadline::after(timeout_, what)));
   return word.item<double>() > 0;
 }
@@ -32,7 +32,8 @@ bool Agreement::any(bool mine, const char* what) const {
 double Agreement::sum(double mine, const char* what) const {
   if (is_alone()) return mine;
   at::Tensor word = at::full({1}, mine, at::kDouble);
-  done_or_throw(comm_->all_reduce(world_, word, ReduceOp::sum, what)->wait(Deadline::after(timeout_, what)));
+  throw_if_failed(
+      comm_->all_reduce(world_, word, ReduceOp::sum, what)->wait(Deadline::after(timeout_, what)));
   return word.item<double>();
 }
 
@@ -43,7 +44,7 @@ std::string Agreement::value_of_first_rank(const std::string& mine, const char* 
   auto* data = reinterpret_cast<char*>(bytes.data_ptr<std::uint8_t>());
   if (rank_index() == 0) std::memcpy(data, mine.data(), mine.size());
   const int first = world_.members.empty() ? 0 : world_.members.front();
-  done_or_throw(comm_->broadcast(world_, bytes, first, what)->wait(Deadline::after(timeout_, what)));
+  throw_if_failed(comm_->broadcast(world_, bytes, first, what)->wait(Deadline::after(timeout_, what)));
   return std::string(data);
 }
 

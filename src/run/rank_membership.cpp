@@ -140,7 +140,7 @@ void RankRun::apply_order(const MembershipChange& order, Training& training) {
     rank_.comm.shrink(order.num_staying);
     const Group world{Role::world, {}};
     if (!is_leaving(order))
-      done_or_throw(rank_.comm.connect(0, {&world, 1}, Deadline::after(kReconnectTimeout, "the others")));
+      throw_if_failed(rank_.comm.connect(0, {&world, 1}, Deadline::after(kReconnectTimeout, "the others")));
     if (number() == 0) remove_exported(settings_.run);
     if (!is_leaving(order))
       build_part(order.to,
@@ -201,7 +201,7 @@ Decision RankRun::decision_of(const MembershipChange& order, const Plan& before,
                               const Training& training) const {
   return {.step = order.state.step,
           .kind = order.kind,
-          .evidence = order.what,
+          .evidence = order.description,
           .from = plan_hash(before),
           .to = plan_hash(order.to),
           .from_name = short_text(before),

@@ -76,7 +76,7 @@ void RankRun::build_part(const Plan& plan, const std::optional<Path>& checkpoint
   part_.engine = std::make_unique<Engine>(plan, settings_.model, *part_.parameters, options);
   training.resume_from(state, epoch);  // if other ranks are lost while it connects, this is the state it has
   if (!is_alone)
-    done_or_throw(
+    throw_if_failed(
         rank_.comm.connect(0, part_.engine->groups(), Deadline::after(options_.timeout, "connecting")));
 }
 
@@ -211,7 +211,7 @@ RankRun::End RankRun::train_on(Training& training) {
 std::optional<MembershipChange> RankRun::begin(Training& training) {
   try {
     const Group world{Role::world, {}};
-    done_or_throw(rank_.comm.connect(0, {&world, 1}, Deadline::after(kStartTimeout, "connecting")));
+    throw_if_failed(rank_.comm.connect(0, {&world, 1}, Deadline::after(kStartTimeout, "connecting")));
     build_part(settings_.plan, spec_.resumed.checkpoint, spec_.resumed.state, training.epoch(), training);
     if (!part_.is_empty()) print_run_summary(spec_, rank_);
     if (number() == 0) {

@@ -39,7 +39,7 @@ void RankWatch::membership_changed(const Membership& membership) {
 }
 
 Heartbeat RankWatch::heartbeat() {
-  const StepHeartbeat::Snapshot snapshot = step_heartbeat_.look();
+  const StepHeartbeat::Snapshot snapshot = step_heartbeat_.snapshot();
   Heartbeat heartbeat{.number = ++num_probes_, .step = snapshot.step};
   if (snapshot.is_waiting)
     heartbeat.waiting = snapshot.seconds;
@@ -95,7 +95,7 @@ void RankWatch::watch() {
   while (!is_stopping_) {
     const auto now = std::chrono::steady_clock::now();
     if (look()) answered = now;
-    const std::int64_t last = step_heartbeat_.look().step;
+    const std::int64_t last = step_heartbeat_.snapshot().step;
     if (last != step) step = last, last_progress = now;
     if (now - std::max(answered, last_progress) > kMaxSilence)
       comm_.abandon("the run's store is lost");

@@ -37,12 +37,12 @@ void send_step_record(Comm& comm, const StepMetrics& metrics, const Deadline& de
   record.is_skipped = metrics.is_skipped;
   const at::Tensor buffer = make_buffer();
   std::memcpy(buffer.data_ptr<std::uint8_t>(), &record, sizeof(record));
-  done_or_throw(comm.send(0, buffer, kTag, "step metrics")->wait(deadline));
+  throw_if_failed(comm.send(0, buffer, kTag, "step metrics")->wait(deadline));
 }
 
 void receive_step_record(Comm& comm, int sender, StepMetrics& metrics, const Deadline& deadline) {
   const at::Tensor buffer = make_buffer();
-  done_or_throw(comm.receive(sender, buffer, kTag, "step metrics")->wait(deadline));
+  throw_if_failed(comm.receive(sender, buffer, kTag, "step metrics")->wait(deadline));
   StepRecord record;
   std::memcpy(&record, buffer.const_data_ptr<std::uint8_t>(), sizeof(record));
   metrics.loss = record.loss, metrics.grad_norm = record.grad_norm, metrics.tokens = record.tokens;

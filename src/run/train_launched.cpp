@@ -365,7 +365,7 @@ int follow(const LaunchedTraining& training) {
   // If the report cannot be delivered through the store, it is printed on the launcher's error output.
   const bool is_told = publish_end(run, rank, report);
   if (!is_told && !report.why.empty() && own_errors >= 0) {
-    const char* const store = run.place.is_etcd ? "" : "; cannot reach rank 0, which hosts the run's store";
+    const char* const store = run.address.is_etcd ? "" : "; cannot reach rank 0, which hosts the run's store";
     const std::string line =
         fmt::format("optimus: rank {} on {}: {}{}\n", rank, host_name(), report.why, store);
     (void)!::write(own_errors, line.data(), line.size());

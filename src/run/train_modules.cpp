@@ -74,7 +74,7 @@ void ModuleRankRun::take_first_part() {
   if (!is_alone) options.comm = &rank_.comm;
   part_.engine = std::make_unique<Engine>(part_.plan, settings_.model, *part_.parameters, options);
   if (!is_alone)
-    done_or_throw(
+    throw_if_failed(
         rank_.comm.connect(0, part_.engine->groups(), Deadline::after(options_.timeout, "connecting")));
 }
 

@@ -26,7 +26,7 @@ struct RankEnd {
 void run_rank(RankEnd& end, const RankContext& rank, const RankBody& body) {
   try {
     const Group world{Role::world, {}};
-    done_or_throw(rank.comm.connect(0, {&world, 1}, Deadline::after(kStartTimeout, "connecting")));
+    throw_if_failed(rank.comm.connect(0, {&world, 1}, Deadline::after(kStartTimeout, "connecting")));
     end.result = body(rank);
   } catch (const PeersLost&) {
     end.failure = std::current_exception(), end.is_lost = true;

@@ -69,7 +69,7 @@ TrainResult train_with_workers(const RunSpec& spec, const OptionTable& table, in
   const int threads =
       options.threads > 0 ? static_cast<int>(options.threads) : std::max(1, num_cores() / size);
   Workers workers({.program = command.program,
-                   .words = command.words,
+                   .arguments = command.words,
                    .run = folder,
                    .devices = devices_of_ranks(options.device, size),
                    .threads = threads,

@@ -225,7 +225,7 @@ Path Training::save_last() {
   const auto vote = [] { return at::zeros({1}, at::kByte); };
   const Deadline deadline = Deadline::after(spec_.options.timeout, "the last checkpoint");
   if (rank_.comm.rank() == 0 && is_rank_0_without_part())
-    done_or_throw(
+    throw_if_failed(
         rank_.comm.receive(reporting_rank(), vote(), kSavedTag, "the last checkpoint")->wait(deadline));
   if (services_.saver == nullptr) return folder;
   Saver& saver = *services_.saver;
@@ -237,7 +237,7 @@ Path Training::save_last() {
   if (!last->saved)
     throw RuntimeFailure("the checkpoint of step {} was not written: {}", step_, last->saved.error().why);
   if (is_rank_0_without_part() && rank_.comm.rank() == reporting_rank())
-    done_or_throw(rank_.comm.send(0, vote(), kSavedTag, "the last checkpoint")->wait(deadline));
+    throw_if_failed(rank_.comm.send(0, vote(), kSavedTag, "the last checkpoint")->wait(deadline));
   return last->saved->folder;
 }
 

@@ -17,9 +17,9 @@ struct RankOutcome {
 };
 
 // ends: by rank. At least one rank has failed, lost others or not reported.
-std::string failure_line(const std::vector<RankOutcome>& ends);
+std::string failure_line(const std::vector<RankOutcome>& outcomes);
 
 // Whether all ranks have reported except those that others have missed: there is nothing to wait for.
-bool have_all_reported(const std::vector<RankOutcome>& ends);
+bool have_all_reported(const std::vector<RankOutcome>& outcomes);
 
 }  // namespace optimus

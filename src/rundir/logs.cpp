@@ -31,13 +31,13 @@ std::int64_t failure_time(const std::vector<LogLine>& lines) {
 }
 
 // Parses the complete lines at the end of a file.
-std::vector<LogLine> read_end(const Path& path, int rank, Bytes most) {
+std::vector<LogLine> read_end(const Path& path, int rank, Bytes max_bytes) {
   std::error_code error;
   if (std::filesystem::file_size(path, error) == 0 || error) return {};
   const MappedFile file = value_or_throw(MappedFile::open(path));
   std::string_view content(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  if (std::ssize(content) > most.value) {
-    content.remove_prefix(content.size() - static_cast<std::size_t>(most.value));
+  if (std::ssize(content) > max_bytes.value) {
+    content.remove_prefix(content.size() - static_cast<std::size_t>(max_bytes.value));
     content.remove_prefix(std::min(content.size(), content.find('\n') + 1));
   }
   return parse_log(content, rank);
@@ -77,7 +77,7 @@ std::vector<LogLine> merge_logs(const std::vector<std::vector<LogLine>>& files, 
   return all;
 }
 
-std::vector<LogLine> read_logs(const Path& run, const LogQuery& query, Bytes most) {
+std::vector<LogLine> read_logs(const Path& run, const LogQuery& query, Bytes max_bytes) {
   const Path folder = run / run_log_path().parent_path();
   std::vector<std::pair<int, Path>> found;
   std::error_code error;
@@ -91,7 +91,7 @@ std::vector<LogLine> read_logs(const Path& run, const LogQuery& query, Bytes mos
     throw UserError("{}: there is no rank {}; ranks are numbered up to {}", run.string(), *query.rank,
                     found.back().first);
   std::vector<std::vector<LogLine>> files;
-  for (const auto& [rank, path] : found) files.push_back(read_end(path, rank, most));
+  for (const auto& [rank, path] : found) files.push_back(read_end(path, rank, max_bytes));
   return merge_logs(files, query);
 }
 

@@ -34,7 +34,7 @@ std::vector<LogLine> parse_log(std::string_view content, int rank);
 std::vector<LogLine> merge_logs(const std::vector<std::vector<LogLine>>& files, const LogQuery& query);
 
 // Reads the end of each log, at most this many bytes. Throws UserError if the folder has no logs.
-std::vector<LogLine> read_logs(const Path& run, const LogQuery& query, Bytes most = Bytes(16 << 20));
+std::vector<LogLine> read_logs(const Path& run, const LogQuery& query, Bytes max_bytes = Bytes(16 << 20));
 
 // Appends the failure of a run to its own log. A write error is ignored.
 void log_failure(const Path& run, const std::string& why);

@@ -68,7 +68,7 @@ std::optional<PastRun> past_run(const FinishedRun& run) {
   PastRun past;
   past.evidence = evidence_of(seen);
   if (past.evidence.empty()) return std::nullopt;
-  past.when = run.now, past.device = run.device, past.devices = num_devices(run.plan);
+  past.end_time = run.now, past.device = run.device, past.devices = num_devices(run.plan);
   past.parameters = num_parameters(run.model), past.layers = run.model.layers;
   past.batch = run.plan.batch, past.sequence_length = run.plan.sequence_length;
   std::nth_element(seen.step_seconds.begin(), seen.step_seconds.begin() + std::ssize(steps) / 2,

@@ -13,8 +13,8 @@ class StoreBoard final : public Board {
   // store: shared with other users of the store. prefix: prepended to all keys of the run.
   explicit StoreBoard(std::shared_ptr<KeyStore> store, std::string prefix = "")
       : store_(std::move(store)), prefix_(std::move(prefix)) {}
-  static Outcome<std::unique_ptr<Board>> open(const StoreAddress& place, const Deadline& deadline) {
-    Outcome<std::unique_ptr<KeyStore>> store = open_store(place, deadline);
+  static Outcome<std::unique_ptr<Board>> open(const StoreAddress& address, const Deadline& deadline) {
+    Outcome<std::unique_ptr<KeyStore>> store = open_store(address, deadline);
     if (!store) return tl::unexpected(store.error());
     return std::make_unique<StoreBoard>(std::move(*store));
   }

@@ -43,19 +43,19 @@ std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::
 
 }  // namespace
 
-std::string text(const WorkerSpec& place) {
-  return one_line({{"rank", place.rank},
-                   {"size", place.size},
-                   {"host", place.host},
-                   {"port", place.port},
-                   {"is_etcd", place.is_etcd},
-                   {"token", place.token},
-                   {"run", place.run.string()},
-                   {"device", place.device},
-                   {"threads", place.threads},
-                   {"parent", place.parent},
-                   {"report", place.report},
-                   {"terminal", place.terminal}});
+std::string text(const WorkerSpec& spec) {
+  return one_line({{"rank", spec.rank},
+                   {"size", spec.size},
+                   {"host", spec.host},
+                   {"port", spec.port},
+                   {"is_etcd", spec.is_etcd},
+                   {"token", spec.token},
+                   {"run", spec.run.string()},
+                   {"device", spec.device},
+                   {"threads", spec.threads},
+                   {"parent", spec.parent},
+                   {"report", spec.report},
+                   {"terminal", spec.terminal}});
 }
 
 std::optional<WorkerSpec> worker_spec(const Environment& environment) {
@@ -63,18 +63,18 @@ std::optional<WorkerSpec> worker_spec(const Environment& environment) {
   if (!said) return std::nullopt;
   const Json json = parse_json(*said, kWorkerVariable);
   const JsonView view(json, kWorkerVariable);
-  WorkerSpec place;
-  const auto number = [&](const char* key, std::int64_t least, std::int64_t most) {
-    return static_cast<int>(view.at(key).integer(least, most));
+  WorkerSpec spec;
+  const auto number = [&](const char* key, std::int64_t minimum, std::int64_t maximum) {
+    return static_cast<int>(view.at(key).integer(minimum, maximum));
   };
-  place.size = number("size", 1, kMaxWorldSize), place.rank = number("rank", 0, place.size - 1);
-  place.port = number("port", 1, 65535), place.threads = number("threads", 1, 1 << 16);
-  place.parent = number("parent", 1, INT_MAX);
-  place.report = number("report", 0, INT_MAX), place.terminal = number("terminal", -1, INT_MAX);
-  place.token = view.at("token").text(), place.device = view.at("device").text();
-  place.run = view.at("run").text();
-  place.host = view.text_or("host", place.host), place.is_etcd = view.boolean_or("is_etcd", false);
-  return place;
+  spec.size = number("size", 1, kMaxWorldSize), spec.rank = number("rank", 0, spec.size - 1);
+  spec.port = number("port", 1, 65535), spec.threads = number("threads", 1, 1 << 16);
+  spec.parent = number("parent", 1, INT_MAX);
+  spec.report = number("report", 0, INT_MAX), spec.terminal = number("terminal", -1, INT_MAX);
+  spec.token = view.at("token").text(), spec.device = view.at("device").text();
+  spec.run = view.at("run").text();
+  spec.host = view.text_or("host", spec.host), spec.is_etcd = view.boolean_or("is_etcd", false);
+  return spec;
 }
 
 Environment process_environment() {

@@ -36,7 +36,7 @@ struct WorkerSpec {
   int report = -1;    // file descriptor for the report
   int terminal = -1;  // file descriptor of the user's terminal, for rank 0; -1: there is none
 };
-std::string text(const WorkerSpec& place);
+std::string text(const WorkerSpec& spec);
 // nullopt if this process is not a worker. Throws UserError if the variable is invalid.
 std::optional<WorkerSpec> worker_spec(const Environment& environment);
 Environment process_environment();

@@ -110,11 +110,11 @@ Program StepCompiler::compile() {
 }
 
 void StepCompiler::slot(const Slot& slot) {
-  work(slot);
+  compile_slot(slot);
   last_forward_ = slot.work == Work::forward ? std::pair(slot.microbatch, slot.chunk) : std::pair(-1, -1);
 }
 
-void StepCompiler::work(const Slot& slot) {
+void StepCompiler::compile_slot(const Slot& slot) {
   switch (slot.work) {
     case Work::forward:
       return forward(slot.microbatch, slot.chunk);

@@ -134,7 +134,7 @@ int max_saved_microbatches(Schedule schedule, const StagePosition& at) {
 std::string text(const Order& order) {
   const bool has_chunks =
       std::any_of(order.begin(), order.end(), [](const Slot& slot) { return slot.chunk > 0; });
-  std::vector<std::string> words;
+  std::vector<std::string> slot_texts;
   for (const Slot& slot : order) {
     const char* letter = "";
     switch (slot.work) {
@@ -152,10 +152,10 @@ std::string text(const Order& order) {
         letter = "U";
         break;
     }
-    words.push_back(has_chunks ? fmt::format("{}{}.{}", letter, slot.microbatch, slot.chunk)
-                               : fmt::format("{}{}", letter, slot.microbatch));
+    slot_texts.push_back(has_chunks ? fmt::format("{}{}.{}", letter, slot.microbatch, slot.chunk)
+                                    : fmt::format("{}{}", letter, slot.microbatch));
   }
-  return join(words, " ");
+  return join(slot_texts, " ");
 }
 
 }  // namespace optimus

@@ -17,15 +17,15 @@ namespace {
 using Result = std::tuple<bool, int, int>;
 
 std::optional<Result> required_input(const Slot& slot, int stage, int num_stages, int num_chunks) {
-  const int place = slot.chunk * num_stages + stage, last = num_stages * num_chunks - 1;
+  const int chunk_index = slot.chunk * num_stages + stage, last = num_stages * num_chunks - 1;
   switch (slot.work) {
     case Work::forward:
-      if (place == 0) return std::nullopt;
-      return Result{false, slot.microbatch, place - 1};
+      if (chunk_index == 0) return std::nullopt;
+      return Result{false, slot.microbatch, chunk_index - 1};
     case Work::backward:
     case Work::backward_input:
-      if (place == last) return Result{false, slot.microbatch, place};
-      return Result{true, slot.microbatch, place + 1};
+      if (chunk_index == last) return Result{false, slot.microbatch, chunk_index};
+      return Result{true, slot.microbatch, chunk_index + 1};
     case Work::backward_weight:
     case Work::update:
       return std::nullopt;  // its input gradient precedes it in the same order

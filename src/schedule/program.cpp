@@ -185,7 +185,7 @@ Arena plan_arena(const Program& program) {
     const auto b = static_cast<std::size_t>(event.buffer);
     const std::int64_t bytes = aligned(program.buffers[b].bytes.value);
     if (is_owned_by_autograd(program.buffers[b].kind))
-      arena.outside = std::max(arena.outside, Bytes(outside += event.is_begin ? bytes : -bytes));
+      arena.autograd_peak = std::max(arena.autograd_peak, Bytes(outside += event.is_begin ? bytes : -bytes));
     else if (event.is_begin)
       arena.offsets[b] = memory.take(bytes);
     else

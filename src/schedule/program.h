@@ -181,7 +181,7 @@ MemoryUse memory_use(const Program& program);
 struct Arena {
   std::vector<std::int64_t> offsets;  // [buffer]
   Bytes bytes;
-  Bytes outside;  // peak memory of autograd
+  Bytes autograd_peak;  // peak memory of autograd
 };
 Arena plan_arena(const Program& program);
 

@@ -101,7 +101,7 @@ Bytes DeviceSizes::part(int block, StateKind kind) const {
 }
 
 // Each tensor is aligned separately, which takes at least as much memory as any way of joining some of them.
-Bytes DeviceSizes::aligned_size(int block, StateKind kind, BufferLayout how) const {
+Bytes DeviceSizes::aligned_size(int block, StateKind kind, BufferLayout buffer_layout) const {
   const LayerStrategy& s = strategy_of(stage_, block);
   const int width = state_bytes(plan_.precision, plan_.accumulators, kind);
   // All buffers of one block have the same element offsets, regardless of type: those of the narrowest type.
@@ -112,9 +112,11 @@ Bytes DeviceSizes::aligned_size(int block, StateKind kind, BufferLayout how) con
     const int parts = is_expert_tensor ? s.ep : s.tp,
               shards = is_expert_tensor ? expert_shard_count(stage_, s) : shard_count(stage_, s);
     const std::int64_t own = part_elements(model_, tensor, parts, location_.index % parts,
-                                           how == BufferLayout::whole ? 1 : shards);
+                                           buffer_layout == BufferLayout::whole ? 1 : shards);
     // The members' shards of gradients are followed by space for their sum.
-    const int copies = how != BufferLayout::exchange ? 1 : kind == StateKind::gradients ? shards + 1 : shards;
+    const int copies = buffer_layout != BufferLayout::exchange ? 1
+                       : kind == StateKind::gradients          ? shards + 1
+                                                               : shards;
     elements += (own + step - 1) / step * step * copies;
   };
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)]) add(tensor);

@@ -66,7 +66,7 @@ class DeviceSizes {
 
  private:
   enum class BufferLayout { whole, shard, exchange };
-  Bytes aligned_size(int block, StateKind kind, BufferLayout how) const;
+  Bytes aligned_size(int block, StateKind kind, BufferLayout buffer_layout) const;
   void add_whole(ActivationBufferBuilder& activation_buffer, int block, std::int64_t tokens,
                  bool is_saved) const;
   // Rows and columns of the tensor that is passed around the ring; 0 without context parallelism.

@@ -23,7 +23,7 @@ class StepCompiler {
   // compile.cpp: slots, boundaries between stages, parameter gathers.
   void stash_weights();
   void slot(const Slot& slot);
-  void work(const Slot& slot);
+  void compile_slot(const Slot& slot);
   void forward(int microbatch, int chunk);
   void backward(int microbatch, int chunk, bool with_weights);
   void backward_weights_only(int microbatch, int chunk);

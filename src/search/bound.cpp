@@ -39,15 +39,15 @@ double BoundModel::exposed_reduction(const Candidate& c, const StageCost& stage)
   if (c.schedule == Schedule::zero_bubble) window += 2 * stage.weight;
   if (c.chunks > 1) window = 2 * (window + stage.slack) + stage.forward;
   // The slowdown of compute by concurrent reductions gives the last reduction that much more time.
-  double left = std::max(stage.last_reduced - slowed, stage.reduced - window);
+  double remaining = std::max(stage.last_reduced - slowed, stage.reduced - window);
   const int microbatches = count_microbatches(demand_.batch, c.microbatch, c.dp).number;
   if (c.chunks == 1 && microbatches > 1) {
     // The reductions of the preceding micro-batch delay those of the last one.
     const double both =
         2 * window + stage.forward + stage.slack + demand_.constants.interference * stage.gathered * 2;
-    left = std::max(left, stage.reduced + stage.scattered - both);
+    remaining = std::max(remaining, stage.reduced + stage.scattered - both);
   }
-  return std::max(0.0, left);
+  return std::max(0.0, remaining);
 }
 
 // The time at which all stages have their gradients.
@@ -74,11 +74,12 @@ double BoundModel::last_gradient_time(const Candidate& c, const std::vector<Stag
     const double forwards_left =
         std::max(0.0, total * stage.forward - warmup_forwards * stage.max_chunk_forward);
     const double backwards = total * (stage.backward + stage.weight) + last * stage.interference;
-    double own = std::max(stage.before, fill) + total * stage.forward + backwards;
+    double cost_of_sample = std::max(stage.before, fill) + total * stage.forward + backwards;
     if (c.schedule != Schedule::gpipe)
-      own =
-          std::max(own, all_forward + (c.chunks == 1 ? remaining_backwards : 0) + forwards_left + backwards);
-    end = std::max({end, own + exposed_reduction(c, stage), own + (is_split ? 0 : drain * last)});
+      cost_of_sample = std::max(cost_of_sample, all_forward + (c.chunks == 1 ? remaining_backwards : 0) +
+                                                    forwards_left + backwards);
+    end = std::max(
+        {end, cost_of_sample + exposed_reduction(c, stage), cost_of_sample + (is_split ? 0 : drain * last)});
     fill += stage.first_forward + stage.message;
     drain += stage.last_backward + stage.message;
   }
@@ -168,18 +169,19 @@ double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
   for (int s = 0; s < c.pp; ++s) {
     const auto at = static_cast<std::size_t>(s);
     if (!equals_previous_stage(c, layers, s)) {
-      StageTimes& own = times.emplace_back();
+      StageTimes& stage_times = times.emplace_back();
       for (int chunk = 0, used = 0; chunk < c.chunks; ++chunk) {
         const int n = c.chunks == 1 ? layers[at].total()
                                     : split_layers(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s);
         const ChunkCost cost = chunk_cost(c, s, chunk, layers[at].part(used, n));
         used += n;
-        own.first_forward.push_back({cost.forward, {}}), own.forward.push_back({cost.forward, {}});
-        own.backward.push_back({cost.backward, {}});
-        own.last_backward.push_back({cost.backward + cost.interference, {}});
-        own.weight.push_back({cost.weight, {}}), own.last_weight.push_back({cost.weight, {}});
+        stage_times.first_forward.push_back({cost.forward, {}}),
+            stage_times.forward.push_back({cost.forward, {}});
+        stage_times.backward.push_back({cost.backward, {}});
+        stage_times.last_backward.push_back({cost.backward + cost.interference, {}});
+        stage_times.weight.push_back({cost.weight, {}}), stage_times.last_weight.push_back({cost.weight, {}});
       }
-      own.before.seconds = costs[at].before;
+      stage_times.before.seconds = costs[at].before;
     }
     const std::size_t before = at == 0 ? layers.size() - 1 : at - 1;
     stages.push_back({&times.back(), &orders[at], costs[at].message, costs[before].message});
@@ -189,7 +191,7 @@ double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
   const PipelineTimes run = run_pipeline(stages, sizes, demand_.software.messages, false);
   double gate = 0;
   for (std::size_t s = 0; s < layers.size(); ++s)
-    gate = std::max(gate, run.ends[s] + exposed_reduction(c, costs[s]));
+    gate = std::max(gate, run.stage_ends[s] + exposed_reduction(c, costs[s]));
   return std::max(bound.seconds,
                   (gate + update_time(c, costs)) * straggler_loss(demand_, c.num_devices()) * kRounding);
 }
@@ -205,7 +207,7 @@ double min_slot_cost(const SlotCost& cost) { return cost.min_layer() + std::min(
 // Bound from one stage s. again: recompute time that is added to a micro-batch.
 double BoundModel::seconds_of_shape(const Candidate& shape, int s, double recompute_seconds) {
   const MicrobatchCount count = count_microbatches(demand_.batch, shape.microbatch, shape.dp);
-  const SampleCost& own = sample_cost(kind_of_stage(shape, s), shape, shape.recompute);
+  const SampleCost& cost_of_sample = sample_cost(kind_of_stage(shape, s), shape, shape.recompute);
   const int number = split_layers(demand_.model.layers, shape.pp, s);
   const auto [least_dense, most_dense] = min_and_max_dense(shape, s);
   const auto of = [&](const SlotCost& cost) {
@@ -216,16 +218,18 @@ double BoundModel::seconds_of_shape(const Candidate& shape, int s, double recomp
     return of(cost) + std::min(0.0, cost.base) * (number - 1);
   };
   // A backward in one slot, or split in two: either may be faster.
-  const double forward = in_one(own.forward), split_forward = of(own.forward) - own.hidden_by_weight_slot,
-               whole = in_one(own.backward), split = of(own.input) + of(own.weight);
+  const double forward = in_one(cost_of_sample.forward),
+               split_forward = of(cost_of_sample.forward) - cost_of_sample.hidden_by_weight_slot,
+               whole = in_one(cost_of_sample.backward),
+               split = of(cost_of_sample.input) + of(cost_of_sample.weight);
   // With a split backward the pipeline fills with whole stages. Otherwise it fills with at least one layer of
   // each preceding stage, for any number of chunks.
   const int before = cluster_view_.is_uniform() ? s : 0;
-  const double layer = std::max(
-      0.0, own.forward.base + own.forward.min_layer() + own.backward.base + own.backward.min_layer());
-  const double stage = std::max(
-      0.0, own.forward.base - own.hidden_by_weight_slot +
-               split_layers(demand_.model.layers, shape.pp, shape.pp - 1) * min_slot_cost(own.forward));
+  const double layer = std::max(0.0, cost_of_sample.forward.base + cost_of_sample.forward.min_layer() +
+                                         cost_of_sample.backward.base + cost_of_sample.backward.min_layer());
+  const double stage = std::max(0.0, cost_of_sample.forward.base - cost_of_sample.hidden_by_weight_slot +
+                                         split_layers(demand_.model.layers, shape.pp, shape.pp - 1) *
+                                             min_slot_cost(cost_of_sample.forward));
   return std::min(
       before * layer * std::min(1.0, count.last_size) + (forward + whole + recompute_seconds) * count.total(),
       before * stage + (split_forward + split + recompute_seconds) * count.total());
@@ -261,10 +265,10 @@ Bound BoundModel::bound_any_schedule(const Candidate& shape, double cutoff_secon
     double recompute_seconds = 0;
     for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
       if (shape.is_fitted && layers.of(mode) > 0) {
-        const SampleCost &own = sample_cost(kind, shape, shape.recompute),
+        const SampleCost &cost_of_sample = sample_cost(kind, shape, shape.recompute),
                          &other = sample_cost(kind, shape, mode);
-        recompute_seconds += layers.of(mode) * std::min(other.backward.layer - own.backward.layer,
-                                                        other.input.layer - own.input.layer);
+        recompute_seconds += layers.of(mode) * std::min(other.backward.layer - cost_of_sample.backward.layer,
+                                                        other.input.layer - cost_of_sample.input.layer);
       }
     if (recompute_seconds > 0) longest = std::max(longest, seconds_of_shape(shape, s, recompute_seconds));
     update_memory_bound(bound, least, s, layers, std::min(shape.pp - s, count.number));
@@ -280,12 +284,13 @@ double BoundModel::bound_any_shape(const Candidate& c) {
   for (int kind = 0; kind < std::ssize(cluster_view_.kinds()); ++kind) {
     Candidate split = c;
     split.recompute = RecomputeMode::none;
-    const SampleCost& own = sample_costs_.of(kind, split, false);
+    const SampleCost& cost_of_sample = sample_costs_.of(kind, split, false);
     const auto seconds_of_layer = [&](bool is_dense) {
       const auto layer = [&](const SlotCost& cost) { return cost.layer + (is_dense ? cost.dense : 0); };
       const auto slot = [&](const SlotCost& cost) { return layer(cost) + std::min(0.0, cost.base); };
-      return std::min(slot(own.forward) + slot(own.backward),
-                      slot(own.forward) - own.hidden_by_weight_slot + layer(own.input) + layer(own.weight));
+      return std::min(slot(cost_of_sample.forward) + slot(cost_of_sample.backward),
+                      slot(cost_of_sample.forward) - cost_of_sample.hidden_by_weight_slot +
+                          layer(cost_of_sample.input) + layer(cost_of_sample.weight));
     };
     least = std::min(least, seconds_of_layer(false));
     least_dense = std::min(least_dense, seconds_of_layer(true));

@@ -36,7 +36,7 @@ inline constexpr int kZeroWithoutTraffic = -1, kZeroWithoutGathers = 4;
 // counts as a fraction of a micro-batch.
 double min_in_flight(const Candidate& candidate, int stage, int microbatches);
 // The memory that a device may use: its capacity or --max-memory, whichever is smaller.
-Bytes memory_limit(const Demand& demand, Bytes has);
+Bytes memory_limit(const Demand& demand, Bytes available);
 // The number of communicators of a process; each takes memory.
 int num_communicators(const Candidate& candidate);
 // Memory of a process with these tensors. CPU processes have no device context in addition.
@@ -130,7 +130,7 @@ class BoundModel {
   double update_time(const Candidate& c, const std::vector<StageCost>& stages) const;
   double exposed_reduction(const Candidate& c, const StageCost& stage) const;
   double last_gradient_time(const Candidate& c, const std::vector<StageCost>& stages) const;
-  double update_of(const Candidate& c, const SampleCost& own, const BlockCounts& block_counts) const;
+  double update_of(const Candidate& c, const SampleCost& sample_cost, const BlockCounts& block_counts) const;
   double update_seconds(const Candidate& c, const StageCost& stage, double gate) const;
   MemoryTerms memory_terms(const Candidate& c, int stage, double in_flight, bool all_modes);
   void update_memory_bound(Bound& bound, const Candidate& c, int stage, const StageLayers& layers,

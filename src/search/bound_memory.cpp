@@ -19,13 +19,13 @@ Candidate max_sharded(const Demand& demand, Candidate c) {
   const Constraints& constraints = demand.constraints;
   c.zero = !has_copies(demand, c)
                ? 0
-               : std::min(constraints.no_zero3 ? 2 : 3, constraints.zero ? constraints.zero->most : 3);
+               : std::min(constraints.no_zero3 ? 2 : 3, constraints.zero ? constraints.zero->max : 3);
   c.shard_group = 0, c.offload = constraints.offload;
   return c;
 }
 
-Bytes memory_limit(const Demand& demand, Bytes has) {
-  return demand.constraints.max_memory ? std::min(*demand.constraints.max_memory, has) : has;
+Bytes memory_limit(const Demand& demand, Bytes available) {
+  return demand.constraints.max_memory ? std::min(*demand.constraints.max_memory, available) : available;
 }
 
 int num_communicators(const Candidate& c) {
@@ -92,7 +92,7 @@ BoundModel::MemoryTerms BoundModel::memory_terms(const Candidate& c, int s, doub
   return terms;
 }
 
-// The same terms as in cost/memory_cost.cpp (beside_kept), or smaller ones.
+// The same terms as in cost/memory_cost.cpp (peak_beyond_saved), or smaller ones.
 void BoundModel::add_exchange_memory(MemoryTerms& terms, const Candidate& c, int s, double in_flight) const {
   // When gradients are accumulated only in the last micro-batch, the other micro-batches have already freed
   // their activations.
@@ -121,7 +121,7 @@ void BoundModel::add_exchange_memory(MemoryTerms& terms, const Candidate& c, int
 }
 
 BoundModel::StageTerms BoundModel::terms_of_any_stage(const Candidate& c, int kind, bool all_modes) {
-  const SampleCost& own = sample_cost(kind, c, c.recompute);
+  const SampleCost& cost_of_sample = sample_cost(kind, c, c.recompute);
   const double shards = num_shards(c), expert_shards = num_expert_shards(c),
                moving = 1 + demand_.constants.reserve;
   const bool is_ours = demand_.software.runs_programs, is_whole_in_other_software = c.zero >= 3 && !is_ours;
@@ -149,9 +149,9 @@ BoundModel::StageTerms BoundModel::terms_of_any_stage(const Candidate& c, int ki
   MemoryTerms& terms = result.of_layers;
   terms.fixed = process_bytes(demand_, cluster_view_.type_of(kind), 0, 0, num_communicators(c));
   const auto set_layer_terms = [&](MemoryTerms::Layer& layer, BlockBytes SampleCost::*which) {
-    layer.state = state(own.*which);
+    layer.state = state(cost_of_sample.*which);
     // Of two neighbouring layers, plus the shards of one in transfer.
-    const ExchangeBuffers both = exchange_buffers(own.*which);
+    const ExchangeBuffers both = exchange_buffers(cost_of_sample.*which);
     layer.gathered = both.exchange + 2 * both.gradient + 2 * both.weights + both.gathered;
     for (const RecomputeMode mode : kModes) {
       if (!all_modes && mode != c.recompute) continue;
@@ -166,9 +166,9 @@ BoundModel::StageTerms BoundModel::terms_of_any_stage(const Candidate& c, int ki
     return EndTerms{state(block), block.saved_activations * moving, block.transient * moving,
                     exchange_buffers(block)};
   };
-  result.embedding = end(own.embedding), result.head = end(own.head);
-  const bool is_dense_less = has_two_kinds_ && own.dense.elements < own.layer.elements;
-  result.min_layer = exchange_buffers(is_dense_less ? own.dense : own.layer);
+  result.embedding = end(cost_of_sample.embedding), result.head = end(cost_of_sample.head);
+  const bool is_dense_less = has_two_kinds_ && cost_of_sample.dense.elements < cost_of_sample.layer.elements;
+  result.min_layer = exchange_buffers(is_dense_less ? cost_of_sample.dense : cost_of_sample.layer);
   return result;
 }
 

@@ -91,20 +91,20 @@ std::pair<int, int> BoundModel::min_and_max_dense(const Candidate& c, int s) con
   Candidate other = c;
   const StageLayers layers = uniform_layers(RecomputeMode::none, split_layers(demand_.model.layers, c.pp, s));
   other.chunks = 1;
-  int least = dense_of(other, s, layers).total(), most = least;
+  int least = dense_of(other, s, layers).total(), slowdown_limit = least;
   for (const ScheduleChoice& choice : schedule_choices(demand_, c.pp)) {
     other.chunks = choice.chunks;
     const int here = dense_of(other, s, layers).total();
-    least = std::min(least, here), most = std::max(most, here);
+    least = std::min(least, here), slowdown_limit = std::max(slowdown_limit, here);
   }
-  return {least, most};
+  return {least, slowdown_limit};
 }
 
 // layers: those of this chunk.
 ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const StageLayers& layers) {
   const int kind = kind_of_stage(c, s), n = layers.total();
-  const SampleCost& own = sample_cost(kind, c, c.recompute);
-  const Traffic& t = traffic(kind, c, own);
+  const SampleCost& cost_of_sample = sample_cost(kind, c, c.recompute);
+  const Traffic& t = traffic(kind, c, cost_of_sample);
   const StageLayers dense = count_dense(
       demand_.model, first_split_layer(demand_.model.layers, c.pp * c.chunks, chunk * c.pp + s), layers);
   const BlockCounts block_counts{n, dense.total(), s == 0 && chunk == 0,
@@ -112,14 +112,15 @@ ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const Sta
   const bool is_split = c.schedule == Schedule::zero_bubble;
   const Software& software = demand_.software;
   ChunkCost cost;
-  cost.forward = own.forward.of(block_counts) - (is_split ? own.hidden_by_weight_slot : 0);
-  cost.backward = (is_split ? own.input : own.backward).of(block_counts);
-  if (is_split) cost.weight = own.weight.of(block_counts);
+  cost.forward =
+      cost_of_sample.forward.of(block_counts) - (is_split ? cost_of_sample.hidden_by_weight_slot : 0);
+  cost.backward = (is_split ? cost_of_sample.input : cost_of_sample.backward).of(block_counts);
+  if (is_split) cost.weight = cost_of_sample.weight.of(block_counts);
   for (const RecomputeMode mode : {RecomputeMode::selective, RecomputeMode::full})
     if (const int count = c.is_fitted ? layers.of(mode) : 0; count > 0) {
       const SampleCost& other = sample_cost(kind, c, mode);
       const SlotCost &slow = is_split ? other.input : other.backward,
-                     &fast = is_split ? own.input : own.backward;
+                     &fast = is_split ? cost_of_sample.input : cost_of_sample.backward;
       cost.backward += count * (slow.layer - fast.layer) + dense.of(mode) * (slow.dense - fast.dense);
     }
   if (!has_copies(demand_, c)) return cost;
@@ -140,26 +141,27 @@ ChunkCost BoundModel::chunk_cost(const Candidate& c, int s, int chunk, const Sta
   const bool reduces = software.overlaps_reduce && !is_split;
   if (c.zero >= 2 && reduces) beside_backward += t.shard.of(block_counts);
   const double interference = demand_.constants.interference,
-               most = 0.5 * own.backward_compute.of(block_counts);
+               slowdown_limit = 0.5 * cost_of_sample.backward_compute.of(block_counts);
   // The slowdown at the end of a slot hides what the next slot begins with: for a forward, the transfer of
   // tokens to experts or a gather; for a backward, the rest of a gather.
   const auto slowed = [&](double beside, double limit, double hides) {
     return std::max(0.0, std::min(beside * interference, limit) - hides);
   };
-  cost.forward += slowed(beside_forward, 0.5 * own.forward_compute.of(block_counts), own.first_collective);
-  const double usual = slowed(beside_backward, most, own.hidden_by_weight_slot);
+  cost.forward += slowed(beside_forward, 0.5 * cost_of_sample.forward_compute.of(block_counts),
+                         cost_of_sample.first_collective);
+  const double usual = slowed(beside_backward, slowdown_limit, cost_of_sample.hidden_by_weight_slot);
   cost.backward += usual;
   const double last =
       beside_backward + t.replica.of(block_counts) + (c.zero < 2 ? t.shard.of(block_counts) : 0);
-  if (reduces) cost.interference = slowed(last, most, own.hidden_by_weight_slot) - usual;
+  if (reduces) cost.interference = slowed(last, slowdown_limit, cost_of_sample.hidden_by_weight_slot) - usual;
   return cost;
 }
 
 // has_message: the caller sets the message time.
 StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& layers, bool has_message) {
   const int kind = kind_of_stage(c, s);
-  const SampleCost& own = sample_cost(kind, c, c.recompute);
-  const Traffic& t = traffic(kind, c, own);
+  const SampleCost& cost_of_sample = sample_cost(kind, c, c.recompute);
+  const Traffic& t = traffic(kind, c, cost_of_sample);
   const bool is_first = s == 0, is_last = s + 1 == c.pp;
   StageCost stage;
   StageLayers before;
@@ -179,28 +181,29 @@ StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& l
     stage.forward += cost.forward, stage.backward += cost.backward, stage.weight += cost.weight;
     stage.interference += cost.interference;
   }
-  stage.slack = own.slack * c.chunks;
+  stage.slack = cost_of_sample.slack * c.chunks;
   const BlockCounts block_counts = block_counts_of(c, s, layers);
   stage.reduced = t.reduce(block_counts);
   if (c.zero >= 2) stage.scattered = t.shard.of(block_counts);
   stage.gathered = t.gather.of(block_counts);
   stage.last_reduced = is_first ? t.reduce({0, 0, true}) : t.shard.min_layer() + t.replica.min_layer();
-  stage.update = update_of(c, own, block_counts);
-  stage.before = is_first || is_last ? own.before : 0;
-  if (c.pp > 1 && !has_message) stage.message = message(c, s, own);
+  stage.update = update_of(c, cost_of_sample, block_counts);
+  stage.before = is_first || is_last ? cost_of_sample.before : 0;
+  if (c.pp > 1 && !has_message) stage.message = message(c, s, cost_of_sample);
   return stage;
 }
 
 // Every rank updates its shard of each block.
-double BoundModel::update_of(const Candidate& c, const SampleCost& own,
+double BoundModel::update_of(const Candidate& c, const SampleCost& sample_cost,
                              const BlockCounts& block_counts) const {
   if (c.offload || c.zero == kZeroWithoutTraffic) return 0;
-  const double shards = num_shards(c), of_experts = own.layer.experts / own.layer.elements;
-  const double layer = own.update_layer * ((1 - of_experts) / shards + of_experts / num_expert_shards(c));
-  double seconds =
-      (block_counts.layers - block_counts.dense) * layer + block_counts.dense * own.update_dense / shards;
-  if (block_counts.has_embedding) seconds += own.update_embedding / shards;
-  if (block_counts.has_head && !demand_.model.is_tied) seconds += own.update_head / shards;
+  const double shards = num_shards(c), of_experts = sample_cost.layer.experts / sample_cost.layer.elements;
+  const double layer =
+      sample_cost.update_layer * ((1 - of_experts) / shards + of_experts / num_expert_shards(c));
+  double seconds = (block_counts.layers - block_counts.dense) * layer +
+                   block_counts.dense * sample_cost.update_dense / shards;
+  if (block_counts.has_embedding) seconds += sample_cost.update_embedding / shards;
+  if (block_counts.has_head && !demand_.model.is_tied) seconds += sample_cost.update_head / shards;
   return c.copy_distance > 0 ? 2 * seconds : seconds;
 }
 

@@ -11,18 +11,18 @@ namespace {
 std::vector<int> allowed(const std::set<int>& values, const std::optional<Range>& range) {
   std::vector<int> result;
   for (const int value : values)
-    if (!range || range->has(value)) result.push_back(value);
+    if (!range || range->contains(value)) result.push_back(value);
   return result;
 }
 
 // Powers of two, plus the ends of the user's range, which are tried even if the default choice would skip
 // them.
-std::set<int> powers_of_two(std::int64_t most, const std::optional<Range>& range) {
+std::set<int> powers_of_two(std::int64_t limit, const std::optional<Range>& range) {
   std::set<int> values;
-  for (std::int64_t value = 1; value <= most; value *= 2) values.insert(static_cast<int>(value));
+  for (std::int64_t value = 1; value <= limit; value *= 2) values.insert(static_cast<int>(value));
   if (range)
-    for (const int end : {range->least, range->most})
-      if (end <= most && end >= 1) values.insert(end);
+    for (const int end : {range->min, range->max})
+      if (end <= limit && end >= 1) values.insert(end);
   return values;
 }
 
@@ -182,12 +182,12 @@ std::int64_t max_tensor_parts(const ModelSpec& model) {
 }
 
 std::vector<int> tensor_choices(const Demand& demand, int num_devices) {
-  const std::int64_t most = std::min<std::int64_t>(
+  const std::int64_t max_replicas = std::min<std::int64_t>(
       {max_tensor_parts(demand.model), num_devices,
        // Beyond a few domains nothing is gained: replicated work and message sizes stay the same.
        std::max<std::int64_t>(8, 4LL * demand.cluster.profile().groups.front().devices_per_domain)});
-  std::set<int> values = powers_of_two(most, demand.constraints.tp);
-  for (int tp = 1; tp <= std::min<std::int64_t>(most, 64); ++tp)
+  std::set<int> values = powers_of_two(max_replicas, demand.constraints.tp);
+  for (int tp = 1; tp <= std::min<std::int64_t>(max_replicas, 64); ++tp)
     if (demand.model.heads % tp == 0 && num_devices % tp == 0) values.insert(tp);
   // Devices that share a key/value head cannot use fp8 GEMMs. An explicit --tp is kept, and the error is
   // reported later.
@@ -198,11 +198,11 @@ std::vector<int> tensor_choices(const Demand& demand, int num_devices) {
 
 std::vector<int> context_choices(const Demand& demand, int num_devices) {
   // Fewer than 512 positions per device make GEMMs too small for any device.
-  const std::int64_t most =
+  const std::int64_t max_replicas =
       std::min<std::int64_t>(num_devices, std::max<std::int64_t>(1, demand.sequence_length / 512));
-  std::set<int> values = powers_of_two(std::min<std::int64_t>(most, 64), {});
+  std::set<int> values = powers_of_two(std::min<std::int64_t>(max_replicas, 64), {});
   if (demand.constraints.cp)
-    for (const int end : {demand.constraints.cp->least, demand.constraints.cp->most})
+    for (const int end : {demand.constraints.cp->min, demand.constraints.cp->max})
       if (end >= 1 && end <= std::min<std::int64_t>(num_devices, demand.sequence_length)) values.insert(end);
   return allowed(values, demand.constraints.cp);
 }
@@ -224,11 +224,11 @@ std::vector<int> pipeline_choices(const Demand& demand, int num_devices) {
 std::vector<int> microbatch_choices(const Demand& demand, int cp) {
   // More tokens per micro-batch do not make any GEMM more efficient.
   constexpr std::int64_t kMaxTokens = 65536;
-  const std::int64_t most = std::max<std::int64_t>(1, kMaxTokens * cp / demand.sequence_length);
+  const std::int64_t max_replicas = std::max<std::int64_t>(1, kMaxTokens * cp / demand.sequence_length);
   const std::optional<Range>& range = demand.constraints.microbatch;
-  std::set<int> values = powers_of_two(std::min<std::int64_t>({demand.batch, 64, most}), {});
+  std::set<int> values = powers_of_two(std::min<std::int64_t>({demand.batch, 64, max_replicas}), {});
   if (range)
-    for (const int end : {range->least, range->most})
+    for (const int end : {range->min, range->max})
       if (end >= 1 && end <= demand.batch) values.insert(end);
   return allowed(values, range);
 }
@@ -244,22 +244,22 @@ int replica_multiple(const Candidate& c) { return c.ep / std::gcd(c.ep, c.tp * c
 std::vector<int> data_choices(const Demand& demand, int max_dp, int microbatch, int step) {
   const std::optional<Range>& range = demand.constraints.dp;
   max_dp = max_dp / step * step;
-  const int most =
+  const int max_replicas =
       static_cast<int>(std::min<std::int64_t>(max_dp, std::max<std::int64_t>(1, demand.batch / microbatch))) /
       step * step;
-  if (most < 1) return {};
+  if (max_replicas < 1) return {};
   // If the batch is not divisible, fewer replicas may suffice for the same number of micro-batches. With more
   // than one sequence per micro-batch, a shorter last micro-batch is the alternative.
-  const MicrobatchCount count = count_microbatches(demand.batch, microbatch, most);
+  const MicrobatchCount count = count_microbatches(demand.batch, microbatch, max_replicas);
   const std::int64_t sequences = static_cast<std::int64_t>(count.number) * microbatch;
   const auto fewest = static_cast<int>((demand.batch + sequences - 1) / sequences);
-  std::set<int> values = {std::min(most, (fewest + step - 1) / step * step)};
-  if (microbatch > 1) values.insert(most);
+  std::set<int> values = {std::min(max_replicas, (fewest + step - 1) / step * step)};
+  if (microbatch > 1) values.insert(max_replicas);
   if (demand.goal != Goal::throughput)
-    for (int dp = most; dp >= step; dp = dp / 2 / step * step) values.insert(dp);
+    for (int dp = max_replicas; dp >= step; dp = dp / 2 / step * step) values.insert(dp);
   if (range) {
-    const int top = std::min(max_dp, range->most) / step * step;
-    if (top >= range->least && top >= 1) values.insert(top);
+    const int top = std::min(max_dp, range->max) / step * step;
+    if (top >= range->min && top >= 1) values.insert(top);
   }
   return allowed(values, range);
 }
@@ -271,7 +271,7 @@ std::vector<ScheduleChoice> schedule_choices(const Demand& demand, int pp) {
     return is_any || parse_schedule(c.schedule, "--schedule") == schedule;
   };
   std::vector<ScheduleChoice> choices;
-  const bool can_be_one = !c.chunks || c.chunks->has(1);
+  const bool can_be_one = !c.chunks || c.chunks->contains(1);
   if (can_be_one && (wants(Schedule::one_f_one_b) || (is_any && pp == 1)))
     choices.push_back({Schedule::one_f_one_b, 1});
   // GPipe takes as long as 1F1B and needs more memory: only on request.
@@ -281,7 +281,7 @@ std::vector<ScheduleChoice> schedule_choices(const Demand& demand, int pp) {
   if ((pp > 1 || !is_any) && wants(Schedule::interleaved))
     for (const int chunks : {2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16})
       if (static_cast<std::int64_t>(pp) * chunks <= demand.model.layers &&
-          (!c.chunks || c.chunks->has(chunks)))
+          (!c.chunks || c.chunks->contains(chunks)))
         choices.push_back({Schedule::interleaved, chunks});
   return choices;
 }
@@ -293,7 +293,9 @@ bool has_copies(const Demand& demand, const Candidate& c) {
 std::vector<ZeroChoice> zero_choices(const Demand& demand, const Candidate& candidate, int in_domain) {
   const Constraints& c = demand.constraints;
   const int data = candidate.dp * candidate.cp;
-  const auto wants = [&](int zero) { return (!c.zero || c.zero->has(zero)) && !(zero == 3 && c.no_zero3); };
+  const auto wants = [&](int zero) {
+    return (!c.zero || c.zero->contains(zero)) && !(zero == 3 && c.no_zero3);
+  };
   std::vector<ZeroChoice> choices;
   if (wants(0)) choices.push_back({0, 0});
   for (int zero = 1; zero <= 3; ++zero) {

@@ -5,26 +5,27 @@
 
 namespace optimus {
 
-void parse(Range& target, std::string_view text, std::string_view what) {
+void parse(Range& target, std::string_view text, std::string_view setting_name) {
   const auto number = [&](std::string_view part) {
-    const std::int64_t value = parse_count(part, what);
+    const std::int64_t value = parse_count(part, setting_name);
     if (value < 0 || value > INT_MAX)
-      throw UserError("{}: {} is not from 0 to {}", what, in_quotes(part), INT_MAX);
+      throw UserError("{}: {} is not from 0 to {}", setting_name, in_quotes(part), INT_MAX);
     return static_cast<int>(value);
   };
   const auto dots = text.find("..");
   if (dots == std::string_view::npos) {
-    target.least = target.most = number(text);
+    target.min = target.max = number(text);
     return;
   }
   target = {number(text.substr(0, dots)), number(text.substr(dots + 2))};
-  if (target.least > target.most)
-    throw UserError("{}: {} is empty; the smaller number comes first, as in 4..8", what, in_quotes(text));
+  if (target.min > target.max)
+    throw UserError("{}: {} is empty; the smaller number comes first, as in 4..8", setting_name,
+                    in_quotes(text));
 }
 
 std::string text(const Range& range) {
-  if (range.least == range.most) return std::to_string(range.least);
-  return fmt::format("{}..{}", range.least, range.most);
+  if (range.min == range.max) return std::to_string(range.min);
+  return fmt::format("{}..{}", range.min, range.max);
 }
 
 void declare_layout(OptionTable& table, Constraints& c) {
@@ -59,11 +60,11 @@ void declare(OptionTable& table, Failures& failures) {
 
 void check(const Constraints& c) {
   const auto at_least_one = [](const char* name, const std::optional<Range>& range) {
-    if (range && range->most < 1) throw UsageError("--{} {}: must be at least 1", name, text(*range));
+    if (range && range->max < 1) throw UsageError("--{}: expected at least 1, got {}", name, text(*range));
   };
   at_least_one("tp", c.tp), at_least_one("pp", c.pp), at_least_one("dp", c.dp), at_least_one("cp", c.cp);
   at_least_one("ep", c.ep), at_least_one("chunks", c.chunks), at_least_one("microbatch", c.microbatch);
-  if (c.zero && c.zero->least > 3) throw UsageError("--zero {}: must be from 0 to 3", text(*c.zero));
+  if (c.zero && c.zero->min > 3) throw UsageError("--zero: expected 0 to 3, got {}", text(*c.zero));
   try {
     if (!c.recompute.empty()) (void)parse_recompute(c.recompute, "--recompute");
     if (!c.schedule.empty() && is_asynchronous(parse_schedule(c.schedule, "--schedule")))

@@ -16,11 +16,11 @@ namespace optimus {
 
 // "4" or "4..8", both ends included.
 struct Range {
-  int least = 1, most = INT_MAX;
-  bool has(int value) const { return value >= least && value <= most; }
+  int min = 1, max = INT_MAX;
+  bool contains(int value) const { return value >= min && value <= max; }
   bool operator==(const Range&) const = default;
 };
-void parse(Range& target, std::string_view text, std::string_view what);
+void parse(Range& target, std::string_view text, std::string_view setting_name);
 std::string text(const Range& range);
 inline Json show(const Range& range) { return text(range); }
 

@@ -18,9 +18,9 @@ bool survives_device_loss(const Candidate& c) { return c.copy_distance > 0 || nu
 
 double objective_weight(const Demand& demand, const DeviceMap& map, const Plan& plan) {
   const int devices = num_devices(plan);
-  const double rate = cost_rate(demand, map, devices);
-  if (demand.failures.mtbf.value <= 0) return rate;
-  return rate * failure_slowdown(demand.failures, devices, survives_device_loss(plan));
+  const double failure_rate = cost_rate(demand, map, devices);
+  if (demand.failures.mtbf.value <= 0) return failure_rate;
+  return failure_rate * failure_slowdown(demand.failures, devices, survives_device_loss(plan));
 }
 
 double objective_weight(const Demand& demand, const DeviceMap& map, const Candidate& c) {

@@ -165,7 +165,7 @@ class GridSearch {
                        [](const StageLayers& stage) { return stage.full + stage.selective > 0; });
   }
 
-  bool allows_zero2() const { return !demand_.constraints.zero || demand_.constraints.zero->has(2); }
+  bool allows_zero2() const { return !demand_.constraints.zero || demand_.constraints.zero->contains(2); }
 
   void open_shape(const Candidate& shape, double at_least) {
     for_schedules(demand_, shape, [&](const Candidate& scheduled) {

@@ -99,7 +99,7 @@ void reduce_sharding(PlanImprover& improver, const Constraints& constraints) {
   const int zero = first_strategy(plan).zero;
   if (zero < 2 || !holds_for_all_layers(plan, [&](const LayerStrategy& s) { return s.zero == zero; })) return;
   for (int less = zero - 1; less >= 1; --less) {
-    if (constraints.zero && !constraints.zero->has(less)) continue;
+    if (constraints.zero && !constraints.zero->contains(less)) continue;
     const auto with = [&](int layers) {
       return with_changed_layers(
           plan, [&](int, int layer) { return layer >= 0 && layer < layers; },
@@ -174,7 +174,7 @@ void fit_by_sharding_or_grouping(PlanImprover& improver, const Demand& demand, B
     return a.objective < b.objective;
   });
   const Constraints& constraints = demand.constraints;
-  const bool may_shard = !constraints.no_zero3 && (!constraints.zero || constraints.zero->has(3));
+  const bool may_shard = !constraints.no_zero3 && (!constraints.zero || constraints.zero->contains(3));
   int sharded = 0, grouped = 0;
   for (const EvaluatedCandidate& entry : quick) {
     if (improver.has_plan() && entry.objective >= improver.best().objective) break;

@@ -41,16 +41,16 @@ void add_idle_pipelines(const Demand& demand, const ClusterView& cluster_view, B
   const auto ideal =
       static_cast<std::int64_t>(std::llround(static_cast<double>(demand.batch) * share / c.microbatch));
   for (const std::int64_t number : {ideal - 1, ideal, ideal + 1}) {
-    const std::int64_t own = number * c.microbatch;
-    if (own < 1 || own >= demand.batch) continue;
+    const std::int64_t num_sequences = number * c.microbatch;
+    if (num_sequences < 1 || num_sequences >= demand.batch) continue;
     Plan plan = grid_plan(demand, bound_model, c);
-    plan.pipelines.front().microbatches = microbatches_of(demand.batch - own, c.microbatch * c.dp);
+    plan.pipelines.front().microbatches = microbatches_of(demand.batch - num_sequences, c.microbatch * c.dp);
     Demand smaller = demand;
-    smaller.batch = own;
+    smaller.batch = num_sequences;
     Pipeline second = grid_plan(smaller, bound_model, other).pipelines.front();
     for (Stage& stage : second.stages)
       for (int& device : stage.devices) device += used;
-    second.microbatches = microbatches_of(own, c.microbatch);
+    second.microbatches = microbatches_of(num_sequences, c.microbatch);
     plan.pipelines.push_back(std::move(second));
     plans.push_back(std::move(plan));
   }
@@ -109,15 +109,16 @@ struct PartPlan {
 
 std::optional<PartPlan> plan_part(const Demand& demand, const PartOfCluster& part, std::int64_t batch,
                                   const std::string& schedule) {
-  Demand own{demand.model, *part.cluster, demand.software, demand.constants};
-  own.batch = batch, own.sequence_length = demand.sequence_length, own.precision = demand.precision;
-  own.constraints = demand.constraints;
-  own.constraints.schedule = schedule;
-  BoundModel bound_model(own, *part.cluster_view);
-  const GridResult grid = search_grid(own, *part.cluster_view, bound_model, {.max_simulations = 40});
+  Demand part_demand{demand.model, *part.cluster, demand.software, demand.constants};
+  part_demand.batch = batch, part_demand.sequence_length = demand.sequence_length,
+  part_demand.precision = demand.precision;
+  part_demand.constraints = demand.constraints;
+  part_demand.constraints.schedule = schedule;
+  BoundModel bound_model(part_demand, *part.cluster_view);
+  const GridResult grid = search_grid(part_demand, *part.cluster_view, bound_model, {.max_simulations = 40});
   if (grid.evaluated.empty()) return std::nullopt;
   const EvaluatedCandidate& best = grid.evaluated.front();
-  Plan plan = grid_plan(own, bound_model, best.candidate);
+  Plan plan = grid_plan(part_demand, bound_model, best.candidate);
   return PartPlan{with_devices_of(std::move(plan.pipelines.front()), part.devices),
                   static_cast<double>(batch) / best.seconds};
 }
@@ -136,19 +137,19 @@ void add_part_pipelines(const Demand& demand, const std::vector<PartOfCluster>& 
     plan.batch = demand.batch, plan.sequence_length = demand.sequence_length;
     plan.schedule = parse_schedule(schedule, "schedule"), plan.precision = demand.precision;
     plan.accumulators = demand.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32;
-    std::int64_t left = demand.batch;
+    std::int64_t remaining = demand.batch;
     double left_speed = all;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const auto share =
-          static_cast<std::int64_t>(std::llround(static_cast<double>(left) * speeds[i] / left_speed));
-      left -= share, left_speed -= speeds[i];
+          static_cast<std::int64_t>(std::llround(static_cast<double>(remaining) * speeds[i] / left_speed));
+      remaining -= share, left_speed -= speeds[i];
       if (share < 1) continue;  // too slow to contribute
-      const auto own = plan_part(demand, parts[i], share, schedule);
-      if (!own) return;
-      speeds[i] = own->sequences_per_second;
-      plan.pipelines.push_back(own->pipeline);
+      const auto part_demand = plan_part(demand, parts[i], share, schedule);
+      if (!part_demand) return;
+      speeds[i] = part_demand->sequences_per_second;
+      plan.pipelines.push_back(part_demand->pipeline);
     }
-    if (left == 0 && plan.pipelines.size() > 1) plans.push_back(std::move(plan));
+    if (remaining == 0 && plan.pipelines.size() > 1) plans.push_back(std::move(plan));
   }
 }
 

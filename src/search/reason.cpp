@@ -101,9 +101,9 @@ std::vector<Relaxation> relaxations(const Demand& demand) {
   const Constraints& c = demand.constraints;
   if (!c.recompute.empty() && c.recompute != "full")
     add("--recompute full", [](Constraints& x) { x.recompute = "full"; });
-  if (c.no_zero3 || (c.zero && c.zero->most < 3))
+  if (c.no_zero3 || (c.zero && c.zero->max < 3))
     add("--zero 3", [](Constraints& x) { x.no_zero3 = false, x.zero.reset(); });
-  if (c.microbatch && c.microbatch->least > 1)
+  if (c.microbatch && c.microbatch->min > 1)
     add("--microbatch 1", [](Constraints& x) { x.microbatch = Range{1, 1}; });
   if (c.max_memory) add("without --max-memory", [](Constraints& x) { x.max_memory.reset(); });
   for (const auto& [name, member] : {std::pair{"tp", &Constraints::tp},
@@ -123,20 +123,20 @@ std::string find_expert_contradiction(const Demand& demand, int have) {
   const Constraints& c = demand.constraints;
   if (!c.ep) return "";
   if (!demand.model.is_mixture())
-    return c.ep->least > 1 ? fmt::format("--ep {}: {} has no experts; use 1", text(*c.ep), demand.model.name)
-                           : "";
+    return c.ep->min > 1 ? fmt::format("--ep {}: {} has no experts; use 1", text(*c.ep), demand.model.name)
+                         : "";
   const std::int64_t experts = demand.model.mixture.experts;
   std::vector<std::string> divisors;
   bool has_one = false;
   for (int ep = 1; ep <= experts; ++ep)
-    if (experts % ep == 0) divisors.push_back(std::to_string(ep)), has_one |= c.ep->has(ep);
+    if (experts % ep == 0) divisors.push_back(std::to_string(ep)), has_one |= c.ep->contains(ep);
   if (!has_one)
-    return fmt::format("--ep {}: must divide the {} experts of {}; use one of {}", text(*c.ep), experts,
-                       demand.model.name, join(divisors, ", "));
-  const int stages = c.pp ? std::max(1, c.pp->least) : 1;
-  if (static_cast<std::int64_t>(stages) * c.ep->least > have)
+    return fmt::format("--ep: expected a divisor of the {} experts of {}, got {}; use one of {}", experts,
+                       demand.model.name, text(*c.ep), join(divisors, ", "));
+  const int stages = c.pp ? std::max(1, c.pp->min) : 1;
+  if (static_cast<std::int64_t>(stages) * c.ep->min > have)
     return fmt::format("--ep {} needs {} devices{}, {} has {}; add devices or lower the sizes", text(*c.ep),
-                       stages * c.ep->least, stages > 1 ? fmt::format(" for {} stages", stages) : "",
+                       stages * c.ep->min, stages > 1 ? fmt::format(" for {} stages", stages) : "",
                        demand.cluster.name(), have);
   return "";
 }
@@ -145,7 +145,7 @@ std::string find_expert_contradiction(const Demand& demand, int have) {
 std::string find_contradiction(const Demand& demand, const ClusterView& cluster_view) {
   const Constraints& c = demand.constraints;
   const int have = cluster_view.num_devices();
-  const auto least = [](const std::optional<Range>& range) { return range ? std::max(1, range->least) : 1; };
+  const auto least = [](const std::optional<Range>& range) { return range ? std::max(1, range->min) : 1; };
   const std::int64_t needed =
       static_cast<std::int64_t>(least(c.tp)) * least(c.pp) * least(c.cp) * least(c.dp);
   if (const std::string text = find_expert_contradiction(demand, have); !text.empty()) return text;

@@ -71,16 +71,16 @@ class Refiner {
   // Returns whether the plan fits.
   bool try_uneven_split(Candidate c) {
     const int layers = static_cast<int>(demand_.model.layers), mean = (layers + c.pp - 1) / c.pp;
-    const int most = std::min(layers - c.pp + 1, cluster_view_.is_uniform() ? 2 * mean + 2 : layers);
+    const int max_layers = std::min(layers - c.pp + 1, cluster_view_.is_uniform() ? 2 * mean + 2 : layers);
     c.is_fitted = demand_.constraints.recompute.empty();
     if (c.is_fitted) c.recompute = RecomputeMode::none;
     std::vector<std::vector<double>> times(static_cast<std::size_t>(c.pp));
     std::vector<std::vector<StageLayers>> layer_mixes(static_cast<std::size_t>(c.pp));
     for (int s = 0; s < c.pp; ++s) {
       const auto at = static_cast<std::size_t>(s);
-      times[at].assign(static_cast<std::size_t>(most) + 1, kInfeasible);
-      layer_mixes[at].resize(static_cast<std::size_t>(most) + 1);
-      for (int n = 1; n <= most; ++n) {
+      times[at].assign(static_cast<std::size_t>(max_layers) + 1, kInfeasible);
+      layer_mixes[at].resize(static_cast<std::size_t>(max_layers) + 1);
+      for (int n = 1; n <= max_layers; ++n) {
         const StageLayers mix = c.is_fitted ? bound_model_.fitted(c, s, n) : uniform_layers(c.recompute, n);
         const BoundModel::StageWork work = bound_model_.work_of(c, s, mix);
         if (!work.fits) break;  // more layers need more memory

@@ -29,10 +29,11 @@ std::string relative_change(double seconds, double than) {
 std::string failures_text(const Demand& demand, const Plan& plan) {
   const int devices = num_devices(plan);
   const bool has_copy = survives_device_loss(plan);
-  return fmt::format("one of {} devices fails every {}; {}, so failures cost {} of the time\n", devices,
-                     text(Seconds(demand.failures.mtbf.value / devices)),
-                     has_copy ? "the other devices have all state" : "no other device has its state",
-                     percent(failure_slowdown(demand.failures, devices, has_copy) - 1));
+  return fmt::format(
+      "one of {} devices fails every {}; {}, so failures cost {} of the time\n", devices,
+      text(Seconds(demand.failures.mtbf.value / devices)),
+      has_copy ? "the other devices have copies of all state" : "no other device has its state",
+      percent(failure_slowdown(demand.failures, devices, has_copy) - 1));
 }
 
 std::string goal_text(Goal goal) {

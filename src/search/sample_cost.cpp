@@ -57,9 +57,10 @@ Plan sample_plan(const Demand& demand, const ModelSpec& small, const std::vector
   return plan;
 }
 
-DeviceMap contiguous(Device first, int count, int most) {
+DeviceMap contiguous(Device first, int count, int num_devices) {
   std::vector<Device> devices;
-  for (int i = 0; i < count; ++i) devices.push_back({std::min(first.value, std::max(0, most - count)) + i});
+  for (int i = 0; i < count; ++i)
+    devices.push_back({std::min(first.value, std::max(0, num_devices - count)) + i});
   return DeviceMap(std::move(devices));
 }
 
@@ -167,12 +168,12 @@ SampleCosts::SampleCosts(const Demand& demand, const ClusterView& cluster_view)
   chunk_starts_.assign(chunk_starts.begin(), chunk_starts.end());
   small_.layers = chunk_starts_.back() - 2;
   if (small_.is_mixture()) small_.mixture.first_layer = has_two ? kDenseLayers : 0, small_.mixture.every = 1;
-  work_ = work_of(small_, demand.sequence_length);
+  model_work_ = work_of(small_, demand.sequence_length);
 }
 
 const SampleCost& SampleCosts::of(int kind, const Candidate& c, bool with_bytes) {
   std::unique_ptr<SampleCost>& sample_cost =
-      known_[{kind, c.tp, c.cp, c.microbatch, c.ep, static_cast<int>(c.recompute) * 2 + c.sequence_parallel}];
+      costs_[{kind, c.tp, c.cp, c.microbatch, c.ep, static_cast<int>(c.recompute) * 2 + c.sequence_parallel}];
   if (!sample_cost) sample_cost = make(kind, c);
   if (with_bytes && !sample_cost->has_bytes) add_bytes(kind, c, *sample_cost);
   return *sample_cost;
@@ -186,7 +187,7 @@ std::unique_ptr<SampleCost> SampleCosts::make(int kind, const Candidate& c) cons
   const std::vector<SampleChunk> chunks = chunks_of(chunk_starts_);
   const Setup setup{plan, small_,           cluster_view_.cluster(),
                     map,  demand_.software, format_of(demand_.precision)};
-  const PricedProgram priced(setup, work_, compile_without_buffers(plan, small_, 0), device.example);
+  const PricedProgram priced(setup, model_work_, compile_without_buffers(plan, small_, 0), device.example);
   const Order order = order_of(plan.schedule, {0, 1, 1, static_cast<int>(chunks.size())});
   Constants alone = demand_.constants;
   alone.interference = 0;  // interference of gradient reductions, which only the last micro-batch has

@@ -68,7 +68,7 @@ class SampleCosts {
   SampleCosts(const Demand& demand, const ClusterView& cluster_view);
   // Depends on tp, cp, ep, sequence_parallel, microbatch and recompute. Bytes are computed only on request.
   const SampleCost& of(int kind, const Candidate& candidate, bool with_bytes = true);
-  int num_computed() const { return static_cast<int>(known_.size()); }
+  int num_computed() const { return static_cast<int>(costs_.size()); }
 
  private:
   std::unique_ptr<SampleCost> make(int kind, const Candidate& candidate) const;
@@ -77,10 +77,10 @@ class SampleCosts {
   const Demand& demand_;
   const ClusterView& cluster_view_;
   ModelSpec small_;
-  ModelWork work_;
+  ModelWork model_work_;
   std::vector<int>
       chunk_starts_;  // the first block of each chunk of the sample model, then its number of blocks
-  std::map<std::tuple<int, int, int, int, int, int>, std::unique_ptr<SampleCost>> known_;
+  std::map<std::tuple<int, int, int, int, int, int>, std::unique_ptr<SampleCost>> costs_;
 };
 
 }  // namespace optimus

@@ -102,7 +102,7 @@ class Explainer {
             SearchResult& result)
       : demand_(demand), cluster_view_(cluster_view), bound_model_(bound_model), result_(result) {}
 
-  void run(const GridResult& grid, int most) {
+  void run(const GridResult& grid, int max_alternatives) {
     const Candidate& best = grid.evaluated.front().candidate;
     std::vector<EvaluatedCandidate> others(grid.evaluated.begin() + 1, grid.evaluated.end());
     others.insert(others.end(), grid.unfit.begin(), grid.unfit.end());
@@ -112,17 +112,17 @@ class Explainer {
                        return std::pair(!a.peak_memory.fits(), a.objective) <
                               std::pair(!b.peak_memory.fits(), b.objective);
                      });
-    std::vector<Candidate> taken;
+    std::vector<Candidate> explained;
     for (const Axis axis : kAxes) {
       const auto is_new = [&](const Candidate& c) {
-        return std::none_of(taken.begin(), taken.end(),
+        return std::none_of(explained.begin(), explained.end(),
                             [&](const Candidate& t) { return has_equal_axes(c, t); });
       };
       const auto found = std::find_if(others.begin(), others.end(), [&](const EvaluatedCandidate& o) {
         return differs(best, o.candidate, axis) && is_new(o.candidate);
       });
-      if (found == others.end() || std::ssize(taken) == most) continue;
-      taken.push_back(found->candidate);
+      if (found == others.end() || std::ssize(explained) == max_alternatives) continue;
+      explained.push_back(found->candidate);
       add(*found);
     }
     std::stable_sort(result_.alternatives.begin(), result_.alternatives.end(),

@@ -35,15 +35,15 @@ Demand on(const Demand& demand, const Cluster& cluster) {
 }
 
 // The smallest number of nodes above insufficient for which works(nodes) holds; 0 if there is none up to
-// `most`.
+// `max_nodes_tried`.
 template <typename Works>
-int fewest_nodes(int insufficient, int most, Works&& works) {
+int fewest_nodes(int insufficient, int max_nodes_tried, Works&& works) {
   int sufficient = std::max(1, insufficient * 2);
-  while (!works(std::min(sufficient, most))) {
-    if (sufficient >= most) return 0;
+  while (!works(std::min(sufficient, max_nodes_tried))) {
+    if (sufficient >= max_nodes_tried) return 0;
     insufficient = sufficient, sufficient *= 2;
   }
-  sufficient = std::min(sufficient, most);
+  sufficient = std::min(sufficient, max_nodes_tried);
   while (sufficient - insufficient > 1) {
     const int middle = insufficient + (sufficient - insufficient) / 2;
     (works(middle) ? sufficient : insufficient) = middle;
@@ -53,8 +53,9 @@ int fewest_nodes(int insufficient, int most, Works&& works) {
 
 // No plan can use more devices than one for each sequence, layer and tensor part.
 int max_nodes(const Demand& demand, int per_node) {
-  const double most = static_cast<double>(demand.batch) * static_cast<double>(demand.model.layers) * 64;
-  return std::max(1, static_cast<int>(std::min(most, static_cast<double>(kMaxDevices)) / per_node));
+  const double upper_bound =
+      static_cast<double>(demand.batch) * static_cast<double>(demand.model.layers) * 64;
+  return std::max(1, static_cast<int>(std::min(upper_bound, static_cast<double>(kMaxDevices)) / per_node));
 }
 
 }  // namespace
@@ -63,9 +64,9 @@ int devices_to_fit(const Demand& demand) {
   const int per_node = demand.cluster.profile().groups.front().devices_per_node;
   const int have = demand.cluster.num_present() / per_node;
   // Beyond this size the state is a small part of a device's memory.
-  const int most = std::min(max_nodes(demand, per_node), std::max(16, have) * 256);
-  if (have >= most) return 0;
-  return per_node * fewest_nodes(have, most, [&](int nodes) {
+  const int upper_bound = std::min(max_nodes(demand, per_node), std::max(16, have) * 256);
+  if (have >= upper_bound) return 0;
+  return per_node * fewest_nodes(have, upper_bound, [&](int nodes) {
            const Cluster cluster = with_devices(demand.cluster, nodes * per_node);
            return is_possible(on(demand, cluster), ClusterView(cluster));
          });
@@ -88,13 +89,13 @@ Sizing devices_to_finish(const Demand& demand, double step_seconds) {
     tries_without_gain =
         sizing.least_seconds == 0 || seconds < 0.97 * sizing.least_seconds ? 0 : tries_without_gain + 1;
     if (sizing.least_seconds == 0 || seconds < sizing.least_seconds)
-      sizing.least_seconds = seconds, sizing.most = nodes * per_node;
+      sizing.least_seconds = seconds, sizing.fastest_num_devices = nodes * per_node;
     if (seconds > step_seconds) return false;
     sizing.seconds = seconds, sizing.num_devices = nodes * per_node;
     return true;
   };
-  const int most = std::min(max_nodes(demand, per_node), 125'000);
-  if (fewest_nodes(0, most, works) == 0) sizing.num_devices = 0;
+  const int upper_bound = std::min(max_nodes(demand, per_node), 125'000);
+  if (fewest_nodes(0, upper_bound, works) == 0) sizing.num_devices = 0;
   return sizing;
 }
 

@@ -17,9 +17,9 @@ bool is_possible(const Demand& demand, const ClusterView& cluster_view);
 int devices_to_fit(const Demand& demand);
 
 struct Sizing {
-  int num_devices = 0;  // 0: no number of devices is fast enough
-  double seconds = 0;   // per step on these devices
-  int most = 0;         // the number of devices with the shortest step among those tried
+  int num_devices = 0;          // 0: no number of devices is fast enough
+  double seconds = 0;           // per step on these devices
+  int fastest_num_devices = 0;  // the number of devices with the shortest step among those tried
   double least_seconds = 0;
 };
 // The smallest number of devices, in whole nodes, whose best plan takes at most `step_seconds` per step.

@@ -32,8 +32,8 @@ std::string escaped(const std::string& text) {
 
 class Drawing {
  public:
-  void draw_text(double x, double y, const std::string& words, const char* more = "") {
-    body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, more, escaped(words));
+  void draw_text(double x, double y, const std::string& label, const char* more = "") {
+    body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, more, escaped(label));
   }
   void box(double x, double y, double width, double height, const char* colour, const std::string& tip = "") {
     body_ += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\">", x,
@@ -173,7 +173,7 @@ std::string search_svg(const Demand& demand, const ClusterView& cluster_view, co
       drawing.box(kTimeLeft, y, kTimeWidth, inner, "#f7f6f4");
       for (const char* colour : {kForward, kBackward, kWeight})
         drawing.path(path_of_slots(slots, result.step.orders[p][s], colour, scale, y, inner), colour);
-      const double end = result.step.pipelines[p].ends[s];
+      const double end = result.step.pipelines[p].stage_ends[s];
       drawing.box(kTimeLeft + end * scale, y, std::max(0.0, result.step.seconds - end) * scale, inner, kRest);
     }
   drawing.draw_text(kTimeLeft, y + 16, "0");

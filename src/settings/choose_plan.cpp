@@ -76,7 +76,7 @@ Plan replicas(const PlannerRequest& request, const Constraints& constraints) {
       static_cast<int>(request.microbatch.value_or(std::max<std::int64_t>(1, request.batch / size)));
   all.precision = request.precision;
   if (request.recompute) all.strategy.recompute = parse_recompute(*request.recompute, "--recompute");
-  if (constraints.zero) all.strategy.zero = constraints.zero->least;
+  if (constraints.zero) all.strategy.zero = constraints.zero->min;
   return uniform_plan(request.model, all);
 }
 
@@ -145,7 +145,7 @@ ChosenPlan fastest_plan(const PlannerRequest& request, bool may_copy) {
     validate(found.plan, request.model, "--schedule " + request.layout.schedule);
   }
   const bool is_free = !constraints.tp && !constraints.pp && !constraints.cp && !constraints.chunks &&
-                       constraints.schedule.empty() && (!constraints.dp || constraints.dp->has(size));
+                       constraints.schedule.empty() && (!constraints.dp || constraints.dp->contains(size));
   if (num_devices(found.plan) == size || !is_free || !may_copy)
     return {found.plan, note_of(found) + known.note};
   return {replicas(request, constraints),
@@ -259,7 +259,7 @@ double seconds_of_step(const Plan& plan, const ModelSpec& model, const DeviceFac
 
 }  // namespace
 
-InterimPlanner::Facts first_answers(const PlannerRequest& request, int most_devices) {
+InterimPlanner::Inputs first_answers(const PlannerRequest& request, int most_devices) {
   return {
       .choose = [request](int size) { return plan_for_size(request, size); },
       .make_templates =

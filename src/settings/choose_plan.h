@@ -44,6 +44,6 @@ Demand demand_of(const PlannerRequest& request, const Cluster& cluster);
 
 // The callbacks that `InterimPlanner` uses when ranks are lost or join (interim_plan.h), in a run of at most
 // `most_devices` devices. The request's model must outlive them.
-InterimPlanner::Facts first_answers(const PlannerRequest& request, int most_devices);
+InterimPlanner::Inputs first_answers(const PlannerRequest& request, int most_devices);
 
 }  // namespace optimus

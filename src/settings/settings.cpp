@@ -204,14 +204,14 @@ ChosenPlan resolve_plan(TrainOptions& options, const PlannerRequest& request, Op
   const std::int64_t some =
       request.microbatch ? *request.microbatch : choose(table, "microbatch", options.microbatch, usual);
   if (some > batch) throw UsageError("--microbatch {} is more than --batch {}", some, batch);
-  const int pp = options.layout.pp ? options.layout.pp->least : 1;
+  const int pp = options.layout.pp ? options.layout.pp->min : 1;
   UniformPlan shape{.pp = pp,
                     .dp = static_cast<int>(devices) / pp,
                     .microbatch = static_cast<int>(some),
                     .batch = batch,
                     .sequence_length = length};
   shape.precision = request.precision;
-  if (options.layout.zero) shape.strategy.zero = options.layout.zero->least;
+  if (options.layout.zero) shape.strategy.zero = options.layout.zero->min;
   if (!options.layout.schedule.empty())
     shape.schedule = parse_schedule(options.layout.schedule, "--schedule");
   shape.strategy.recompute = parse_recompute(options.recompute, "--recompute");
@@ -307,15 +307,15 @@ void disable_clipping(TrainOptions& options, const Plan& plan, OptionTable* tabl
 // split.
 void refuse_layout_of_modules(TrainOptions& options) {
   const Constraints& c = options.layout;
-  const auto is_more = [](const std::optional<Range>& range) { return range && range->least > 1; };
+  const auto is_more = [](const std::optional<Range>& range) { return range && range->min > 1; };
   if (is_more(c.tp) || is_more(c.cp) || is_more(c.ep) || is_more(c.chunks))
     throw UserError("a model of modules is split by pp, dp and zero only; remove tp, cp, ep and chunks");
-  const int pp = c.pp ? c.pp->least : 1;
-  if (!options.devices && (c.dp || c.pp)) options.devices = pp * (c.dp ? c.dp->least : 1);
+  const int pp = c.pp ? c.pp->min : 1;
+  if (!options.devices && (c.dp || c.pp)) options.devices = pp * (c.dp ? c.dp->min : 1);
   const auto devices = static_cast<int>(options.devices.value_or(1));
-  if (devices % pp != 0 || (c.dp && !c.dp->has(devices / pp)))
+  if (devices % pp != 0 || (c.dp && !c.dp->contains(devices / pp)))
     throw UserError("model of modules: pp {} x dp {} does not equal the number of devices, {}", pp,
-                    c.dp ? c.dp->least : 1, devices);
+                    c.dp ? c.dp->min : 1, devices);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ class TraceBuilder {
 };
 
 // Parses a non-negative number of at most 1e15.
-double trace_number(std::string_view cell, const std::string& where, const char* what);
+double trace_number(std::string_view cell, const std::string& where, const char* field);
 
 // The JSON formats: one document, or one list per line.
 AvailabilityTrace parse_json_trace(std::string_view text, const std::string& source);

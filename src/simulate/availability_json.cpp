@@ -100,7 +100,7 @@ AvailabilityTrace parse_json_lines_trace(std::string_view text, const std::strin
     const Json document = parse_json(line, where);
     const std::vector<JsonView> cells = JsonView(document, where).elements();
     if (cells.size() != 3)
-      throw UserError("{}: {} elements, must be time, event and nodes", where, cells.size());
+      throw UserError("{}: expected time, event and nodes, got {} elements", where, cells.size());
     const double seconds = not_negative(cells[0]) / 1000;
     const std::string& event = cells[1].text();
     // A migration is an action of the trace's authors, not an event of the machines.

@@ -29,7 +29,7 @@ void TraceBuilder::remove(double seconds, const std::string& name, const std::st
 void TraceBuilder::count(double seconds, double nodes, const std::string& where) {
   constexpr double kMaxValue = 1e6, kMaxEvents = 3e6;
   if (!(nodes >= 0 && nodes <= kMaxValue))
-    throw UserError("{}: {} nodes, must be from 0 to {:.0f}", where, nodes, kMaxValue);
+    throw UserError("{}: expected 0 to {:.0f} nodes, got {}", where, kMaxValue, nodes);
   if (static_cast<double>(events_.size()) + nodes > kMaxEvents)
     throw UserError("{}: more than {:.0f} nodes are added and removed", where, kMaxEvents);
   const int wanted = static_cast<int>(nodes);
@@ -59,12 +59,12 @@ void TraceBuilder::put(double seconds, bool is_add, int node, const std::string&
   end(seconds);
 }
 
-double trace_number(std::string_view cell, const std::string& where, const char* what) {
+double trace_number(std::string_view cell, const std::string& where, const char* field) {
   double value = 0;
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
   if (error != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value) || value < 0 ||
       value > 1e15)
-    throw UserError("{}: {} is {}, must be a non-negative number", where, what, in_quotes(cell));
+    throw UserError("{}: {}: expected a non-negative number, got {}", where, field, in_quotes(cell));
   return value;
 }
 
@@ -106,7 +106,7 @@ AvailabilityTrace read_events(const std::vector<Line>& lines, const std::string&
   TraceBuilder builder;
   for (const auto& [where, cells] : lines) {
     if (cells.size() != 3 || (cells[1] != "add" && cells[1] != "remove"))
-      throw UserError("{}: must be milliseconds,add|remove,node like the lines before", where);
+      throw UserError("{}: expected milliseconds,add|remove,node, as in the preceding lines", where);
     const double seconds = trace_number(cells[0], where, "the time") / 1000;
     cells[1] == "add" ? builder.add(seconds, cells[2], where) : builder.remove(seconds, cells[2], where);
   }
@@ -120,7 +120,7 @@ AvailabilityTrace read_clock(const std::vector<Line>& lines, const std::string& 
   std::optional<double> began;
   double latest = 0;
   for (const auto& [where, cells] : lines) {
-    if (cells.size() != 3) throw UserError("{}: must be date,time,count like the lines before", where);
+    if (cells.size() != 3) throw UserError("{}: expected date,time,count, as in the preceding lines", where);
     const double seconds = clock_seconds(cells[0], cells[1], where);
     if (!began) began = seconds;
     latest = std::max(latest, seconds - *began);
@@ -153,7 +153,7 @@ AvailabilityTrace read_counts(const std::vector<Line>& lines, const std::string&
   std::vector<Count> counts;
   bool has_point = false;
   for (const auto& [where, cells] : lines) {
-    if (cells.size() != 2) throw UserError("{}: must be time,count like the lines before", where);
+    if (cells.size() != 2) throw UserError("{}: expected time,count, as in the preceding lines", where);
     counts.push_back(
         {trace_number(cells[0], where, "the time"), trace_number(cells[1], where, "the number of nodes")});
     has_point = has_point || cells[0].find('.') != std::string::npos;

@@ -60,8 +60,8 @@ class CsvReader {
     if (at_ == text_.size()) throw UserError("{}:{}: unclosed quote", source_, begin);
     ++at_;
     if (at_ < text_.size() && text_.substr(at_, 1).find_first_of(",\r\n") == std::string_view::npos)
-      throw UserError("{}:{}: text after a closing quote; a comma or the end of the line must follow",
-                      source_, line_);
+      throw UserError("{}:{}: text after a closing quote; expected a comma or the end of the line", source_,
+                      line_);
     return cell;
   }
 
@@ -84,15 +84,16 @@ CsvTable parse_csv(std::string_view text, const std::string& source) {
   CsvReader reader(text, source);
   CsvTable table;
   table.columns = reader.row();
-  if (table.columns.empty()) throw UserError("{}: empty; the first line must name the columns", source);
+  if (table.columns.empty())
+    throw UserError("{}: the file is empty; expected a first line with the column names", source);
   std::vector<std::string> sorted = table.columns;
   std::sort(sorted.begin(), sorted.end());
   if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end())
     throw UserError("{}: duplicate column {}", source, in_quotes(*twice));
   for (std::vector<std::string> row = reader.row(); !row.empty(); row = reader.row()) {
     if (row.size() != table.columns.size())
-      throw UserError("{}:{}: {} cells, but the first line names {} columns", source, reader.line(),
-                      row.size(), table.columns.size());
+      throw UserError("{}:{}: expected {} cells, as in the first line, got {}", source, reader.line(),
+                      table.columns.size(), row.size());
     table.rows.push_back(std::move(row));
   }
   return table;

@@ -33,7 +33,7 @@ class LaneRunner {
         program_(program.program()),
         seconds_(program.price(constants)),
         constants_(constants),
-        ends_(program_.instructions.size()) {
+        end_seconds_(program_.instructions.size()) {
     is_overlapped_[static_cast<std::size_t>(Lane::tensor)] = software.runs_programs;
     is_overlapped_[static_cast<std::size_t>(Lane::gather)] = software.overlaps_gather;
     is_overlapped_[static_cast<std::size_t>(Lane::reduce)] = software.overlaps_reduce;
@@ -56,18 +56,19 @@ class LaneRunner {
     double start = free;
     Lane cause = Lane::compute;
     for (const int wait : program_.waits(at)) {
-      const double end = ends_[static_cast<std::size_t>(wait)];
+      const double end = end_seconds_[static_cast<std::size_t>(wait)];
       if (end > start) start = end, cause = program_.instructions[static_cast<std::size_t>(wait)].lane;
     }
     if (is_compute) add_wait(cause, start - free);
-    ends_[i] = free = start + seconds_[i];
-    last_ = std::max(last_, ends_[i]);
-    if (is_recorded_) taken_instructions_.push_back({static_cast<int>(i), start - begin_, ends_[i] - begin_});
+    end_seconds_[i] = free = start + seconds_[i];
+    last_ = std::max(last_, end_seconds_[i]);
+    if (is_recorded_)
+      taken_instructions_.push_back({static_cast<int>(i), start - begin_, end_seconds_[i] - begin_});
     if (is_compute)
       add_work(at, seconds_[i]);
     else if (at.lane == Lane::gather || is_of_gradients)
       concurrent_communication_ += seconds_[i];
-    if (at.lane == Lane::tensor) tensor_end_ = std::max(tensor_end_, ends_[i]);
+    if (at.lane == Lane::tensor) tensor_end_ = std::max(tensor_end_, end_seconds_[i]);
   }
 
   // The time since the last call until the compute and tensor lanes are idle. Concurrent communication slows
@@ -129,7 +130,7 @@ class LaneRunner {
   const Program& program_;
   const std::vector<double> seconds_;
   const Constants& constants_;
-  std::vector<double> ends_;
+  std::vector<double> end_seconds_;
   std::array<bool, kLanes> is_overlapped_{};
   std::array<double, kLanes> free_{};
   double begin_ = 0, last_ = 0, tensor_end_ = 0, concurrent_communication_ = 0;

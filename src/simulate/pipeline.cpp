@@ -49,7 +49,7 @@ class PipelineRunner {
     for (std::size_t s = 0; s < stages_.size(); ++s)
       ensure(next_[s] == stages_[s].order->size(), "stage {} is blocked at slot {}", s, next_[s]);
     for (std::size_t s = 0; s < stages_.size(); ++s) add_splits(s);
-    result_.ends = free_;
+    result_.stage_ends = free_;
     return std::move(result_);
   }
 
@@ -60,7 +60,7 @@ class PipelineRunner {
       const Slot& slot = (*stages_[s].order)[next_[s]];
       const Arrival ready = arrival_of(s, slot);
       if (ready.there == kNotYet) break;
-      place(s, slot, ready);
+      schedule_slot(s, slot, ready);
       ++next_[s];
       has_moved = true;
     }
@@ -126,7 +126,7 @@ class PipelineRunner {
           result_.splits[s] += list_of(*stages_[s].times, static_cast<Kind>(kind))[chunk].split * times;
   }
 
-  void place(std::size_t s, const Slot& slot, const Arrival& ready) {
+  void schedule_slot(std::size_t s, const Slot& slot, const Arrival& ready) {
     const Kind kind = kind_of(slot);
     const auto chunk = static_cast<std::size_t>(slot.chunk);
     const SlotTime& time = list_of(*stages_[s].times, kind)[chunk];

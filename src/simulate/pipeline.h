@@ -21,7 +21,7 @@ struct SlotSpan {
 
 struct PipelineTimes {
   std::vector<std::vector<SlotSpan>> slots;  // [stage][slot]
-  std::vector<double> ends;                  // [stage]: after the last slot
+  std::vector<double> stage_ends;            // [stage]: after the last slot
   std::vector<TimeSplit> splits;             // [stage]: of all slots, with bubbles
 };
 

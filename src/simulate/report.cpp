@@ -136,7 +136,7 @@ std::string perfetto_text(const StepPrediction& step, const std::vector<TracedIn
       const std::vector<SlotSpan>& slots = step.pipelines[p].slots[s];
       for (std::size_t i = 0; i < slots.size(); ++i)
         trace.span(slot_name(step.orders[p][s][i]), p, s * kTracks, slots[i].start, slots[i].end);
-      trace.span("reduce, update", p, s * kTracks, step.pipelines[p].ends[s], step.seconds);
+      trace.span("reduce, update", p, s * kTracks, step.pipelines[p].stage_ends[s], step.seconds);
     }
   }
   std::set<std::pair<std::size_t, std::size_t>> named;

@@ -133,7 +133,7 @@ ModelSpec model_without_dimensions(const std::string& name, std::int64_t ffn, st
 KnownMoe moe_by_name(const std::string& name) {
   struct Row {
     std::string_view word;
-    KnownMoe facts;
+    KnownMoe moe;
   };
   constexpr LatentAttention kLatent{.query_rank = 1536, .kv_rank = 512, .rope_dim = 64, .value_dim = 128};
   static constexpr Row kMixtures[] = {
@@ -145,14 +145,14 @@ KnownMoe moe_by_name(const std::string& name) {
       {"kimi", {.head_dim = 192, .shared_ffn = 2048, .first_layer = 1, .latent = kLatent}},
   };
   for (const Row& row : kMixtures)
-    if (contains(name, row.word)) return row.facts;
+    if (contains(name, row.word)) return row.moe;
   return {};
 }
 
 bool pads_vocabulary(const Software& software) { return starts_with(software.name, "megatron"); }
 
-NumberFormats number_formats_of(const std::string& words, const Software& software) {
-  const std::string text = lower(words);
+NumberFormats number_formats_of(const std::string& description, const Software& software) {
+  const std::string text = lower(description);
   NumberFormats numbers;
   const bool is_blocked = contains(text, "mx") || contains(text, "rowwise") || contains(text, "granularity");
   if (contains(text, "fp4"))
@@ -169,8 +169,8 @@ NumberFormats number_formats_of(const std::string& words, const Software& softwa
   return numbers;
 }
 
-Sharding sharding_of(const std::string& words, const Software& software) {
-  const std::string text = lower(words);
+Sharding sharding_of(const std::string& description, const Software& software) {
+  const std::string text = lower(description);
   if (text.empty() || text == "ddp") return {software.default_zero, 0, true};
   if (contains(text, "none") || contains(text, "zero0")) return {0, 0, false};
   Sharding sharding;

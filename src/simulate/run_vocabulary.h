@@ -37,14 +37,14 @@ struct NumberFormats {
   GemmFormat format{};
   int gradient_bytes = 0;  // 0: that of the software
 };
-NumberFormats number_formats_of(const std::string& words, const Software& software);
+NumberFormats number_formats_of(const std::string& description, const Software& software);
 
 struct Sharding {
   int zero = 0;
   int group = 0;  // number of devices that share one copy; 0: all
   bool is_default = false;
 };
-Sharding sharding_of(const std::string& words, const Software& software);
+Sharding sharding_of(const std::string& description, const Software& software);
 
 // Chunks per stage if a run does not specify them: software that interleaves cuts stages as finely as the
 // layers allow, up to ten chunks.

@@ -22,7 +22,7 @@ class RowReader {
       : table_(table), row_(row), measured_(measured) {}
 
   const std::string& text(std::string_view column) const { return table_.cell(row_, column); }
-  bool has(std::string_view column) const { return !text(column).empty(); }
+  bool has_value(std::string_view column) const { return !text(column).empty(); }
 
   std::optional<double> number(std::string_view column) const {
     const std::string& cell = text(column);
@@ -30,15 +30,15 @@ class RowReader {
     double value = 0;
     const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
     if (error != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value))
-      throw UserError("{} is {}, must be a number", column, in_quotes(cell));
-    if (value < 0) throw UserError("{} is {}, must not be negative", column, cell);
+      throw UserError("{}: expected a number, got {}", column, in_quotes(cell));
+    if (value < 0) throw UserError("{}: expected a non-negative number, got {}", column, cell);
     return value;
   }
   std::optional<std::int64_t> count(std::string_view column) const {
     const std::optional<double> value = number(column);
     if (!value) return std::nullopt;
     if (*value != std::floor(*value) || *value < 1 || *value > 1e9)
-      throw UserError("{} is {}, must be a whole number from 1 to a billion", column, text(column));
+      throw UserError("{}: expected a whole number from 1 to a billion, got {}", column, text(column));
     return static_cast<std::int64_t>(*value);
   }
   std::int64_t count_or(std::string_view column, std::int64_t otherwise) {
@@ -80,12 +80,12 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
   // All MoE models have the structure of Llama.
   ModelSpec model = model_without_dimensions(is_mixture ? "llama" : name, row.count("ffn").value_or(0),
                                              row.count("hidden").value_or(0));
-  const std::optional<ModelSpec> known = model_by_name(name);
+  const std::optional<ModelSpec> named_model = model_by_name(name);
   const auto dimension = [&](std::string_view column, std::int64_t ModelSpec::*member) -> std::int64_t {
     if (const auto value = row.count(column)) return *value;
-    if (!known) return 0;
-    row.filled(column, std::to_string((*known).*member));
-    return (*known).*member;
+    if (!named_model) return 0;
+    row.filled(column, std::to_string((*named_model).*member));
+    return (*named_model).*member;
   };
   model.name = row.text("model_name");
   model.hidden = dimension("hidden", &ModelSpec::hidden),
@@ -101,9 +101,9 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
   if (model.hidden > 1'000'000 || model.ffn > 10'000'000 || model.vocab > 10'000'000 || model.heads > 100'000)
     throw UserError("the model is implausibly large");
   if (model.kv_heads > model.heads || model.heads % model.kv_heads != 0)
-    throw UserError("kv_heads is {}, must divide heads {}", model.kv_heads, model.heads);
-  model.head_dim = known && known->hidden == model.hidden
-                       ? known->head_dim
+    throw UserError("kv_heads: expected a divisor of heads {}, got {}", model.heads, model.kv_heads);
+  model.head_dim = named_model && named_model->hidden == model.hidden
+                       ? named_model->head_dim
                        : std::max<std::int64_t>(1, model.hidden / model.heads);
   if (pads_vocabulary(software)) {
     const std::int64_t step = 128 * tp;
@@ -119,24 +119,24 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
     model.layers = std::max<std::int64_t>(1, std::llround(rest / per_layer));
     row.filled("layers", std::to_string(model.layers));
   }
-  if (model.layers > 10'000) throw UserError("layers is {}, must be at most 10000", model.layers);
+  if (model.layers > 10'000) throw UserError("layers: expected at most 10000, got {}", model.layers);
   return model;
 }
 
 // Reads the experts of a row; missing properties come from the table of known MoE models.
 void read_experts(RowReader& row, ModelSpec& model) {
-  const KnownMoe known = moe_by_name(lower(row.text("model_name")));
-  model.latent = known.latent;
+  const KnownMoe named_moe = moe_by_name(lower(row.text("model_name")));
+  model.latent = named_moe.latent;
   Mixture& m = model.mixture;
   m.experts = row.count_needed("experts"), m.experts_per_token = row.count_needed("experts_per_token");
   m.ffn = row.count("moe_ffn").value_or(model.ffn);
-  m.shared_ffn = known.shared_ffn, m.first_layer = std::min(known.first_layer, model.layers - 1);
+  m.shared_ffn = named_moe.shared_ffn, m.first_layer = std::min(named_moe.first_layer, model.layers - 1);
   const double elements = static_cast<double>(m.experts) * static_cast<double>(m.ffn) *
                           static_cast<double>(model.hidden) * static_cast<double>(model.layers);
   if (m.experts_per_token > m.experts || elements > 1e15)
     throw UserError("experts {}, experts_per_token {}, moe_ffn {} are implausibly large", m.experts,
                     m.experts_per_token, m.ffn);
-  if (known.head_dim > 0) model.head_dim = known.head_dim;
+  if (named_moe.head_dim > 0) model.head_dim = named_moe.head_dim;
   if (m.shared_ffn > 0) row.filled("shared_ffn", std::to_string(m.shared_ffn));
 }
 
@@ -148,9 +148,9 @@ Split split_of(RowReader& row, bool is_mixture) {
   Split split;
   split.devices = row.count_needed("n_gpus");
   split.tp = row.count_or("tp", 1), split.pp = row.count_or("pp", 1), split.cp = row.count_or("cp", 1);
-  if (row.has("vpp")) split.vpp = *row.count("vpp");
+  if (row.has_value("vpp")) split.vpp = *row.count("vpp");
   if (split.devices > kMaxDevices)
-    throw UserError("n_gpus is {}, must be at most {}", split.devices, kMaxDevices);
+    throw UserError("n_gpus: expected at most {}, got {}", kMaxDevices, split.devices);
   if (split.tp > split.devices || split.pp > split.devices || split.cp > split.devices)
     throw UserError("tp {}, pp {} or cp {} is more than all {} devices", split.tp, split.pp, split.cp,
                     split.devices);
@@ -230,7 +230,7 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
     row.filled("seq_len", std::to_string(sequence_length));
   }
   if (sequence_length > 100'000'000)
-    throw UserError("seq_len is {}, must be at most a hundred million", sequence_length);
+    throw UserError("seq_len: expected at most a hundred million, got {}", sequence_length);
   const std::optional<std::int64_t> given_batch = row.count("global_batch_seqs");
   const std::int64_t microbatch = microbatch_of(row, split, given_batch, sequence_length);
   // If only throughput is known, assumes a typical step: eight micro-batches per stage.
@@ -243,7 +243,7 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
   shape.microbatch = static_cast<int>(microbatch);
   shape.batch = batch, shape.sequence_length = sequence_length;
   shape.chunks = static_cast<int>(split.pp > 1 ? split.vpp : 1);
-  if (split.pp > 1 && !row.has("vpp")) {
+  if (split.pp > 1 && !row.has_value("vpp")) {
     shape.chunks = default_chunks(software, model.layers, split.pp);
     row.filled("vpp", std::to_string(shape.chunks));
   }
@@ -279,7 +279,9 @@ void measure(RowReader& row, MeasuredRun& measured, const Plan& plan, std::int64
 
 std::string origin_of(std::string_view id) { return std::string(id.substr(0, id.find('-'))); }
 
-bool is_timed(const RowReader& row) { return row.has("iter_time_s") || row.has("tokens_per_s_per_gpu"); }
+bool is_timed(const RowReader& row) {
+  return row.has_value("iter_time_s") || row.has_value("tokens_per_s_per_gpu");
+}
 
 void prepare(RowReader& row, MeasuredRun& measured, RunCase& run) {
   if (lower(row.text("notes")).find("lora") != std::string::npos)
@@ -344,7 +346,7 @@ Run read_run(const CsvTable& table, std::size_t number) {
   RowReader row(table, number, measured);
   measured.id = row.text("id"), measured.source = origin_of(measured.id);
   measured.software = row.text("software"), measured.sweep = row.text("sweep");
-  measured.is_mixture = row.has("experts") && row.text("experts") != "0";
+  measured.is_mixture = row.has_value("experts") && row.text("experts") != "0";
   auto run = std::make_unique<RunCase>();
   try {
     prepare(row, measured, *run);

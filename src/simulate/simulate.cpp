@@ -101,7 +101,7 @@ double work_in(const StageTimes& times) {
 
 StepSimulator::StepSimulator(const Setup& setup)
     : setup_(setup),
-      work_(std::make_shared<const ModelWork>(work_of(setup.model, setup.plan.sequence_length))),
+      model_work_(std::make_shared<const ModelWork>(work_of(setup.model, setup.plan.sequence_length))),
       short_plan_(shortened(setup.plan)) {
   refuse_too_many_slots(setup.plan);
   const NodeGroup& group = setup.cluster.profile().groups.front();
@@ -149,14 +149,15 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
   wanted.types = types_of(stage, setup_.cluster, setup_.map);
   if (wanted.types.size() > 1) wanted.device = first;  // each type is simulated
   wanted.pipeline = pipeline_number;
-  const auto is_alike = [&](const StageClass& known) {
+  const auto is_alike = [&](const StageClass& existing) {
     const Cluster& cluster = setup_.cluster;
-    return known.has_first == wanted.has_first && known.has_last == wanted.has_last &&
-           known.width == wanted.width && known.place_in_domain == wanted.place_in_domain &&
-           known.pipeline == wanted.pipeline &&
-           &cluster.group_of(known.device) == &cluster.group_of(wanted.device) &&
-           cluster.speed_of(known.device) == cluster.speed_of(wanted.device) && known.types == wanted.types &&
-           known.block_patterns == wanted.block_patterns && known.pattern == wanted.pattern;
+    return existing.has_first == wanted.has_first && existing.has_last == wanted.has_last &&
+           existing.width == wanted.width && existing.place_in_domain == wanted.place_in_domain &&
+           existing.pipeline == wanted.pipeline &&
+           &cluster.group_of(existing.device) == &cluster.group_of(wanted.device) &&
+           cluster.speed_of(existing.device) == cluster.speed_of(wanted.device) &&
+           existing.types == wanted.types && existing.block_patterns == wanted.block_patterns &&
+           existing.pattern == wanted.pattern;
   };
   const auto found = std::find_if(classes_.begin(), classes_.end(), is_alike);
   if (found != classes_.end()) return static_cast<int>(found - classes_.begin());
@@ -166,7 +167,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
                                                  static_cast<int>(stage.chunks.size())});
   const Setup setup{short_plan_, setup_.model, setup_.cluster, setup_.map, setup_.software, setup_.format};
   wanted.program = std::make_unique<PricedProgram>(
-      setup, *work_, compile_without_buffers(short_plan_, setup_.model, stage.devices.front()),
+      setup, *model_work_, compile_without_buffers(short_plan_, setup_.model, stage.devices.front()),
       wanted.device);
   // With replicas on other types of nodes, the slowest one determines the speed.
   std::set<int> types;
@@ -175,7 +176,7 @@ int StepSimulator::class_of(int pipeline_number, int stage_number) {
     const Device physical = setup_.map[VirtualDevice{device}];
     if (types.insert(setup_.cluster.group_of(physical).type).second && types.size() > 1)
       wanted.others.push_back(std::make_unique<PricedProgram>(
-          setup, *work_, compile_without_buffers(short_plan_, setup_.model, device), physical));
+          setup, *model_work_, compile_without_buffers(short_plan_, setup_.model, device), physical));
   }
   const LayerStrategy& ends = stage.chunks.front().runs.front().strategy;
   const double copies = setup_.software.scatters_messages || ends.sequence_parallel ? 1 : ends.tp;
@@ -207,7 +208,7 @@ StepTimes StepSimulator::time(const Constants& constants, bool stores_slots) con
     step.pipelines.push_back(run_pipeline(stages, seen.sizes, setup_.software.messages, stores_slots));
     for (std::size_t s = 0; s < seen.classes.size(); ++s)
       step.gate =
-          std::max(step.gate, step.pipelines.back().ends[s] +
+          std::max(step.gate, step.pipelines.back().stage_ends[s] +
                                   step.stages[static_cast<std::size_t>(seen.classes[s])].before_gate.seconds);
   }
   double after = 0;

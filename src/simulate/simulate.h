@@ -55,9 +55,9 @@ class StepSimulator {
   StepPrediction run(const Constants& constants, bool stores_slots = true) const;
   // Only the seconds of the step.
   double seconds(const Constants& constants) const;
-  // Every instruction of one device of each stage with its times. At most `most` instructions; whole stages
+  // Every instruction of one device of each stage with its times. At most `max_count` instructions; whole stages
   // beyond this limit are omitted.
-  std::vector<TracedInstruction> instructions(const Constants& constants, std::size_t most) const;
+  std::vector<TracedInstruction> instructions(const Constants& constants, std::size_t max_count) const;
 
  private:
   struct StageClass {
@@ -87,7 +87,7 @@ class StepSimulator {
                    const Constants& constants, std::vector<TracedInstruction>& result) const;
 
   Setup setup_;
-  std::shared_ptr<const ModelWork> work_;
+  std::shared_ptr<const ModelWork> model_work_;
   Plan short_plan_;  // at most two micro-batches in each pipeline
   std::vector<StageClass> classes_;
   std::vector<SimulatedPipeline> pipelines_;

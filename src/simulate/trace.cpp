@@ -77,12 +77,12 @@ void StepSimulator::trace_stage(const StepTimes& step, int p, int s, const LaneT
          is_forward ? "send" : "send gradient", start, lane});
   }
   for (const InstructionTime& time : lanes.before_gate)
-    put(time, times.ends[static_cast<std::size_t>(s)], 1, -1);
+    put(time, times.stage_ends[static_cast<std::size_t>(s)], 1, -1);
   for (const InstructionTime& time : lanes.after_gate) put(time, step.gate, 1, -1);
 }
 
 std::vector<TracedInstruction> StepSimulator::instructions(const Constants& constants,
-                                                           std::size_t most) const {
+                                                           std::size_t max_count) const {
   const StepTimes step = time(constants, true);
   std::map<int, LaneTrace> lanes;  // [class]
   std::vector<TracedInstruction> result;
@@ -94,7 +94,7 @@ std::vector<TracedInstruction> StepSimulator::instructions(const Constants& cons
       if (!lanes.contains(c)) lanes[c] = trace_lanes(*one.program, one.order, setup_.software, constants);
       const std::size_t before = result.size();
       trace_stage(step, p, s, lanes[c], constants, result);
-      if (result.size() <= most) continue;
+      if (result.size() <= max_count) continue;
       result.resize(before);
       return result;
     }

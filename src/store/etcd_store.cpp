@@ -27,7 +27,7 @@ std::string end_of(std::string prefix) {
 
 class EtcdStore final : public KeyStore {
  public:
-  explicit EtcdStore(const StoreAddress& place) : place_(place), prefix_(run_prefix(place.token)) {}
+  explicit EtcdStore(const StoreAddress& address) : address_(address), prefix_(run_prefix(address.token)) {}
 
   Outcome<void> set(const std::string& key, const std::string& value) override {
     const auto answer = post("put", {{"key", name(key)}, {"value", to_base64(value)}});
@@ -73,7 +73,7 @@ class EtcdStore final : public KeyStore {
   std::string store_address() const override { return ""; }  // the address of etcd is unrelated to the ranks
 
   Outcome<void> connect(const Deadline& deadline) {
-    Outcome<Socket> socket = Socket::connect(place_.host, place_.port, deadline);
+    Outcome<Socket> socket = Socket::connect(address_.host, address_.port, deadline);
     if (!socket) return tl::unexpected(socket.error());
     socket_ = std::move(*socket);
     if (own_address_.empty()) own_address_ = socket_.own_address();
@@ -92,30 +92,30 @@ class EtcdStore final : public KeyStore {
     }
   }
 
-  Outcome<Json> post(const std::string& what, const Json& body) {
+  Outcome<Json> post(const std::string& method, const Json& body) {
     const std::lock_guard lock(mutex_);
     const Deadline deadline = Deadline::after(kEtcdTimeout, "etcd");
-    Outcome<HttpResponse> answer = exchange(what, body, deadline);
+    Outcome<HttpResponse> answer = exchange(method, body, deadline);
     if (!answer) {
       socket_ = Socket();
-      return failure("etcd at {}:{}: {}", place_.host, place_.port, answer.error().why);
+      return failure("etcd at {}:{}: {}", address_.host, address_.port, answer.error().why);
     }
     if (answer->status != 200)
-      return failure("etcd at {}:{} answered {} with status {}: {}", place_.host, place_.port, what,
+      return failure("etcd at {}:{} answered {} with status {}: {}", address_.host, address_.port, method,
                      answer->status, in_quotes(answer->body, 100));
     return catch_user_errors([&]() -> Outcome<Json> { return parse_json(answer->body, "etcd's answer"); });
   }
 
-  Outcome<HttpResponse> exchange(const std::string& what, const Json& body, const Deadline& deadline) {
+  Outcome<HttpResponse> exchange(const std::string& method, const Json& body, const Deadline& deadline) {
     if (!socket_.is_open())
       if (const auto connected = connect(deadline); !connected) return tl::unexpected(connected.error());
     const std::string request =
-        http_post(fmt::format("{}:{}", place_.host, place_.port), "/v3/kv/" + what, body.dump());
+        http_post(fmt::format("{}:{}", address_.host, address_.port), "/v3/kv/" + method, body.dump());
     if (const auto sent = socket_.send(request, deadline); !sent) return tl::unexpected(sent.error());
     return read_http_response(socket_, deadline);
   }
 
-  const StoreAddress place_;
+  const StoreAddress address_;
   const std::string prefix_;
   std::string own_address_;
   std::mutex mutex_;
@@ -124,12 +124,12 @@ class EtcdStore final : public KeyStore {
 
 }  // namespace
 
-Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StoreAddress& place, const Deadline& deadline) {
-  auto store = std::make_unique<EtcdStore>(place);
+Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StoreAddress& address, const Deadline& deadline) {
+  auto store = std::make_unique<EtcdStore>(address);
   const auto connected = store->connect(
       Deadline::after(Seconds(std::min(kEtcdTimeout.value, deadline.remaining().value)), "etcd"));
   if (!connected)
-    return failure("etcd at {}:{} cannot be reached: {}", place.host, place.port, connected.error().why);
+    return failure("etcd at {}:{} cannot be reached: {}", address.host, address.port, connected.error().why);
   if (const auto answers = store->find("hello"); !answers) return tl::unexpected(answers.error());
   return store;
 }

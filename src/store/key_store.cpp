@@ -35,9 +35,9 @@ StoreAddress parse_store(const std::string& text, const std::string& token) {
   return place;
 }
 
-Outcome<std::unique_ptr<KeyStore>> open_store(const StoreAddress& place, const Deadline& deadline) {
+Outcome<std::unique_ptr<KeyStore>> open_store(const StoreAddress& address, const Deadline& deadline) {
   for (int query = 0;; ++query) {
-    auto opened = place.is_etcd ? open_etcd_store(place, deadline) : open_tcp_store(place, deadline);
+    auto opened = address.is_etcd ? open_etcd_store(address, deadline) : open_tcp_store(address, deadline);
     if (opened || deadline.has_passed()) return opened;
     pause_before_query(query);
   }

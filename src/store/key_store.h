@@ -52,14 +52,14 @@ struct StoreAddress {
 StoreAddress parse_store(const std::string& text, const std::string& token);
 
 // Retries until the deadline.
-Outcome<std::unique_ptr<KeyStore>> open_store(const StoreAddress& place, const Deadline& deadline);
+Outcome<std::unique_ptr<KeyStore>> open_store(const StoreAddress& address, const Deadline& deadline);
 // A single attempt.
-Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& place, const Deadline& deadline);
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& address, const Deadline& deadline);
 // A single attempt with separate deadlines: connecting fails fast if the host is lost, while a busy store may
 // answer late.
-Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& place, const Deadline& connect_deadline,
-                                                  const Deadline& answers);
-Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StoreAddress& place, const Deadline& deadline);
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& address,
+                                                  const Deadline& connect_deadline, const Deadline& answers);
+Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StoreAddress& address, const Deadline& deadline);
 
 // Waits for a key that another process is about to set. Polls often at first, then every 50 ms. Calls
 // `on_poll` between polls; it may throw to stop waiting.

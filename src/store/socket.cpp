@@ -139,8 +139,8 @@ Outcome<void> Socket::send(std::string_view bytes, const Deadline& deadline) {
   return {};
 }
 
-Outcome<std::string> Socket::receive_some(std::size_t most, const Deadline& deadline) {
-  std::string bytes(std::min<std::size_t>(most, 1 << 16), '\0');
+Outcome<std::string> Socket::receive_some(std::size_t max_bytes, const Deadline& deadline) {
+  std::string bytes(std::min<std::size_t>(max_bytes, 1 << 16), '\0');
   while (true) {
     const ssize_t size = ::recv(handle_, bytes.data(), bytes.size(), 0);
     if (size >= 0) {
@@ -202,7 +202,7 @@ bool is_loopback(std::string_view host) {
   return host == "localhost" || host == "::1" || starts_with(host, "127.");
 }
 
-std::pair<std::string, int> parse_host_port(std::string_view text, std::string_view what) {
+std::pair<std::string, int> parse_host_port(std::string_view text, std::string_view setting_name) {
   const std::size_t colon = text.rfind(':');
   int port = 0;
   if (colon != std::string_view::npos)
@@ -212,7 +212,8 @@ std::pair<std::string, int> parse_host_port(std::string_view text, std::string_v
   std::string_view host = text.substr(0, colon == std::string_view::npos ? 0 : colon);
   if (starts_with(host, "[") && ends_with(host, "]")) host = host.substr(1, host.size() - 2);
   if (host.empty() || host.size() > 255 || port < 1 || port > 65535)
-    throw UserError("{}: {} is not of the form HOST:PORT, such as node1:29400", what, in_quotes(text));
+    throw UserError("{}: {} is not of the form HOST:PORT, such as node1:29400", setting_name,
+                    in_quotes(text));
   return {std::string(host), port};
 }
 

@@ -32,8 +32,8 @@ class Socket {
   Outcome<void> send(std::string_view bytes, const Deadline& deadline);
   // Receives exactly `size` bytes. Fails if the peer closes the connection before that.
   Outcome<std::string> receive(std::size_t size, const Deadline& deadline);
-  // Receives the available bytes, at least 1 and at most `most`; empty if the peer has closed the connection.
-  Outcome<std::string> receive_some(std::size_t most, const Deadline& deadline);
+  // Receives the available bytes, at least 1 and at most `max_bytes`; empty if the peer has closed the connection.
+  Outcome<std::string> receive_some(std::size_t max_bytes, const Deadline& deadline);
 
   // Numeric addresses of this end and of the peer.
   std::string own_address() const;
@@ -56,7 +56,7 @@ int port_of(const Socket& listener);
 // 127.0.0.0/8 or ::1 in numeric form, or "localhost".
 bool is_loopback(std::string_view host);
 
-// Splits "host:port" or "[::1]:port". `what` names the value in errors. Throws UserError.
-std::pair<std::string, int> parse_host_port(std::string_view text, std::string_view what);
+// Splits "host:port" or "[::1]:port". `setting_name` names the value in errors. Throws UserError.
+std::pair<std::string, int> parse_host_port(std::string_view text, std::string_view setting_name);
 
 }  // namespace optimus

@@ -71,10 +71,10 @@ struct StoreServer::Impl {
     watch(wake.handle(), EPOLLIN);
   }
 
-  void watch(int handle, std::uint32_t events, int how = EPOLL_CTL_ADD) {
+  void watch(int handle, std::uint32_t events, int epoll_operation = EPOLL_CTL_ADD) {
     epoll_event event{};
     event.events = events, event.data.fd = handle;
-    ::epoll_ctl(epoll.handle(), how, handle, &event);
+    ::epoll_ctl(epoll.handle(), epoll_operation, handle, &event);
   }
 
   void run();
@@ -89,7 +89,7 @@ struct StoreServer::Impl {
   bool write(Connection& connection);
   bool greet(Connection& connection);
   bool answer_all(Connection& connection);
-  void answer(Connection& connection, char what, std::string_view key, std::string_view value);
+  void answer(Connection& connection, char request_kind, std::string_view key, std::string_view value);
   void answer_count(Connection& connection, const std::string& key);
   // Returns false if the store is full.
   bool store_value(const std::string& key, std::string_view value);
@@ -193,16 +193,16 @@ bool StoreServer::Impl::greet(Connection& connection) {
 }
 
 bool StoreServer::Impl::answer_all(Connection& connection) {
-  std::string_view left = connection.in;
-  while (left.size() >= kRequestHeader && connection.out.size() - connection.num_sent < kMaxUnsentBytes) {
-    const std::size_t key_size = size_at(left, 1), value_size = size_at(left, 5);
+  std::string_view unparsed = connection.in;
+  while (unparsed.size() >= kRequestHeader && connection.out.size() - connection.num_sent < kMaxUnsentBytes) {
+    const std::size_t key_size = size_at(unparsed, 1), value_size = size_at(unparsed, 5);
     if (key_size > kMaxKeyBytes || value_size > kMaxValueBytes) return false;
-    if (left.size() < kRequestHeader + key_size + value_size) break;
-    answer(connection, left[0], left.substr(kRequestHeader, key_size),
-           left.substr(kRequestHeader + key_size, value_size));
-    left.remove_prefix(kRequestHeader + key_size + value_size);
+    if (unparsed.size() < kRequestHeader + key_size + value_size) break;
+    answer(connection, unparsed[0], unparsed.substr(kRequestHeader, key_size),
+           unparsed.substr(kRequestHeader + key_size, value_size));
+    unparsed.remove_prefix(kRequestHeader + key_size + value_size);
   }
-  connection.in.erase(0, connection.in.size() - left.size());
+  connection.in.erase(0, connection.in.size() - unparsed.size());
   return true;
 }
 
@@ -212,21 +212,21 @@ void StoreServer::Impl::put_answer(Connection& connection, char kind, std::strin
   connection.out += bytes;
 }
 
-void StoreServer::Impl::answer(Connection& connection, char what, std::string_view key,
+void StoreServer::Impl::answer(Connection& connection, char request_kind, std::string_view key,
                                std::string_view value) {
   const std::string whole_key = connection.token + '\0' + std::string(key);
   const auto found = values.find(whole_key);
-  if (what == kFind) {
+  if (request_kind == kFind) {
     if (found == values.end()) return put_answer(connection, kNothing, "");
     return put_answer(connection, kValue, found->second);
   }
-  if (what == kCount) return answer_count(connection, whole_key);
-  if (what == kWill) {
-    if (value.size() > kMaxWillBytes) return put_answer(connection, kRejected, "the will is too large");
+  if (request_kind == kCount) return answer_count(connection, whole_key);
+  if (request_kind == kWill) {
+    if (value.size() > kMaxWillBytes) return put_answer(connection, kRejected, "the last-will is too large");
     connection.will_key = key.empty() ? "" : whole_key, connection.will_value = value;
     return put_answer(connection, kNothing, "");
   }
-  if (what != kSet) return put_answer(connection, kRejected, "unknown operation");
+  if (request_kind != kSet) return put_answer(connection, kRejected, "unknown operation");
   if (!store_value(whole_key, value)) return put_answer(connection, kRejected, "the store is full");
   put_answer(connection, kNothing, "");
 }

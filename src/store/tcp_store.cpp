@@ -21,10 +21,11 @@ constexpr Seconds kRetryTimeout{
 
 // Two deadlines: the kernel accepts connections even if the store's process is busy, but only the process
 // answers.
-Outcome<Socket> greet(const StoreAddress& place, const Deadline& connect_deadline, const Deadline& deadline) {
-  Outcome<Socket> socket = Socket::connect(place.host, place.port, connect_deadline);
+Outcome<Socket> greet(const StoreAddress& address, const Deadline& connect_deadline,
+                      const Deadline& deadline) {
+  Outcome<Socket> socket = Socket::connect(address.host, address.port, connect_deadline);
   if (!socket) return socket;
-  const std::string greeting = std::string(kGreeting) + place.token + "\n";
+  const std::string greeting = std::string(kGreeting) + address.token + "\n";
   if (const auto sent = socket->send(greeting, deadline); !sent) return tl::unexpected(sent.error());
   const Outcome<std::string> answer = socket->receive(kAccepted.size(), deadline);
   if (!answer) return failure("{}; check the token", answer.error().why);
@@ -42,25 +43,25 @@ struct Incoming {
   Socket& socket;
   const Deadline& deadline;
   std::string bytes{};
-  std::size_t taken = 0;
+  std::size_t num_parsed = 0;
 
   Outcome<std::string> take(std::size_t size) {
     constexpr std::size_t kAtOnce = std::size_t{1} << 16;
-    while (bytes.size() - taken < size) {
+    while (bytes.size() - num_parsed < size) {
       const Outcome<std::string> some = socket.receive_some(kAtOnce, deadline);
       if (!some) return some;
       if (some->empty()) return failure("the peer has closed the connection");
       bytes += *some;
     }
-    taken += size;
-    return bytes.substr(taken - size, size);
+    num_parsed += size;
+    return bytes.substr(num_parsed - size, size);
   }
 };
 
 class TcpStore final : public KeyStore {
  public:
-  TcpStore(StoreAddress place, Socket socket)
-      : place_(std::move(place)),
+  TcpStore(StoreAddress address, Socket socket)
+      : address_(std::move(address)),
         own_address_(socket.own_address()),
         store_address_(socket.peer_address()),
         socket_(std::move(socket)) {}
@@ -95,7 +96,7 @@ class TcpStore final : public KeyStore {
     const Deadline deadline = Deadline::after(timeout(), "the store");
     if (!will_socket_.is_open()) {
       if (key.empty()) return {};
-      Outcome<Socket> connected = greet(place_, deadline, deadline);
+      Outcome<Socket> connected = greet(address_, deadline, deadline);
       if (!connected) return failure("the store: {}", connected.error().why);
       will_socket_ = std::move(*connected);
     }
@@ -109,7 +110,7 @@ class TcpStore final : public KeyStore {
 
  private:
   struct Request {
-    char what;
+    char kind;
     std::string_view key, value;
   };
   using Answers = std::vector<std::optional<std::string>>;
@@ -119,8 +120,9 @@ class TcpStore final : public KeyStore {
 
   Seconds timeout() const { return timed_out_before_ ? kRetryTimeout : kAnswerTimeout; }
 
-  Outcome<std::optional<std::string>> ask(char what, const std::string& key, const std::string& value) {
-    auto answers = ask({{what, key, value}});
+  Outcome<std::optional<std::string>> ask(char request_kind, const std::string& key,
+                                          const std::string& value) {
+    auto answers = ask({{request_kind, key, value}});
     if (!answers) return tl::unexpected(answers.error());
     return std::move(answers->front());
   }
@@ -136,7 +138,7 @@ class TcpStore final : public KeyStore {
     const Deadline deadline = Deadline::after(timeout(), "the store");
     timed_out_before_ = true;
     if (!socket_.is_open()) {
-      Outcome<Socket> reconnected = greet(place_, deadline, deadline);
+      Outcome<Socket> reconnected = greet(address_, deadline, deadline);
       if (!reconnected) return failure("the store: {}", reconnected.error().why);
       socket_ = std::move(*reconnected);
     }
@@ -188,7 +190,7 @@ class TcpStore final : public KeyStore {
     return failure("the store rejected {}: {}", key, *bytes);
   }
 
-  const StoreAddress place_;
+  const StoreAddress address_;
   const std::string own_address_, store_address_;
   std::mutex mutex_;
   Socket socket_, will_socket_;
@@ -197,16 +199,17 @@ class TcpStore final : public KeyStore {
 
 }  // namespace
 
-Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& place, const Deadline& deadline) {
-  return open_tcp_store(place, attempt_deadline(deadline), attempt_deadline(deadline));
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& address, const Deadline& deadline) {
+  return open_tcp_store(address, attempt_deadline(deadline), attempt_deadline(deadline));
 }
 
-Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& place, const Deadline& connect_deadline,
-                                                  const Deadline& answers) {
-  Outcome<Socket> socket = greet(place, connect_deadline, answers);
+Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& address,
+                                                  const Deadline& connect_deadline, const Deadline& answers) {
+  Outcome<Socket> socket = greet(address, connect_deadline, answers);
   if (!socket)
-    return failure("the store at {}:{} cannot be reached: {}", place.host, place.port, socket.error().why);
-  return std::make_unique<TcpStore>(place, std::move(*socket));
+    return failure("the store at {}:{} cannot be reached: {}", address.host, address.port,
+                   socket.error().why);
+  return std::make_unique<TcpStore>(address, std::move(*socket));
 }
 
 }  // namespace optimus

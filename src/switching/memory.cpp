@@ -69,7 +69,7 @@ Bytes predicted_memory(const Plan& plan, const ModelSpec& model, int rank, at::D
   const Program program = compile(plan, model, rank);
   const MemoryUse use = memory_use(program);
   const Arena arena = plan_arena(program);
-  return use.weights + use.gradients + use.optimizer + arena.bytes + arena.outside +
+  return use.weights + use.gradients + use.optimizer + arena.bytes + arena.autograd_peak +
          library_memory(plan, model, device) + fp8_copies(plan, model, rank, device);
 }
 

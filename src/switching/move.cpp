@@ -349,9 +349,9 @@ void StateMover::finish_first_message() {
   Message message = std::move(in_flight_.front());
   in_flight_.erase(in_flight_.begin());
   const Deadline deadline = Deadline::after(options_.timeout, kWhat);
-  done_or_throw(message.pending->wait(deadline));
+  throw_if_failed(message.pending->wait(deadline));
   if (message.pending_sum != nullptr) {
-    done_or_throw(message.pending_sum->wait(deadline));
+    throw_if_failed(message.pending_sum->wait(deadline));
     ensure(message.is_send || at::equal(message.sum, sum_of(message.values)),
            "state from rank {} arrived damaged at rank {}", message.peer, rank_);
   }

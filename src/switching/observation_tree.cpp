@@ -50,12 +50,12 @@ void ObservationTree::receive() {
   if (!posted_receives_.empty()) from_children_ = {};
   for (const PostedReceive& from : std::exchange(posted_receives_, {}))
     from_children_.merge(read(from, deadline));
-  for (const std::unique_ptr<Pending>& send : sends_) done_or_throw(send->wait(deadline));
+  for (const std::unique_ptr<Pending>& send : sends_) throw_if_failed(send->wait(deadline));
   sends_.clear();
 }
 
 Observation ObservationTree::read(const PostedReceive& from, const Deadline& deadline) {
-  done_or_throw(from.receive->wait(deadline));
+  throw_if_failed(from.receive->wait(deadline));
   const auto* const data = reinterpret_cast<const char*>(from.first.const_data_ptr<std::uint8_t>());
   std::int64_t bytes = 0;
   std::memcpy(&bytes, data, kSizeBytes);
@@ -64,7 +64,7 @@ Observation ObservationTree::read(const PostedReceive& from, const Deadline& dea
   std::string text(data + kSizeBytes, static_cast<std::size_t>(std::min(bytes, kFirstBytes)));
   if (bytes > kFirstBytes) {
     const at::Tensor rest = at::zeros({bytes - kFirstBytes}, at::kByte);
-    done_or_throw(comm_.receive(from.child, rest, kRestTag, "an observation")->wait(deadline));
+    throw_if_failed(comm_.receive(from.child, rest, kRestTag, "an observation")->wait(deadline));
     text.append(reinterpret_cast<const char*>(rest.const_data_ptr<std::uint8_t>()),
                 static_cast<std::size_t>(rest.numel()));
   }

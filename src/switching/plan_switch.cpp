@@ -118,8 +118,8 @@ PrecopyTerms agree_on_precopy(Comm& comm, const PlanSwitch* own, const PlanPart&
   const double num_updates = part.is_empty() ? -1 : static_cast<double>(part.engine->num_updates);
   at::Tensor all = at::tensor(
       {vote.is_worth_it ? 1.0 : 0.0, -static_cast<double>(vote.num_waves), num_updates}, at::kDouble);
-  done_or_throw(comm.all_reduce(kAll, all, ReduceOp::maximum, "the pre-copy terms")
-                    ->wait(Deadline::after(timeout, "the pre-copy terms")));
+  throw_if_failed(comm.all_reduce(kAll, all, ReduceOp::maximum, "the pre-copy terms")
+                      ->wait(Deadline::after(timeout, "the pre-copy terms")));
   const double* const found = all.const_data_ptr<double>();
   if (found[0] == 0 || own == nullptr) return {};
   return {.epoch = own->epoch(),
@@ -155,8 +155,8 @@ void PlanSwitch::agree_on_counters(const PlanPart& part) {
   add_update(part, numbers);
   add_history(part, numbers);
   at::Tensor all = at::tensor(numbers, at::kDouble);
-  done_or_throw(facts_.comm.all_reduce(kAll, all, ReduceOp::maximum, "the engine counters")
-                    ->wait(Deadline::after(facts_.move.timeout, "a plan change")));
+  throw_if_failed(facts_.comm.all_reduce(kAll, all, ReduceOp::maximum, "the engine counters")
+                      ->wait(Deadline::after(facts_.move.timeout, "a plan change")));
   const double* const found = all.const_data_ptr<double>();
   // otherwise no rank has an engine, and the counts are part of the state
   const bool is_known = found[0] >= 0;
@@ -218,7 +218,7 @@ void PlanSwitch::make_engine(PlanPart& part) const {
   part.engine->num_updates = num_updates_, part.engine->loss_scale = loss_scale_;
   part.engine->noise = noise_;
   part.engine->set_fp8_history(fp8_history_);
-  done_or_throw(part.engine->gather_weights());
+  throw_if_failed(part.engine->gather_weights());
 }
 
 // A rank that completes this knows that all ranks have their complete new state.
@@ -230,7 +230,7 @@ SwitchReport PlanSwitch::summarize(const MoveReport& own) const {
   at::Tensor most = at::tensor({static_cast<double>(mover_->peak_bytes().value)}, at::kDouble);
   const auto sum = facts_.comm.all_reduce(kAll, moved, ReduceOp::sum, "bytes moved");
   const auto maximum = facts_.comm.all_reduce(kAll, most, ReduceOp::maximum, "peak bytes");
-  done_or_throw(sum->wait(deadline)), done_or_throw(maximum->wait(deadline));
+  throw_if_failed(sum->wait(deadline)), throw_if_failed(maximum->wait(deadline));
   const auto bytes = [](const at::Tensor& of, int index) {
     return Bytes(std::llround(of.const_data_ptr<double>()[index]));
   };
@@ -245,7 +245,7 @@ SwitchReport PlanSwitch::summarize(const MoveReport& own) const {
 SwitchReport PlanSwitch::run(PlanPart& part) {
   const auto began = std::chrono::steady_clock::now();
   const auto connect = [&](std::span<const Group> groups) {
-    done_or_throw(facts_.comm.connect(
+    throw_if_failed(facts_.comm.connect(
         epoch_, groups, Deadline::after(facts_.move.timeout, "connecting the new plan's groups")));
   };
   const bool are_ranks_leaving = present_ranks_.num_staying < present_ranks_.num_ranks;

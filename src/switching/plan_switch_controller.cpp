@@ -248,7 +248,7 @@ void PlanSwitchController::begin_requested() {
 std::string PlanSwitchController::broadcast_text(int rank, const std::string& text) const {
   const Deadline deadline = Deadline::after(facts_.move.timeout, "a requested plan");
   const auto broadcast = [&](const at::Tensor& tensor) {
-    done_or_throw(facts_.comm.broadcast(kWorld, tensor, rank, "a plan")->wait(deadline));
+    throw_if_failed(facts_.comm.broadcast(kWorld, tensor, rank, "a plan")->wait(deadline));
   };
   at::Tensor size = at::full({1}, static_cast<std::int64_t>(text.size()), at::kLong);
   broadcast(size);
@@ -264,8 +264,8 @@ std::string PlanSwitchController::first_refusal(const Prepared& own) const {
   const int weight =
       (own.why_not.empty() ? 0 : size - rank) + (own.why_not.empty() || own.is_lost ? 0 : size);
   at::Tensor vote = at::full({1}, weight, at::kLong);
-  done_or_throw(facts_.comm.all_reduce(kWorld, vote, ReduceOp::maximum, "plan refusals")
-                    ->wait(Deadline::after(facts_.move.timeout, "plan refusals")));
+  throw_if_failed(facts_.comm.all_reduce(kWorld, vote, ReduceOp::maximum, "plan refusals")
+                      ->wait(Deadline::after(facts_.move.timeout, "plan refusals")));
   const auto most = static_cast<int>(*vote.const_data_ptr<std::int64_t>());
   if (most == 0) return "";
   const int refusing_rank = most > size ? 2 * size - most : size - most;

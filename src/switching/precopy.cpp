@@ -137,7 +137,7 @@ std::unique_ptr<Pending> Precopy::start(const Stream& stream, const at::Tensor& 
 }
 
 void Precopy::wait(Pending& pending) const {
-  done_or_throw(pending.wait(Deadline::after(options_.timeout, kPrecopyState)));
+  throw_if_failed(pending.wait(Deadline::after(options_.timeout, kPrecopyState)));
 }
 
 // A copy, since the source may change before it is sent. Undefined once the update has begun.

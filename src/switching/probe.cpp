@@ -21,8 +21,8 @@ void exchange(Comm& comm, int peer, const at::Tensor& here, const at::Tensor& th
               const Deadline& deadline) {
   const auto sent = comm.send(peer, here, tag, "a link probe");
   const auto got = comm.receive(peer, there, tag, "a link probe");
-  done_or_throw(got->wait(deadline));
-  done_or_throw(sent->wait(deadline));
+  throw_if_failed(got->wait(deadline));
+  throw_if_failed(sent->wait(deadline));
 }
 
 // Seconds of a simultaneous exchange, the slower of both measurements: both ends return the same.
@@ -102,7 +102,8 @@ void probe_networks(Comm& comm, const std::vector<int>& nodes, int most_rounds, 
   at::Tensor fastest = at::zeros({2, num_nodes}, at::kDouble);
   auto* const all = fastest.data_ptr<double>();
   if (best.bytes > 0) all[own] = best.per_byte(), all[num_nodes + own] = best.bytes;
-  done_or_throw(comm.all_reduce({Role::world, {}}, fastest, ReduceOp::sum, "network times")->wait(deadline));
+  throw_if_failed(
+      comm.all_reduce({Role::world, {}}, fastest, ReduceOp::sum, "network times")->wait(deadline));
   seen.network.assign(all, all + num_nodes), seen.bytes.assign(all + num_nodes, all + 2 * num_nodes);
 }
 
@@ -133,7 +134,7 @@ double gemm_seconds(at::Device device) {
 std::vector<double> probe_devices(Comm& comm, at::Device device, const Deadline& deadline) {
   at::Tensor seconds = at::zeros({comm.size()}, at::kDouble);
   seconds.data_ptr<double>()[comm.rank()] = gemm_seconds(device);
-  done_or_throw(comm.all_reduce({Role::world, {}}, seconds, ReduceOp::sum, "device times")->wait(deadline));
+  throw_if_failed(comm.all_reduce({Role::world, {}}, seconds, ReduceOp::sum, "device times")->wait(deadline));
   const auto* const all = seconds.const_data_ptr<double>();
   return {all, all + comm.size()};
 }
@@ -143,11 +144,12 @@ void probe_ring(Comm& comm, const Deadline& deadline, ProbeResult& seen) {
   constexpr double kMinRingSeconds = 20e-3;  // seconds
   const auto sum = [&](std::int64_t bytes) {
     at::Tensor tensor = at::zeros({bytes / 8}, at::kDouble), seconds = at::zeros({1}, at::kDouble);
-    done_or_throw(comm.all_reduce({Role::world, {}}, seconds, ReduceOp::sum, "a barrier")->wait(deadline));
+    throw_if_failed(comm.all_reduce({Role::world, {}}, seconds, ReduceOp::sum, "a barrier")->wait(deadline));
     const auto began = Deadline::Clock::now();
-    done_or_throw(comm.all_reduce({Role::world, {}}, tensor, ReduceOp::sum, "a ring probe")->wait(deadline));
+    throw_if_failed(
+        comm.all_reduce({Role::world, {}}, tensor, ReduceOp::sum, "a ring probe")->wait(deadline));
     *seconds.data_ptr<double>() = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
-    done_or_throw(
+    throw_if_failed(
         comm.all_reduce({Role::world, {}}, seconds, ReduceOp::maximum, "the ring's time")->wait(deadline));
     return *seconds.const_data_ptr<double>();
   };
@@ -168,7 +170,8 @@ ProbeResult probe(Comm& comm, const ProbeSettings& settings, at::Device device, 
     std::copy(settings.node_of_rank.begin(), settings.node_of_rank.end(), nodes);
     look[0] = settings.look.speeds, look[1] = settings.look.messages, look[2] = settings.look.ring;
   }
-  done_or_throw(comm.broadcast({Role::world, {}}, settings_tensor, 0, "the probe settings")->wait(deadline));
+  throw_if_failed(
+      comm.broadcast({Role::world, {}}, settings_tensor, 0, "the probe settings")->wait(deadline));
   ProbeResult seen;
   if (look[0] != 0 || look[1] != 0)
     probe_networks(comm, {nodes, nodes + comm.size()}, look[0] != 0 ? comm.size() : 1, deadline, seen);

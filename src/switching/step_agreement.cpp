@@ -19,7 +19,7 @@ StepAgreement::~StepAgreement() = default;
 StepVote StepAgreement::take() {
   if (in_flight_ == nullptr) return {};
   const std::unique_ptr<Pending> ended = std::move(in_flight_);
-  done_or_throw(ended->wait(Deadline::after(timeout_, "the end of a step")));
+  throw_if_failed(ended->wait(Deadline::after(timeout_, "the end of a step")));
   ReducedVote all;
   std::memcpy(&all, votes_.const_data_ptr<std::int64_t>(), sizeof(all));
   const std::int64_t first_staying = -all.minus_first_staying;

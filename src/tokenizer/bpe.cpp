@@ -82,13 +82,13 @@ void Bpe::find_byte_ids(const Vocabulary& vocabulary) {
 
 void Bpe::find_words(const Vocabulary& vocabulary) {
   if (options_.is_byte_level && !options_.ignore_merges) return;
-  words_.reserve(vocabulary.num_tokens());
+  word_ids_.reserve(vocabulary.num_tokens());
   for (TokenId id = 0; id < vocabulary.end(); ++id) {
-    if (!vocabulary.has(id)) continue;
+    if (!vocabulary.has_token(id)) continue;
     if (!options_.is_byte_level)
-      words_.add(vocabulary.token_of(id), id);
+      word_ids_.add(vocabulary.token_of(id), id);
     else if (const std::optional<std::string> bytes = bytes_of_token(vocabulary.token_of(id)))
-      words_.add(*bytes, id);
+      word_ids_.add(*bytes, id);
   }
 }
 
@@ -152,7 +152,7 @@ void Bpe::add_character_symbols(std::string_view word, std::vector<TokenId>& ids
     const auto size = static_cast<std::size_t>(decode_char(word.data() + at).size);
     const std::string_view character = word.substr(at, size);
     at += size;
-    if (const std::optional<TokenId> id = words_.id_of(character)) {
+    if (const std::optional<TokenId> id = word_ids_.id_of(character)) {
       put_unknown();
       ids.push_back(*id);
     } else if (options_.byte_fallback &&
@@ -223,7 +223,7 @@ void Bpe::merge_long(BpeScratch& scratch) const {
 
 void Bpe::encode(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& out) const {
   if (options_.ignore_merges)
-    if (const std::optional<TokenId> whole = words_.id_of(word)) return out.push_back(*whole);
+    if (const std::optional<TokenId> whole = word_ids_.id_of(word)) return out.push_back(*whole);
   scratch.ids.clear();
   if (options_.is_byte_level)
     add_byte_symbols(word, scratch.ids);

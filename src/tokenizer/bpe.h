@@ -109,7 +109,7 @@ class Bpe {
 
   MergeTable merges_;
   BpeOptions options_;
-  Vocabulary words_;                     // whole words and characters for look-up; raw bytes if byte-level
+  Vocabulary word_ids_;                  // whole words and characters for look-up; raw bytes if byte-level
   std::array<TokenId, 256> byte_ids_{};  // -1: not in the vocabulary
   bool has_all_bytes_ = false;
   // Pairs of characters that a merge may join, as a set of hashes. False positives are harmless.

@@ -143,7 +143,7 @@ class PipelineTokenizer final : public Tokenizer {
     std::vector<std::string> texts;
     for (const TokenId id : ids) {
       const auto added = added_.find(id);
-      if (added == added_.end() && !parts_.vocabulary.has(id)) continue;
+      if (added == added_.end() && !parts_.vocabulary.has_token(id)) continue;
       std::string text(added != added_.end() ? added->second->pattern : parts_.vocabulary.token_of(id));
       if (!skip_special || !special_texts_.contains(text)) texts.push_back(std::move(text));
     }

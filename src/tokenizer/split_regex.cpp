@@ -52,8 +52,8 @@ class Translator {
     out_ += pattern_.substr(at_, count);
     at_ += count;
   }
-  [[noreturn]] void refuse(std::string_view what) const {
-    throw UserError("{}: {} in the pattern {} is not supported", where_, what, in_quotes(pattern_, 200));
+  [[noreturn]] void refuse(std::string_view construct) const {
+    throw UserError("{}: {} in the pattern {} is not supported", where_, construct, in_quotes(pattern_, 200));
   }
 
   void escape() {

@@ -109,7 +109,7 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
   // Adds the value to the innermost open list or object. The returned address stays valid while that one is
   // innermost.
   Json* put(Json value) {
-    if (open_.empty()) return &(document_.rest = std::move(value));
+    if (open_.empty()) return &(document_.remainder = std::move(value));
     Json& inside = *open_.back();
     if (inside.is_array()) {
       inside.push_back(std::move(value));
@@ -142,17 +142,17 @@ class DocumentBuilder final : public nlohmann::json_sax<Json> {
     if (text.starts_with("#version")) return;
     const std::size_t space = text.find(' ');
     if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos)
-      throw UserError("{}: model.merges[{}] must be two tokens separated by one space, found {}", source_,
+      throw UserError("{}: model.merges[{}]: expected two tokens separated by one space, got {}", source_,
                       document_.merges.size(), in_quotes(text));
     document_.merges.add(text.substr(0, space), text.substr(space + 1));
   }
 
   [[noreturn]] void reject_id(const std::string& found) const {
-    throw UserError("{}: model.vocab: the id of {} must be a whole number from 0 to {}, found {}", source_,
+    throw UserError("{}: model.vocab: the id of {}: expected a whole number from 0 to {}, got {}", source_,
                     in_quotes(key_), kMaxTokenId, in_quotes(found));
   }
   [[noreturn]] void reject_merge() const {
-    throw UserError("{}: model.merges[{}] must be two strings", source_, document_.merges.size());
+    throw UserError("{}: model.merges[{}]: expected two strings", source_, document_.merges.size());
   }
   [[noreturn]] void reject_nested() const {
     if (table_ == Table::kMerges) reject_merge();

@@ -33,7 +33,7 @@ class MergeList {
 };
 
 struct TokenizerDocument {
-  Json rest;                    // the document without the two tables
+  Json remainder;               // the document without the two tables
   bool has_vocabulary = false;  // model.vocab exists and is an object
   Vocabulary vocabulary;
   bool has_merges = false;  // model.merges exists and is a list

@@ -34,7 +34,8 @@ MergeTable resolve_merges(const MergeList& merges, const Vocabulary& vocabulary,
 }
 
 void require_empty(const JsonView& view, std::string_view key) {
-  if (const auto member = view.find(key); member && !member->text().empty()) member->refuse("empty");
+  if (const auto member = view.find(key); member && !member->text().empty())
+    member->refuse("an empty string");
 }
 
 Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std::string& source,
@@ -42,7 +43,7 @@ Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std:
   allow_only(view, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                     "fuse_unk", "byte_fallback", "ignore_merges"});
   if (const auto dropout = view.find("dropout"); dropout && dropout->number() != 0)
-    dropout->refuse("null: BPE dropout is not supported");
+    dropout->refuse("null (BPE dropout is not supported)");
   require_empty(view, "continuing_subword_prefix");
   require_empty(view, "end_of_word_suffix");
   BpeOptions options{.is_byte_level = is_byte_level,
@@ -56,7 +57,7 @@ Bpe read_bpe(const JsonView& view, const TokenizerDocument& document, const std:
   const bool covers_all_bytes = result.has_all_bytes() && (options.is_byte_level || options.byte_fallback);
   if (unknown && !options.unknown && !covers_all_bytes) unknown->refuse("a token of model.vocab");
   if (options.is_byte_level && options.byte_fallback && !covers_all_bytes)
-    view.at("byte_fallback").refuse("false, because a ByteLevel vocabulary lacks some bytes");
+    view.at("byte_fallback").refuse("false (a ByteLevel vocabulary lacks some bytes)");
   return result;
 }
 
@@ -105,7 +106,7 @@ AddedToken read_added_token(const JsonView& view) {
                    .normalized = view.at("normalized").boolean(),
                    .special = view.at("special").boolean()};
   if (token.content.empty() || token.content.size() > AddedTokenMatcher::kMaxPatternBytes)
-    view.at("content").refuse(fmt::format("1 to {} bytes long", AddedTokenMatcher::kMaxPatternBytes));
+    view.at("content").refuse(fmt::format("1 to {} bytes", AddedTokenMatcher::kMaxPatternBytes));
   return token;
 }
 
@@ -124,7 +125,8 @@ void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
     const std::optional<TokenId> known = parts.vocabulary.id_of(token.content);
     const TokenId expected = known ? *known : next_id++;
     if (token.id != expected)
-      view.at("id").refuse(fmt::format("{}, {}", expected, known ? "as in model.vocab" : "the next free id"));
+      view.at("id").refuse(
+          fmt::format("{} ({})", expected, known ? "as in model.vocab" : "the next free id"));
     if (seen.add(token.content, token.id) != Vocabulary::Added::kAdded)
       throw UserError("{}: the token {} or its id {} appears twice", view.where(), in_quotes(token.content),
                       token.id);
@@ -132,7 +134,7 @@ void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
     if (token.normalized)
       token.pattern = parts.normalizer.apply(token.content, parts.classes, scratch, regex_scratch);
     if (token.pattern.size() > AddedTokenMatcher::kMaxPatternBytes)
-      view.at("content").refuse("shorter after normalization");
+      view.at("content").refuse("a text that is shorter after normalization");
     AddedTokenMatcher& matcher = token.normalized ? parts.normalized_tokens : parts.raw_tokens;
     if (!matcher.add(token))
       throw UserError("{}: {} and another added token are both {} after normalization", view.where(),
@@ -156,8 +158,7 @@ void read_template(const JsonView& view, TokenizerParts& parts) {
     allow_only(piece, {"Sequence", "SpecialToken"});
     if (const auto sequence = piece.find("Sequence")) {
       if (sequence->at("id").text() != "A") sequence->at("id").refuse("A");
-      if (std::exchange(has_text, true))
-        piece.refuse("a SpecialToken, because Sequence A may appear only once");
+      if (std::exchange(has_text, true)) piece.refuse("a SpecialToken (Sequence A may appear only once)");
       continue;
     }
     const JsonView token = view.at("special_tokens").at(piece.at("SpecialToken").at("id").text());
@@ -189,8 +190,9 @@ void read_post_processor(const JsonView& root, TokenizerParts& parts) {
   if (!view) return;
   for (const JsonView& step : steps_of(*view, "processors")) read_post_processor_step(step, parts);
   const auto is_known = [&](TokenId id) {
-    return parts.vocabulary.has(id) || std::any_of(parts.added_tokens.begin(), parts.added_tokens.end(),
-                                                   [&](const AddedToken& token) { return token.id == id; });
+    return parts.vocabulary.has_token(id) ||
+           std::any_of(parts.added_tokens.begin(), parts.added_tokens.end(),
+                       [&](const AddedToken& token) { return token.id == id; });
   };
   for (const std::vector<TokenId>* const ids : {&parts.before, &parts.after})
     for (const TokenId id : *ids)
@@ -201,7 +203,7 @@ void read_post_processor(const JsonView& root, TokenizerParts& parts) {
 
 TokenizerParts read_tokenizer_parts(std::string_view json, const std::string& source) {
   TokenizerDocument document = read_tokenizer_document(json, source);
-  const JsonView root(document.rest, source);
+  const JsonView root(document.remainder, source);
   allow_only(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                     "post_processor", "decoder", "model"});
   if (const auto version = root.find("version"); version && version->text() != "1.0")

@@ -107,7 +107,7 @@ Metaspace read_metaspace(const JsonView& view) {
   else if (scheme != "always")
     view.at("prepend_scheme").refuse("one of first, never, always");
   if (!view.boolean_or("add_prefix_space", true) && result.prepend != Metaspace::Prepend::kNever)
-    view.at("add_prefix_space").refuse("true, because prepend_scheme is not \"never\"");
+    view.at("add_prefix_space").refuse("true (prepend_scheme is not \"never\")");
   return result;
 }
 
@@ -216,8 +216,8 @@ void allow_only(const JsonView& view, std::initializer_list<std::string> keys) {
   view.allow_only(known);
 }
 
-void refuse_type(const JsonView& view, std::string_view known) {
-  view.at("type").refuse(fmt::format("one of {}", known));
+void refuse_type(const JsonView& view, std::string_view known_types) {
+  view.at("type").refuse(fmt::format("one of {}", known_types));
 }
 
 std::vector<JsonView> steps_of(const JsonView& view, std::string_view list_key) {

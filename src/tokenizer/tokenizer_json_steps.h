@@ -18,7 +18,7 @@ namespace optimus {
 // Throws if the object has any other key.
 void allow_only(const JsonView& view, std::initializer_list<std::string> keys);
 // Throws a UserError about the value of the view's "type" that lists the known types.
-[[noreturn]] void refuse_type(const JsonView& view, std::string_view known);
+[[noreturn]] void refuse_type(const JsonView& view, std::string_view known_types);
 // The elements of a Sequence under `list_key`, in order, at any depth; or the part itself if it is not a
 // Sequence.
 std::vector<JsonView> steps_of(const JsonView& view, std::string_view list_key);

@@ -18,7 +18,7 @@ std::size_t Vocabulary::slot_of(std::string_view token) const {
 void Vocabulary::grow(std::size_t num_slots) {
   slots_.assign(num_slots, -1);
   for (TokenId id = 0; id < end(); ++id)
-    if (has(id)) slots_[slot_of(token_of(id))] = id;
+    if (has_token(id)) slots_[slot_of(token_of(id))] = id;
 }
 
 void Vocabulary::reserve(std::size_t num_tokens) {
@@ -32,7 +32,7 @@ Vocabulary::Added Vocabulary::add(std::string_view token, TokenId id) {
   ensure(characters_.size() + token.size() < kAbsent, "the vocabulary exceeds 4 GiB");
   const std::size_t slot = slot_of(token);
   if (slots_[slot] >= 0) return Added::kDuplicateToken;
-  if (has(id)) return Added::kDuplicateId;
+  if (has_token(id)) return Added::kDuplicateId;
   if (id >= end()) by_id_.resize(static_cast<std::size_t>(id) + 1);
   by_id_[static_cast<std::size_t>(id)] = {static_cast<std::uint32_t>(characters_.size()),
                                           static_cast<std::uint32_t>(token.size())};
@@ -47,12 +47,12 @@ std::optional<TokenId> Vocabulary::id_of(std::string_view token) const {
   return id < 0 ? std::nullopt : std::optional(id);
 }
 
-bool Vocabulary::has(TokenId id) const {
+bool Vocabulary::has_token(TokenId id) const {
   return id >= 0 && id < end() && by_id_[static_cast<std::size_t>(id)].size != kAbsent;
 }
 
 std::string_view Vocabulary::token_of(TokenId id) const {
-  if (!has(id)) return {};
+  if (!has_token(id)) return {};
   const Place place = by_id_[static_cast<std::size_t>(id)];
   return std::string_view(characters_).substr(place.begin, place.size);
 }

@@ -25,7 +25,7 @@ class Vocabulary {
   void reserve(std::size_t num_tokens);
 
   std::optional<TokenId> id_of(std::string_view token) const;
-  bool has(TokenId id) const;
+  bool has_token(TokenId id) const;
   // Returns "" for an id that is not in the vocabulary. The result is valid until the next add().
   std::string_view token_of(TokenId id) const;
 

@@ -7,7 +7,7 @@ namespace optimus {
 
 WordPiece::WordPiece(const Vocabulary& vocabulary, const WordPieceOptions& options) : options_(options) {
   for (TokenId id = 0; id < vocabulary.end(); ++id)
-    if (vocabulary.has(id)) tokens_.insert(vocabulary.token_of(id), id);
+    if (vocabulary.has_token(id)) tokens_.insert(vocabulary.token_of(id), id);
   continuing_ = tokens_.walk(options.continuing_prefix);
 }
 

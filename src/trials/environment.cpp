@@ -22,10 +22,10 @@ constexpr double kFractionWithoutCopies =
 // in templates of four models on 8 to 16,384 devices).
 Throughput random_throughput(int nodes, double step, RandomStream& draw) {
   Throughput result;
-  result.fewest = 1 + static_cast<int>(draw.uniform() * draw.uniform() * nodes / 2);
+  result.min_nodes = 1 + static_cast<int>(draw.uniform() * draw.uniform() * nodes / 2);
   const double growth = draw.log_uniform(0.02, 1);
   const double uneven = draw.chance(0.8) ? draw.log_uniform(0.003, 0.03) : draw.between(0.03, 0.2);
-  for (int n = result.fewest; n <= nodes; ++n)
+  for (int n = result.min_nodes; n <= nodes; ++n)
     result.samples_per_second.push_back(n * (1 + growth) / (nodes + growth * n) *
                                         std::exp(-uneven * std::abs(draw.normal())) / step);
   return result;
@@ -232,14 +232,14 @@ TrialCase with_slow_machines(TrialCase nodes, std::uint64_t number) {
   std::set<double> instants;
   for (const TimedCondition& one : line.conditions) instants.insert({one.at, one.at + one.length});
   const std::vector<TrialSegment> whole = std::exchange(nodes.segments, {});
-  for (TrialSegment rest : whole) {
+  for (TrialSegment segment : whole) {
     int present = 0;
     for (std::size_t m = 0; m < nodes.modes.size(); ++m)
-      if (rest.step_seconds[m] > 0) present = std::max(present, nodes.modes[m].devices);
-    while (rest.begin < rest.end) {
-      TrialSegment piece = rest;
-      if (const auto next = instants.upper_bound(rest.begin); next != instants.end())
-        piece.end = std::min(rest.end, *next);
+      if (segment.step_seconds[m] > 0) present = std::max(present, nodes.modes[m].devices);
+    while (segment.begin < segment.end) {
+      TrialSegment piece = segment;
+      if (const auto next = instants.upper_bound(segment.begin); next != instants.end())
+        piece.end = std::min(segment.end, *next);
       double more = 0;
       for (const TimedCondition& one : line.conditions) {
         if (one.at > piece.begin || piece.begin >= one.at + one.length) continue;
@@ -249,7 +249,7 @@ TrialCase with_slow_machines(TrialCase nodes, std::uint64_t number) {
       }
       for (std::size_t m = 0; m < nodes.modes.size(); ++m)
         if (nodes.modes[m].devices == present) piece.step_seconds[m] *= 1 + more;
-      rest.begin = piece.end, rest.is_loss = false;
+      segment.begin = piece.end, segment.is_loss = false;
       nodes.segments.push_back(std::move(piece));
     }
   }

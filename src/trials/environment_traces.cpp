@@ -78,16 +78,17 @@ void make_shrink(TraceMaker& maker, int nodes, RandomStream& draw) {
 
 void make_faults(TraceMaker& maker, int nodes, RandomStream& draw) {
   const double gap = maker.length() / draw.log_uniform(5, 60), repair = kRepair * draw.log_uniform(0.003, 1);
-  std::multimap<double, int> back;
+  std::multimap<double, int> return_times;
   maker.add_nodes(0, nodes);
   for (double at = 0; at < maker.length();) {
     at += -gap * std::log(1 - draw.uniform());
-    for (; !back.empty() && back.begin()->first < std::min(at, maker.length()); back.erase(back.begin()))
-      maker.one(back.begin()->first, back.begin()->second, true);
+    for (; !return_times.empty() && return_times.begin()->first < std::min(at, maker.length());
+         return_times.erase(return_times.begin()))
+      maker.one(return_times.begin()->first, return_times.begin()->second, true);
     if (at >= maker.length() || maker.num_present() < 2) continue;
     const int node = static_cast<int>(draw.uniform() * nodes);
     maker.one(at, node, false);
-    back.emplace(at + repair * std::exp(kRepairSpread * draw.normal()), node);
+    return_times.emplace(at + repair * std::exp(kRepairSpread * draw.normal()), node);
   }
 }
 

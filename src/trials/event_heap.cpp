@@ -21,28 +21,28 @@ bool EventHeap::is_before(const ReplayEvent& a, const ReplayEvent& b) const {
   return ties_ == TieOrder::insertion_order && a.order < b.order;
 }
 
-void EventHeap::sift_up(std::size_t place, std::size_t top) {
-  const ReplayEvent raised = array_[place];
-  while (place > top) {
-    const std::size_t parent = (place - 1) / 2;
+void EventHeap::sift_up(std::size_t index, std::size_t top) {
+  const ReplayEvent raised = array_[index];
+  while (index > top) {
+    const std::size_t parent = (index - 1) / 2;
     if (!is_before(raised, array_[parent])) break;
-    array_[place] = array_[parent];
-    place = parent;
+    array_[index] = array_[parent];
+    index = parent;
   }
-  array_[place] = raised;
+  array_[index] = raised;
 }
 
-void EventHeap::sift_down(std::size_t place) {
-  const std::size_t top = place;
-  const ReplayEvent sunk = array_[place];
-  while (2 * place + 1 < array_.size()) {
-    std::size_t child = 2 * place + 1;
+void EventHeap::sift_down(std::size_t index) {
+  const std::size_t top = index;
+  const ReplayEvent sunk = array_[index];
+  while (2 * index + 1 < array_.size()) {
+    std::size_t child = 2 * index + 1;
     if (child + 1 < array_.size() && !is_before(array_[child], array_[child + 1])) ++child;
-    array_[place] = array_[child];
-    place = child;
+    array_[index] = array_[child];
+    index = child;
   }
-  array_[place] = sunk;
-  sift_up(place, top);
+  array_[index] = sunk;
+  sift_up(index, top);
 }
 
 void EventHeap::put(ReplayEvent event) {

@@ -37,8 +37,8 @@ class EventHeap {
 
  private:
   bool is_before(const ReplayEvent& a, const ReplayEvent& b) const;
-  void sift_up(std::size_t place, std::size_t top);  // moves it towards the front, at most to top
-  void sift_down(std::size_t place);
+  void sift_up(std::size_t index, std::size_t top);  // moves it towards the front, at most to top
+  void sift_down(std::size_t index);
 
   std::vector<ReplayEvent> array_;
   TieOrder ties_;

@@ -20,12 +20,12 @@ constexpr int kPasses = 3, kBatch = 32;
 constexpr double kImitationRate = 2e-3, kReinforcementRate = 1e-4;
 constexpr std::uint64_t kEvaluationNumbers = 1'000'000'000'000;  // above all training trials
 
-void for_each_index(int threads, int count, const std::function<void(int)>& work) {
+void for_each_index(int threads, int count, const std::function<void(int)>& body) {
   std::atomic<int> next = 0;
   std::vector<std::jthread> helpers;
   for (int t = 0; t < std::max(1, threads); ++t)
     helpers.emplace_back([&] {
-      for (int i = next++; i < count; i = next++) work(i);
+      for (int i = next++; i < count; i = next++) body(i);
     });
 }
 

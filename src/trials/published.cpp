@@ -62,11 +62,11 @@ void read_costs(PublishedSystem& published_system, const CsvRow& row) {
         row.where(), given, known);
 }
 
-void fill(Throughput& throughput, const std::map<int, double>& speeds, const std::string& what) {
-  throughput.fewest = speeds.begin()->first;
+void fill(Throughput& throughput, const std::map<int, double>& speeds, const std::string& setting_name) {
+  throughput.min_nodes = speeds.begin()->first;
   for (const auto& [nodes, speed] : speeds) {
-    if (nodes != throughput.most() + 1)
-      throw UserError("{} has no line for {} nodes", what, throughput.most() + 1);
+    if (nodes != throughput.max_nodes() + 1)
+      throw UserError("{} has no line for {} nodes", setting_name, throughput.max_nodes() + 1);
     throughput.samples_per_second.push_back(speed);
   }
 }

@@ -27,10 +27,10 @@ std::string text(System system) {
 
 std::vector<std::string> system_words() { return {"oobleck", "varuna", "bamboo", "ours"}; }
 
-System parse_system(std::string_view word, const std::string& what) {
+System parse_system(std::string_view word, const std::string& setting_name) {
   for (const System system : {System::oobleck, System::varuna, System::bamboo, System::ours})
     if (text(system) == word) return system;
-  throw UserError("{}: {} is not one of {}", what, in_quotes(word), fmt::join(system_words(), ", "));
+  throw UserError("{}: {} is not one of {}", setting_name, in_quotes(word), fmt::join(system_words(), ", "));
 }
 
 namespace {
@@ -64,9 +64,9 @@ ReplayOutcome replay(System system, const ReplayCase& replay_case) {
 
 namespace {
 
-// The trace with every event time but the first and the last shifted by up to `most` seconds, at most to the
+// The trace with every event time but the first and the last shifted by up to `max_shift` seconds, at most to the
 // next event.
-AvailabilityTrace with_jitter(AvailabilityTrace trace, double most, RandomKey key) {
+AvailabilityTrace with_jitter(AvailabilityTrace trace, double max_shift, RandomKey key) {
   std::vector<NodeEvent>& events = trace.events;
   const double first = events.front().seconds, last = events.back().seconds;
   for (std::size_t begin = 0, end = 0, instant = 0; begin < events.size(); begin = end, ++instant) {
@@ -74,7 +74,7 @@ AvailabilityTrace with_jitter(AvailabilityTrace trace, double most, RandomKey ke
     while (end < events.size() && events[end].seconds == at) ++end;
     if (at == first || at == last) continue;
     const double headroom = events[end].seconds - at;
-    const double moved = at + random_uniform(key, instant) * std::min(most, 0.9 * headroom);
+    const double moved = at + random_uniform(key, instant) * std::min(max_shift, 0.9 * headroom);
     for (std::size_t i = begin; i < end; ++i) events[i].seconds = moved;
   }
   return trace;
@@ -136,7 +136,7 @@ Ideal ideal_of(const ReplayCase& replay_case) {
     double best = 0;  // fewer nodes may be faster
     for (int n = replay_case.reconfiguration.min_nodes; n <= nodes; ++n) {
       best = std::max(best, replay_case.throughput.at(n));
-      if (n >= replay_case.throughput.most()) break;
+      if (n >= replay_case.throughput.max_nodes()) break;
     }
     if (best > 0) ideal.seconds += until - since, ideal.samples += best * (until - since);
   };
@@ -156,19 +156,19 @@ AvailabilityTrace periodic_failures(int nodes, double every, double away, double
   AvailabilityTrace trace;
   trace.num_nodes = nodes, trace.length = length, trace.form = "periodic failures";
   for (int node = 0; node < nodes; ++node) trace.events.push_back({0, true, node});
-  std::vector<double> back(static_cast<std::size_t>(nodes));
+  std::vector<double> return_times(static_cast<std::size_t>(nodes));
   for (int i = 0; every * (i + 1) < length; ++i) {
     const double at = every * (i + 1);
     const int node = i % nodes;
-    if (back[static_cast<std::size_t>(node)] > at) continue;  // still absent
-    back[static_cast<std::size_t>(node)] = at + away;
+    if (return_times[static_cast<std::size_t>(node)] > at) continue;  // still absent
+    return_times[static_cast<std::size_t>(node)] = at + away;
     trace.events.push_back({at, false, node});
     if (at + away < length) trace.events.push_back({at + away, true, node});
   }
   std::stable_sort(trace.events.begin(), trace.events.end(),
                    [](const NodeEvent& a, const NodeEvent& b) { return a.seconds < b.seconds; });
   // A replay ends with the last event of the trace.
-  trace.events.push_back({length, !trace.events.empty() && back.front() > length, 0});
+  trace.events.push_back({length, !trace.events.empty() && return_times.front() > length, 0});
   return trace;
 }
 

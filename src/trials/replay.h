@@ -23,7 +23,7 @@ namespace optimus {
 enum class System { oobleck, varuna, bamboo, ours };
 std::string text(System system);
 std::vector<std::string> system_words();
-System parse_system(std::string_view word, const std::string& what);  // throws UserError
+System parse_system(std::string_view word, const std::string& setting_name);  // throws UserError
 
 ReplayOutcome replay(System system, const ReplayCase& replay_case);
 

@@ -8,7 +8,7 @@ namespace optimus {
 
 double Throughput::at(int nodes) const {
   if (samples_per_second.empty()) return 0;
-  return samples_per_second[static_cast<std::size_t>(std::clamp(nodes, fewest, most()) - fewest)];
+  return samples_per_second[static_cast<std::size_t>(std::clamp(nodes, min_nodes, max_nodes()) - min_nodes)];
 }
 
 std::int64_t ReplayCase::ticks(double seconds) const { return std::llround(seconds * ticks_per_second); }

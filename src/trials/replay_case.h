@@ -12,9 +12,9 @@ namespace optimus {
 // Samples per second by number of nodes. Numbers outside the known range are clamped to it;
 // ReconfigurationCosts::min_nodes defines the smallest number with which training runs.
 struct Throughput {
-  int fewest = 1;
+  int min_nodes = 1;
   std::vector<double> samples_per_second;  // [nodes - fewest]; 0: does not fit
-  int most() const { return fewest + static_cast<int>(samples_per_second.size()) - 1; }
+  int max_nodes() const { return min_nodes + static_cast<int>(samples_per_second.size()) - 1; }
   double at(int nodes) const;
 };
 

@@ -46,17 +46,17 @@ class LiveJob {
     std::vector<std::size_t> entry(static_cast<std::size_t>(replay_case_.trace.num_nodes));
     for (const NodeEvent& event : replay_case_.trace.events) {
       const std::int64_t time = replay_case_.ticks(event.seconds);
-      std::size_t& own = entry[static_cast<std::size_t>(event.node)];
+      std::size_t& next_entry = entry[static_cast<std::size_t>(event.node)];
       if (event.is_add) {
-        own = result.size();
+        next_entry = result.size();
         result.push_back(
             {.time = time + replay_case_.ticks(replay_case_.ready_seconds + prepare_seconds(event)),
              .kind = EventKind::ready,
              .node = event.node});
-      } else if (result[own].time < time) {
+      } else if (result[next_entry].time < time) {
         result.push_back({.time = time, .kind = EventKind::remove, .node = event.node});
       } else {
-        result[own].time = kNeverEnters;
+        result[next_entry].time = kNeverEnters;
       }
     }
     std::stable_sort(result.begin(), result.end(), [](const ReplayEvent& a, const ReplayEvent& b) {
@@ -95,7 +95,7 @@ class LiveJob {
   int best_num_nodes() const {
     int best = 0;
     const int most = std::min(
-        num_ready_, std::max(replay_case_.throughput.most(), replay_case_.reconfiguration.min_nodes));
+        num_ready_, std::max(replay_case_.throughput.max_nodes(), replay_case_.reconfiguration.min_nodes));
     for (int nodes = replay_case_.reconfiguration.min_nodes; nodes <= most; ++nodes)
       if (effective_speed(nodes) > effective_speed(best)) best = nodes;
     return best;

@@ -68,10 +68,11 @@ class CheckpointingJob final : public RestartingJob {
     const ReconfigurationCosts& reconfiguration = replay_case_.reconfiguration;
     double seconds = reconfiguration.reconfigure_seconds;
     if (nodes_ > 0 && !reconfiguration.reconfigure_by_nodes.empty()) {
-      const int nodes = std::clamp(static_cast<int>(nodes_), replay_case_.throughput.fewest,
-                                   replay_case_.throughput.most());
-      seconds = reconfiguration
-                    .reconfigure_by_nodes[static_cast<std::size_t>(nodes - replay_case_.throughput.fewest)];
+      const int nodes = std::clamp(static_cast<int>(nodes_), replay_case_.throughput.min_nodes,
+                                   replay_case_.throughput.max_nodes());
+      seconds =
+          reconfiguration
+              .reconfigure_by_nodes[static_cast<std::size_t>(nodes - replay_case_.throughput.min_nodes)];
     }
     return replay_case_.ticks(seconds) - checkpoint_ticks();
   }
@@ -79,8 +80,10 @@ class CheckpointingJob final : public RestartingJob {
   // Rolls back to the latest complete checkpoint; later steps are lost.
   void lost() override {
     has_lost_ = true;
-    const auto num_saved = static_cast<std::size_t>(std::count_if(
-        ends_.begin(), ends_.end(), [&](std::int64_t end) { return saved_at_ >= 0 && end <= saved_at_; }));
+    const auto num_saved =
+        static_cast<std::size_t>(std::count_if(step_ends_.begin(), step_ends_.end(), [&](std::int64_t end) {
+          return saved_at_ >= 0 && end <= saved_at_;
+        }));
     for (std::size_t i = num_saved; i < is_counted_.size(); ++i) revoke(i);
   }
 
@@ -88,12 +91,12 @@ class CheckpointingJob final : public RestartingJob {
     if (is_counted_[step] == 0) return;
     is_counted_[step] = 0;
     ++outcome_.steps_lost;
-    if (step < lengths_.size())
-      outcome_.useful_seconds -= static_cast<double>(lengths_[step]) / replay_case_.ticks_per_second;
+    if (step < step_lengths_.size())
+      outcome_.useful_seconds -= static_cast<double>(step_lengths_[step]) / replay_case_.ticks_per_second;
   }
 
   void on_step_ended(std::int64_t /*began*/) override {
-    ends_.push_back(now_), is_counted_.push_back(1), lengths_.push_back(length_);
+    step_ends_.push_back(now_), is_counted_.push_back(1), step_lengths_.push_back(length_);
     ++num_steps_;
     const bool saves = num_steps_ % replay_case_.reconfiguration.checkpoint_every == 0 || has_lost_;
     if (saves) save();
@@ -117,12 +120,12 @@ class CheckpointingJob final : public RestartingJob {
 
   double steps_that_count() const override {
     double steps = 0;
-    for (std::size_t i = 0; i < ends_.size(); ++i) steps += is_counted_[i];
+    for (std::size_t i = 0; i < step_ends_.size(); ++i) steps += is_counted_[i];
     return steps;
   }
 
-  std::vector<std::int64_t> ends_, lengths_;  // [step]
-  std::vector<int> is_counted_;               // [step]: 1, or 0 if revoked
+  std::vector<std::int64_t> step_ends_, step_lengths_;  // [step]
+  std::vector<int> is_counted_;                         // [step]: 1, or 0 if revoked
   std::int64_t saved_at_ = -1;
   bool has_lost_ = false;
 };

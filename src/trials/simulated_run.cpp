@@ -38,12 +38,12 @@ SimulatedRun::SimulatedRun(const Plan& plan, const ModelSpec& model, const Hardw
   if (noise_.recorded_seconds > 0)
     scale_ = noise_.recorded_seconds / predicted_step(plan_, model_, cluster).seconds;
   healthy_ = rank_times(cluster);
-  work_ = stage_work(plan_, model_, cluster);
+  stage_work_ = stage_work(plan_, model_, cluster);
   ranks_.resize(healthy_.size());
   for (RankNoise& rank : ranks_) {
     rank.offset = noise_.rank_spread * normal();
     if (!noise_.recorded.empty())
-      rank.place = static_cast<std::size_t>(uniform() * static_cast<double>(noise_.recorded.size()));
+      rank.rank_offset = static_cast<std::size_t>(uniform() * static_cast<double>(noise_.recorded.size()));
   }
   set({});
 }
@@ -119,8 +119,8 @@ double SimulatedRun::link_slowdown(int rank, Channel channel) const {
 
 double SimulatedRun::noise_of(RankNoise& rank) {
   if (!noise_.recorded.empty()) {
-    const double ratio = noise_.recorded[rank.place];
-    rank.place = (rank.place + 1) % noise_.recorded.size();
+    const double ratio = noise_.recorded[rank.rank_offset];
+    rank.rank_offset = (rank.rank_offset + 1) % noise_.recorded.size();
     return ratio * std::exp(rank.offset);
   }
   rank.level =
@@ -150,14 +150,14 @@ Observation SimulatedRun::next() {
     RankStep one{.rank = rank, .group = topology_.group_of(rank)};
     if (one.group < 0) continue;
     const double noise = noise_of(ranks_[static_cast<std::size_t>(rank)]) * std::exp(common_);
-    if (rank == heavy) one.work = length_imbalance;
-    const double compute = base.compute * noise * one.work;
+    if (rank == heavy) one.relative_work = length_imbalance;
+    const double compute = base.compute * noise * one.relative_work;
     one.kinds[static_cast<std::size_t>(WorkKind::forward)] = {1, compute / 3, 0};
     one.kinds[static_cast<std::size_t>(WorkKind::backward)] = {1, compute * 2 / 3, 0};
     one.kinds[static_cast<std::size_t>(WorkKind::optimizer)] = {1, base.optimizer * noise, 0};
     one.kinds[static_cast<std::size_t>(WorkKind::load_batch)] = {1, base.host * noise, 0};
-    if (!work_.empty()) {  // assumes that the cost model is equally accurate for all kinds of blocks
-      const auto& work = work_[static_cast<std::size_t>(one.group)].compute;
+    if (!stage_work_.empty()) {  // assumes that the cost model is equally accurate for all kinds of blocks
+      const auto& work = stage_work_[static_cast<std::size_t>(one.group)].compute;
       const double all = std::accumulate(work.begin(), work.end(), 0.0);
       for (std::size_t role = 0; role < kBlockRoles; ++role)
         one.rates[role] = {compute * work[role] / all, work[role]};

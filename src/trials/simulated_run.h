@@ -57,7 +57,7 @@ class SimulatedRun {
   struct RankNoise {
     double level = 0, offset = 0, spike = 0;
     int spike_left = 0;
-    std::size_t place = 0;
+    std::size_t rank_offset = 0;
   };
   std::vector<RankTimes> rank_times(const Cluster& cluster) const;
   double uniform();
@@ -73,7 +73,7 @@ class SimulatedRun {
   std::uint64_t num_drawn_ = 0;
   std::vector<Condition> conditions_;
   std::vector<RankTimes> healthy_, current_;
-  std::vector<StageWork> work_;
+  std::vector<StageWork> stage_work_;
   std::vector<RankNoise> ranks_;
   double step_seconds_ = 0, common_ = 0, scale_ = 1;
   std::int64_t step_ = 0;

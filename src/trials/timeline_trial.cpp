@@ -164,7 +164,8 @@ class TimelineTrial {
     if (!base) return;
     const Cluster used(without(rest.profile(), base->unused));
     ResponseLimits own = limits;
-    std::erase_if(own.known, [&](const Plan& known) { return num_devices(known) > used.num_present(); });
+    std::erase_if(own.known_plans,
+                  [&](const Plan& known) { return num_devices(known) > used.num_present(); });
     for (PlannedOption& option : responses(demand_on(demand_, used, demand_.constants), base->plan,
                                            conditions_of(now), result_.costs, own)) {
       option.dropped = merged(option.dropped, merged(lost_devices, base->unused));

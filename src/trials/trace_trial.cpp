@@ -9,12 +9,12 @@ namespace optimus {
 TrialCase trial_of(const ReplayCase& replay_case, int devices_per_node) {
   TrialCase result;
   result.costs = replay_case.costs;
-  const int most = replay_case.throughput.most();
+  const int max_nodes = replay_case.throughput.max_nodes();
   const auto seconds_on = [&](int nodes) {
     const double speed = replay_case.throughput.at(nodes);
     return speed > 0 ? replay_case.batch / speed : 0;
   };
-  for (int n = replay_case.throughput.fewest; n <= most; ++n) {
+  for (int n = replay_case.throughput.min_nodes; n <= max_nodes; ++n) {
     TrialMode mode{Response::replan, n * devices_per_node, seconds_on(n), 0};
     mode.pause_seconds =
         replay_case.costs.switch_seconds + replay_case.costs.move_seconds(replay_case.costs.join_bytes);
@@ -44,7 +44,7 @@ TrialCase trial_of(const ReplayCase& replay_case, int devices_per_node) {
     nodes += it->second.first - it->second.second;
     TrialSegment segment{
         it->first, std::min(replay_case.trace.length, std::next(it)->first), {}, it->second.second > 0};
-    for (int n = replay_case.throughput.fewest; n <= most; ++n)
+    for (int n = replay_case.throughput.min_nodes; n <= max_nodes; ++n)
       segment.step_seconds.push_back(n <= nodes ? seconds_on(n) : 0);
     result.segments.push_back(std::move(segment));
   }

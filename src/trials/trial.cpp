@@ -71,11 +71,11 @@ class TrialRun {
     double wait =
         is_broken ? trial_case_.decision_interval : trial_case_.detection_steps * seconds_in(segment, mode_);
     for (int asked = 0; asked < 8 && now_ < segment.end && seconds_in(segment, mode_) > 0; ++asked) {
-      work(segment, now_ + wait);
+      advance_to(segment, now_ + wait);
       if (now_ < segment.end) decide(segment);
       wait = std::max(2 * wait, trial_case_.decision_interval);
     }
-    work(segment, segment.end);
+    advance_to(segment, segment.end);
   }
 
   // At most the steps since the last rollback: a checkpoint that was restored then is not lost again.
@@ -102,7 +102,7 @@ class TrialRun {
     now_ = until;
   }
 
-  void work(const TrialSegment& segment, double until) {
+  void advance_to(const TrialSegment& segment, double until) {
     until = std::min(until, segment.end);
     if (until <= now_) return;
     const double seconds = seconds_in(segment, mode_);
@@ -133,26 +133,26 @@ class TrialRun {
 
   // The predicted step time of a mode that has not run under these conditions, with a random error.
   double predicted_seconds(const TrialSegment& segment, int mode, PredictionStats& history) {
-    double& known = predictions_[static_cast<std::size_t>(mode)];
-    if (known > 0) return known;
+    double& prediction = predictions_[static_cast<std::size_t>(mode)];
+    if (prediction > 0) return prediction;
     const RandomKey key = key_.with(segment_index_).with(static_cast<std::uint64_t>(mode));
     double error = trial_case_.prediction_error * normal(key);
     if (const double lasting = permanent_error(mode); lasting > 0)
       error += lasting * normal(key_.with("for good").with(static_cast<std::uint64_t>(mode)));
-    known = seconds_in(segment, mode) * std::exp(error) * trial_case_.prediction_bias;
-    const double logarithm = std::log(known);
+    prediction = seconds_in(segment, mode) * std::exp(error) * trial_case_.prediction_bias;
+    const double logarithm = std::log(prediction);
     ++history.times, history.sum += logarithm, history.squares += logarithm * logarithm;
-    return known;
+    return prediction;
   }
 
   PlanOption option_of(const TrialSegment& segment, int mode) {
-    const TrialMode& known = trial_case_.modes[static_cast<std::size_t>(mode)];
+    const TrialMode& prediction = trial_case_.modes[static_cast<std::size_t>(mode)];
     const double truth = seconds_in(segment, mode);
-    PlanOption option{Response::stay, truth, known.usual_seconds, 0.01, 0, known.devices};
-    option.is_measured = mode == mode_, option.undone_steps = known.undone_steps;
+    PlanOption option{Response::stay, truth, prediction.usual_seconds, 0.01, 0, prediction.devices};
+    option.is_measured = mode == mode_, option.undone_steps = prediction.undone_steps;
     if (mode == mode_) return option;
-    option.response = mode == before_ ? Response::resume : known.response;
-    option.pause_seconds = pause_between(devices_now(), known) * trial_case_.pause_prediction_bias;
+    option.response = mode == before_ ? Response::resume : prediction.response;
+    option.pause_seconds = pause_between(devices_now(), prediction) * trial_case_.pause_prediction_bias;
     PredictionStats& history = history_[{mode, truth}];
     option.is_measured = history.is_measured;
     if (history.is_measured) return option;

@@ -36,16 +36,17 @@ double TrialValues::undone(std::size_t segment, int mode) const {
 double TrialValues::best_from(std::size_t segment, int mode) const {
   const TrialSegment& now = trial_case_.segments[segment];
   const double length = now.end - now.begin;
-  const double own = mode < 0 ? 0 : now.step_seconds[static_cast<std::size_t>(mode)];
+  const double mode_seconds = mode < 0 ? 0 : now.step_seconds[static_cast<std::size_t>(mode)];
   const bool has_lost = is_loss_to(now, mode);
   double halt = has_lost ? trial_case_.costs.detection_seconds : 0;
   double done = has_lost ? -0.5 - undone(segment, mode) : 0;
-  if (has_lost && own > 0) halt += trial_case_.costs.recovery_seconds;
-  double best = at(segment + 1, mode) + done + (own > 0 ? std::max(0.0, length - halt) / own : 0);
-  if (own > 0) {  // continues until detection, if that comes before the end of the segment
-    const double wait = trial_case_.detection_steps * own;
+  if (has_lost && mode_seconds > 0) halt += trial_case_.costs.recovery_seconds;
+  double best =
+      at(segment + 1, mode) + done + (mode_seconds > 0 ? std::max(0.0, length - halt) / mode_seconds : 0);
+  if (mode_seconds > 0) {  // continues until detection, if that comes before the end of the segment
+    const double wait = trial_case_.detection_steps * mode_seconds;
     if (halt + wait >= length) return best;
-    halt += wait, done += wait / own;
+    halt += wait, done += wait / mode_seconds;
   } else {
     halt += mode < 0 ? trial_case_.costs.start_seconds : trial_case_.costs.recovery_seconds;
   }
@@ -60,17 +61,18 @@ double TrialValues::best_from(std::size_t segment, int mode) const {
 
 std::vector<double> TrialValues::of_options(const TrialPoint& point) const {
   const TrialSegment& now = trial_case_.segments[point.segment];
-  const double left = now.end - point.now;
+  const double remaining_seconds = now.end - point.now;
   const int mode = point.modes.front();
-  const double own = mode < 0 ? 0 : now.step_seconds[static_cast<std::size_t>(mode)];
-  std::vector<double> values = {at(point.segment + 1, mode) + (own > 0 ? left / own : 0)};
+  const double mode_seconds = mode < 0 ? 0 : now.step_seconds[static_cast<std::size_t>(mode)];
+  std::vector<double> values = {at(point.segment + 1, mode) +
+                                (mode_seconds > 0 ? remaining_seconds / mode_seconds : 0)};
   for (std::size_t i = 1; i < point.modes.size(); ++i) {
     const int to = point.modes[i];
-    const double halt = mode < 0   ? trial_case_.costs.start_seconds
-                        : own <= 0 ? trial_case_.costs.recovery_seconds + pause(mode, to)
-                                   : pause(mode, to);
-    values.push_back(at(point.segment + 1, to) +
-                     std::max(0.0, left - halt) / now.step_seconds[static_cast<std::size_t>(to)]);
+    const double halt = mode < 0            ? trial_case_.costs.start_seconds
+                        : mode_seconds <= 0 ? trial_case_.costs.recovery_seconds + pause(mode, to)
+                                            : pause(mode, to);
+    values.push_back(at(point.segment + 1, to) + std::max(0.0, remaining_seconds - halt) /
+                                                     now.step_seconds[static_cast<std::size_t>(to)]);
   }
   return values;
 }

@@ -18,13 +18,13 @@ int any_of(int low, int high) { return *rc::gen::resize(rc::kNominalSize, rc::ge
 RankStep random_rank(int rank, int num_groups) {
   RankStep one{.rank = rank, .group = rank % num_groups};
   const auto number = [] { return any_of(0, 4000) / 1024.0; };  // sums of these are exact in any order
-  one.seconds = number(), one.data_wait = number(), one.work = any_of(1, 4);
+  one.seconds = number(), one.data_wait = number(), one.relative_work = any_of(1, 4);
   for (WorkTime& kind : one.kinds) kind = {any_of(0, 9), number(), number()};
   for (LinkTime& link : one.links) link = {static_cast<double>(any_of(0, 2)), number()};
   one.lengths = {1, any_of(1, 99), 7, number()};
   one.memory = Bytes(any_of(0, 1000)), one.memory_limit = Bytes(any_of(0, 1) * 1000);
   // Values are divided by work and by bytes: powers of two keep the results exact.
-  if (one.work == 3) one.work = 2;
+  if (one.relative_work == 3) one.relative_work = 2;
   return one;
 }
 

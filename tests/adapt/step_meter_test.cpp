@@ -70,15 +70,15 @@ TEST(StepMeter, WorkFollowsSequenceLengths) {
   StepMeter meter(program, plan, model, {});
   const double whole = 2.0 * length * length;  // two sequences of one document each
   meter.observe({1, 0, whole, whole}, {});
-  EXPECT_DOUBLE_EQ(meter.take().work, 1);
+  EXPECT_DOUBLE_EQ(meter.take().relative_work, 1);
   meter.observe({1, 0, whole / 4, whole}, {});
   meter.observe({1, 0, whole / 4, whole}, {});
   const double one = model_flops_per_token(model, 1), more = model_flops_per_token(model, length) - one;
   const double causal = 0.5 * more * length / (length - 1), linear = one - more / (length - 1);
   const double attention = causal / (linear + causal);
-  EXPECT_NEAR(meter.take().work, 1 - 0.75 * attention, 1e-12);
+  EXPECT_NEAR(meter.take().relative_work, 1 - 0.75 * attention, 1e-12);
   meter.observe({1, 0}, {});
-  EXPECT_DOUBLE_EQ(meter.take().work, 1) << "lengths are not known";
+  EXPECT_DOUBLE_EQ(meter.take().relative_work, 1) << "lengths are not known";
 }
 
 // On GPUs, instructions are timed only in some steps. Their times are compared with the work of these steps.
@@ -100,11 +100,11 @@ TEST(StepMeter, UntimedStepsDoNotAffectInstructionTimes) {
   const RankStep step = meter.take();
   EXPECT_NEAR(step.seconds, 5.0 / 3, 1e-12) << "mean over all steps";
   EXPECT_NEAR(step.compute_seconds(), computing, 1e-9);
-  EXPECT_DOUBLE_EQ(step.work, 1) << "work of the timed step";
+  EXPECT_DOUBLE_EQ(step.relative_work, 1) << "work of the timed step";
   const Rate& rate = step.rates[static_cast<std::size_t>(BlockRole::layer)];
   EXPECT_NEAR(rate.seconds / rate.predicted, 2, 1e-9);
   meter.observe(with_long, {});
-  EXPECT_GT(meter.take().work, 1) << "take() has reset the sums";
+  EXPECT_GT(meter.take().relative_work, 1) << "take() has reset the sums";
 }
 
 // The layers of a stage form one span for each micro-batch and direction. Embedding and head are spans of

@@ -32,14 +32,14 @@ TEST(Json, ViewsNameThePlace) {
       parse_json(R"({"model": {"layers": -3, "sizes": [1, "two"]}, "n": 1e6, "none": null})", "x.json");
   const JsonView view(document, "x.json");
   EXPECT_EQ(message_of([&] { view.at("model").at("layers").integer(1); }),
-            "x.json: model.layers must be a whole number of at least 1, found '-3'");
+            "x.json: model.layers: expected a whole number of at least 1, got '-3'");
   EXPECT_EQ(message_of([&] { view.at("model").at("sizes").elements()[1].number(); }),
-            "x.json: model.sizes[1] must be a number, found '\"two\"'");
+            "x.json: model.sizes[1]: expected a number, got '\"two\"'");
   EXPECT_EQ(message_of([&] { view.at("modle"); }), "x.json: modle is missing");
   EXPECT_EQ(view.at("n").integer(), 1'000'000);
   EXPECT_FALSE(view.find("none"));
   EXPECT_EQ(view.integer_or("absent", 7), 7);
-  EXPECT_EQ(message_of([&] { view.at("model").text(); }), "x.json: model must be a string, found an object");
+  EXPECT_EQ(message_of([&] { view.at("model").text(); }), "x.json: model: expected a string, got an object");
 }
 
 TEST(Json, UnknownKeySuggestsNearest) {

@@ -86,7 +86,7 @@ TEST(Options, FileErrorsNameFileLineAndNearestKey) {
             "bad.toml:2: --min-tokens: 'many' is not a count such as 1000, 300k or 15T");
   EXPECT_EQ(refuse("color = \"gren\"\n"),
             "bad.toml:1: --color: 'gren' is not one of red, green; did you mean 'green'?");
-  EXPECT_EQ(refuse("model = [1]\n"), "bad.toml:1: model must be a single value");
+  EXPECT_EQ(refuse("model = [1]\n"), "bad.toml:1: model: expected a single value");
   EXPECT_TRUE(refuse("model = \n").starts_with("bad.toml:1: not valid TOML")) << refuse("model = \n");
   EXPECT_TRUE(refuse("# é\nmodel = \"é\"\n\xef\xbb\x9d = 1\n").starts_with("bad.toml:3: not valid TOML"));
   EXPECT_EQ(refuse("\xef\xbb\xbfmodel = 'é 100 %' # é\n"), "");

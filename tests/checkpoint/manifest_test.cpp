@@ -45,7 +45,7 @@ TEST(Manifest, RoundTrips) {
   EXPECT_EQ(parse_manifest(manifest_text(manifest), "m"), manifest);
   EXPECT_EQ(manifest.bytes(), Bytes(300));
   EXPECT_EQ(manifest.pieces_of(StateField::first, 0).size(), 2u);
-  EXPECT_TRUE(manifest.has(StateField::second));
+  EXPECT_TRUE(manifest.has_field(StateField::second));
   EXPECT_EQ(stored_name(StateField::first, "w", {{0, 4}, {2, 6}}), "first/w[0:4, 2:6]");
   // Fields that are stored in the same way share rows.
   EXPECT_NE(manifest_text(manifest).find(R"({"fields": ["master", "first"], "boxes": [)"), std::string::npos);

@@ -69,7 +69,7 @@ TEST(Safetensors, RejectsMalformedHeaders) {
   EXPECT_EQ(header_error("{} x"), "f.safetensors: the header is not valid JSON at byte 4");
   EXPECT_EQ(
       header_error(R"({"a":3})"),
-      "f.safetensors: header: 'a' must be an object with dtype, shape and data_offsets, found a number");
+      "f.safetensors: header: 'a': expected an object with dtype, shape and data_offsets, got a number");
   EXPECT_EQ(header_error(R"({"a":{"dtype":"F32","shape":[1]}})"),
             "f.safetensors: tensor 'a': data_offsets is missing");
   EXPECT_EQ(header_error(R"({"a":{"dtype":"F8_E4M3"}})"),
@@ -77,23 +77,23 @@ TEST(Safetensors, RejectsMalformedHeaders) {
             "I8, U8, BOOL");
   EXPECT_EQ(
       header_error(R"({"a":{"shape":[-1]}})"),
-      "f.safetensors: tensor 'a': 'shape' must be whole numbers of at least 0, found a negative number");
+      "f.safetensors: tensor 'a': 'shape': expected whole numbers of at least 0, got a negative number");
   EXPECT_EQ(header_error(R"({"a":{"shape":7}})"),
-            "f.safetensors: tensor 'a': 'shape' must be a list of whole numbers, found a number");
+            "f.safetensors: tensor 'a': 'shape': expected a list of whole numbers, got a number");
   EXPECT_EQ(header_error(R"({"a":{"strides":[1]}})"),
-            "f.safetensors: tensor 'a': 'strides' must be absent, because the format does not define this "
-            "key, found a list");
+            "f.safetensors: tensor 'a': 'strides': expected absent, because the format does not define this "
+            "key, got a list");
   EXPECT_EQ(header_error(R"({"a":{"dtype":"U8","shape":[],"data_offsets":[0]}})"),
-            "f.safetensors: tensor 'a': data_offsets must be [begin, end], found 1 numbers");
+            "f.safetensors: tensor 'a': data_offsets: expected [begin, end], got 1 numbers");
   EXPECT_EQ(header_error(R"({"__metadata__":{"x":1}})"),
-            "f.safetensors: __metadata__: 'x' must be a string, found a number");
+            "f.safetensors: __metadata__: 'x': expected a string, got a number");
   EXPECT_EQ(header_error(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{}})"),
             "f.safetensors: 'a' is listed twice");
   std::string many = "0";
   for (int i = 0; i < 64; ++i) many += ",0";
   EXPECT_EQ(
       header_error(R"({"a":{"shape":[)" + many + "]}}"),
-      "f.safetensors: tensor 'a': 'shape' must be whole numbers of at least 0, found more than 64 numbers");
+      "f.safetensors: tensor 'a': 'shape': expected whole numbers of at least 0, got more than 64 numbers");
   EXPECT_NE(header_error("{\"a\":" + std::string(100'000, '[')), "");
 }
 
@@ -242,7 +242,7 @@ TEST(SafetensorsFolder, RejectsInconsistentIndex) {
   write_index(R"({"a":"../m.safetensors"})");
   EXPECT_EQ(refused(),
             index +
-                ": weight_map.a must be the name of a .safetensors file in the folder of the index, found "
+                ": weight_map.a: expected the name of a .safetensors file in the folder of the index, got "
                 "'../m.safetensors'");
   write_index(R"({"a":"m-1.safetensors"})");
   EXPECT_EQ(refused(), "cannot open " + here + "/m-1.safetensors: No such file or directory");

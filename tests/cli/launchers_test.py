@@ -363,7 +363,7 @@ class Launch(LaunchedTest):
             self.assertIn(result.returncode, (1, 2))
             self.assertIn(contains, result.stderr)
         _, errors = self.expect_exit(self.start([OPTIMUS, "launch", "--hosts", "a,b", "--ssh", "false", "--", "train"]), 1)
-        self.assertRegex(errors, "[ab] ended with code 1")  # whichever host is observed first
+        self.assertRegex(errors, "[ab] exited with code 1")  # whichever host is observed first
 
 
 if __name__ == "__main__":

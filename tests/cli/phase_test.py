@@ -131,7 +131,7 @@ class PhaseTest(CommandLineTest):
         self.assertLess(lost[0], begins[-1], "the worker is expected to be lost in the middle of the ramp")
 
     def test_reports_usage_errors(self):
-        for args, contains in ((("--batch-ramp", "4"), "4 is not of the form FROM:STEPS"), (("--batch-ramp", "16:9"), "must be less than the final value 16"), (("--seq-ramp", "64:9"), "must be less than the final value 16"),
+        for args, contains in ((("--batch-ramp", "4"), "4 is not of the form FROM:STEPS"), (("--batch-ramp", "16:9"), "below the final value 16"), (("--seq-ramp", "64:9"), "below the final value 16"),
                             (("--batch-ramp", "1:3"), "grows 4 times, which is more than its 3 steps"), (("--batch-ramp", "4,8@9"), "ends with 8 instead of the 16"),
                             (("--batch-ramp", "4:noise"), "remove one of the two flags"), (("--batch-ramp", "4:noise", "--seq-ramp", "", "--switch-at", "9:x.json"), "remove one of them")):
             self.expect_error("train", *SMALL, *RAMP, "--data", self.text, "--run", self.folder / "no", *args, contains=(contains,), code=2)

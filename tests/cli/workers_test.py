@@ -223,7 +223,7 @@ class Workers(CommandLineTest):
         self.assertEqual(len(list(memory.iterdir())), 1)
         self.assertIn("removed", run("checkpoint", "clear", self.folder / "run").stdout)
         self.assertEqual(list(memory.iterdir()), [])
-        self.assertIn("nothing in memory", run("checkpoint", "clear", self.folder / "run").stdout)
+        self.assertIn("contains no state", run("checkpoint", "clear", self.folder / "run").stdout)
         self.expect_error("checkpoint", "clear", self.folder / "nothing", contains=["not a run folder"])
 
     def test_16_workers_learn_what_one_device_learns(self):

@@ -66,15 +66,15 @@ TEST(HardwareJson, ErrorsNameKeyAndValue) {
             "lab.json: groups[0].type is 'z100', which is neither in device_types nor a built-in type; did "
             "you mean 'h100'?");
   EXPECT_EQ(error_of(R"({"groups": [{"type": "h100", "devices": 0}]})"),
-            "lab.json: groups[0].devices must be a whole number from 1 to 1000000, found '0'");
-  EXPECT_EQ(error_of(R"({"groups": []})"), "lab.json: the number of groups is 0, must be from 1 to 10000");
+            "lab.json: groups[0].devices: expected a whole number from 1 to 1000000, got '0'");
+  EXPECT_EQ(error_of(R"({"groups": []})"), "lab.json: the number of groups: expected 1 to 10000, got 0");
   EXPECT_EQ(
       error_of(R"({"groups": [{"type": "h100", "devices": 8, "devices_per_domain": 3}]})"),
-      "lab.json: groups[0]: devices_per_domain is 3, must divide or be a multiple of devices_per_node 8");
+      "lab.json: groups[0]: devices_per_domain: expected a divisor or multiple of devices_per_node 8, got 3");
   EXPECT_EQ(error_of(R"({"groups": [{"type": "h100", "devices": 8, "island": 1}]})"),
-            "lab.json: islands must be numbered from 0 without gaps, found 1 islands up to number 1");
+            "lab.json: islands: expected numbered from 0 without gaps, got 1 islands up to number 1");
   EXPECT_EQ(error_of(R"({"groups": [{"type": "h100", "devices": 8}], "missing_devices": [8]})"),
-            "lab.json: a device in missing_devices is 8, must be from 0 to 7");
+            "lab.json: a device in missing_devices: expected 0 to 7, got 8");
 }
 
 TEST(HardwareJson, RejectsMaliciousFiles) {

@@ -58,9 +58,9 @@ TEST(Standard, SuggestsNearestType) {
   EXPECT_EQ(
       name_error("rtx4090"),
       "cluster 'rtx4090': 'rtx4090' has no number of devices; the form is TYPExCOUNT, such as h100x512");
-  EXPECT_EQ(name_error("h100x0"), "cluster 'h100x0': '0' devices, must be from 1 to 1000000");
+  EXPECT_EQ(name_error("h100x0"), "cluster 'h100x0': expected 1 to 1000000 devices, got '0'");
   EXPECT_EQ(name_error("h100x1000001"),
-            "cluster 'h100x1000001': '1000001' devices, must be from 1 to 1000000");
+            "cluster 'h100x1000001': expected 1 to 1000000 devices, got '1000001'");
   EXPECT_EQ(name_error("lab").find("cluster 'lab' is neither a file, a name such as h100x512"), 0U);
   EXPECT_NE(name_error("h100x99999999999999999999999"), "");
   EXPECT_NE(name_error("h100x600000+h100x600000"), "");

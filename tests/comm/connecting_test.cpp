@@ -45,7 +45,7 @@ class HangingStore final : public KeyStore {
 double time_until_failure(int rank, const StoreAddress& place, int dying, bool publishes_address,
                           std::atomic<int>& num_over) {
   auto store = value_or_throw(open_store(place, soon()));
-  StoreClient::Place own{};
+  StoreClient::StoreEndpoint own{};
   own.store = rank == dying ? std::make_shared<HangingStore>(std::move(store), publishes_address)
                             : std::shared_ptr<KeyStore>(std::move(store));
   const auto comm = value_or_throw(make_process_comm({rank, 3, own, kTestThresholds}, soon()));

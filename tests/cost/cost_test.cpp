@@ -155,11 +155,13 @@ TEST(Device, SmallExpertsAreSlowerThanOneGemm) {
   const DeviceType type = *find_device_type("h100");
   const Constants& constants = fitted_constants();
   const DeviceCost cost(type, 1, optimus_software(), constants);
-  const double one = cost.gemm(8192, 2048, 1536, {}), sixteen = cost.grouped_gemm(8192, 2048, 1536, 16, {});
+  const double one = cost.gemm(8192, 2048, 1536, {}),
+               sixteen = cost.grouped_gemm_seconds(8192, 2048, 1536, 16, {});
   EXPECT_GT(sixteen, one);
   EXPECT_LT(sixteen, 2 * one);
-  EXPECT_GT(cost.grouped_gemm(1000, 2048, 1536, 16, {}), cost.grouped_gemm(1024, 2048, 1536, 8, {}));
-  EXPECT_EQ(cost.grouped_gemm(0, 2048, 1536, 16, {}), 0);
+  EXPECT_GT(cost.grouped_gemm_seconds(1000, 2048, 1536, 16, {}),
+            cost.grouped_gemm_seconds(1024, 2048, 1536, 8, {}));
+  EXPECT_EQ(cost.grouped_gemm_seconds(0, 2048, 1536, 16, {}), 0);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ class Draws {
 
 PastRun run_with(double log_factor, int steps = 50, std::int64_t when = 0, double doubt = 0) {
   PastRun run;
-  run.when = when, run.device = "h100", run.step_seconds = 1;
+  run.end_time = when, run.device = "h100", run.step_seconds = 1;
   run.parameters = run.layers = run.batch = run.sequence_length = 1;
   run.evidence = {{ResidualKind::layers, "h100", log_factor, doubt, steps}};
   return run;
@@ -167,7 +167,7 @@ TEST(History, DropsOldestRunAboveLimit) {
   History history;
   for (int i = 0; i < 300; ++i) add_run(history, run_with(0, 1, i));
   EXPECT_EQ(history.runs.size(), kMaxPastRuns);
-  EXPECT_EQ(history.runs.front().when, 300 - static_cast<std::int64_t>(kMaxPastRuns));
+  EXPECT_EQ(history.runs.front().end_time, 300 - static_cast<std::int64_t>(kMaxPastRuns));
 }
 
 History sample_history() {

@@ -118,7 +118,7 @@ TEST(Prepare, BadInputNamesLineAndLeavesNoOutput) {
   EXPECT_EQ(refuse("{\"text\": \"ok\"}\n[1]\n"), "in.jsonl: line 2: expected an object with key 'text'");
   EXPECT_EQ(refuse("{\"txt\": \"ok\", \"id\": 1}\n"),
             "in.jsonl: line 1: no key 'text' (found 'id, txt'); set --text-key to the key of the text");
-  EXPECT_EQ(refuse("{\"text\": 5}\n"), "in.jsonl: line 1: text must be a string, found '5'");
+  EXPECT_EQ(refuse("{\"text\": 5}\n"), "in.jsonl: line 1: text: expected a string, got '5'");
   EXPECT_NE(refuse("{\"text\": \"\xff\"}\n").find("line 1"), std::string::npos);
   EXPECT_EQ(refuse("{\"text\": \"ok\"}\n{\"text\": \"a\", \"text\": \"b\"}\n"),
             "in.jsonl: line 2, column 20: key 'text' appears twice in one object");

@@ -19,7 +19,7 @@ struct Training4 {
     model = small_model(4, true);
     options.batch = 16, options.sequence_length = 16, options.precision = "fp32";
   }
-  InterimPlanner::Facts facts() const { return first_answers(planner_request(options, model, {}), 8); }
+  InterimPlanner::Inputs facts() const { return first_answers(planner_request(options, model, {}), 8); }
   Plan copies(int dp, int pp = 1) const {
     UniformPlan plan{.pp = pp, .dp = dp, .batch = 16, .sequence_length = 16};
     plan.microbatch = 1;
@@ -31,7 +31,7 @@ struct Training4 {
 
 // A planner that blocks until it is released.
 struct BlockedPlanner {
-  InterimPlanner::Facts late(InterimPlanner::Facts facts) {
+  InterimPlanner::Inputs late(InterimPlanner::Inputs facts) {
     facts.choose = [choose = facts.choose, may = may_go_on.get_future().share()](int size) {
       may.wait();
       return choose(size);
@@ -66,7 +66,7 @@ TEST(InterimPlan, RemainingRanksTakeOver) {
 TEST(InterimPlan, UsesSubstituteUntilPlannerFinishes) {
   const Training4 training;
   BlockedPlanner planner;
-  InterimPlanner::Facts facts = planner.late(training.facts());
+  InterimPlanner::Inputs facts = planner.late(training.facts());
   const Plan dp8 = training.copies(8);
   InterimPlanner answers(facts);
   std::optional<InterimPlan> interim;

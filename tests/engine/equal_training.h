@@ -103,7 +103,7 @@ inline TrainingResult train_rank(const ModelSpec& model, const Plan& plan, int r
   options.rank = rank, options.comm = comm, options.timeout = Seconds(60);
   Engine engine(plan, model, parameters, options);
   if (comm != nullptr)
-    done_or_throw(comm->connect(0, engine.program().groups, Deadline::after(Seconds(60), "connecting")));
+    throw_if_failed(comm->connect(0, engine.program().groups, Deadline::after(Seconds(60), "connecting")));
   TrainingResult learned;
   const auto batch = [&](std::int64_t step, std::int64_t first) {
     return make_batch(setup.samples(first, plan.batch), plan, step, first, rank);

@@ -58,7 +58,7 @@ Recorded run_rank(const ModelSpec& model, const Plan& plan, int rank, Comm& comm
   Parameters parameters(plan, model, rank, device);
   parameters.initialize(1);
   Engine engine(plan, model, parameters, {.device = device, .rank = rank, .comm = &comm});
-  done_or_throw(comm.connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
+  throw_if_failed(comm.connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
   const Batch batch = make_batch(samples(), plan, 0, 0, rank);
   const auto step = [&] { value_or_throw(engine.train_step(batch, {.learning_rate = 1e-3})); };
   InstructionLog log(device);

@@ -191,7 +191,7 @@ void train_rank(ModuleRank& rank, const Plan& plan, Comm& comm, int steps) {
   EngineOptions options{.device = test_device(), .make_custom_block = module_blocks(rank.model, rank.facts)};
   options.rank = comm.rank(), options.comm = &comm, options.timeout = Seconds(60);
   Engine engine(plan, rank.facts.spec, parameters, options);
-  done_or_throw(comm.connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
+  throw_if_failed(comm.connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
   for (int step = 0; step < steps; ++step)
     rank.losses.push_back(value_or_throw(engine.train_step(read_batch(kData, rank.facts, plan, step,
                                                                       step * plan.batch, 1, comm.rank()),

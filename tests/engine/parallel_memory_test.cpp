@@ -32,7 +32,7 @@ void train_rank(const ModelSpec& model, const Plan& plan, Comm& comm) {
   EngineOptions options{.device = test_device()};
   options.rank = comm.rank(), options.comm = &comm, options.timeout = Seconds(60);
   Engine engine(plan, model, parameters, options);
-  done_or_throw(comm.connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
+  throw_if_failed(comm.connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
   const Batch batch = make_batch(some_samples(plan.batch), plan, 0, 0, comm.rank());
   for (int step = 0; step < 2; ++step) value_or_throw(engine.train_step(batch, {.learning_rate = 1e-3}));
 }

@@ -75,7 +75,7 @@ TEST(Parallel, AllRanksSkipTheSameSteps) {
     Engine engine(plan, model, parameters, options);
     engine.loss_scale.value = 0x1p20;
     if (comm != nullptr)
-      done_or_throw(comm->connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
+      throw_if_failed(comm->connect(0, engine.groups(), Deadline::after(Seconds(60), "connecting")));
     Recorded seen;
     for (int step = 0; step < 14; ++step) {
       const Batch batch = make_batch(make_samples(0, plan.batch, model.vocab), plan, 0, 0, rank);

@@ -92,7 +92,7 @@ std::vector<double> train(const Case& one, int rank, Comm* comm, int epoch, Para
   options.rank = rank, options.comm = comm, options.timeout = Seconds(60);
   Engine engine(one.plan, one.model, parameters, options);
   if (comm != nullptr)
-    done_or_throw(comm->connect(epoch, engine.groups(), Deadline::after(Seconds(60), "connecting")));
+    throw_if_failed(comm->connect(epoch, engine.groups(), Deadline::after(Seconds(60), "connecting")));
   std::vector<double> result;
   for (int step = 0; step < kSteps; ++step) {
     const std::int64_t first = step * one.plan.batch;
@@ -133,7 +133,7 @@ TEST(ProcessPlans, ChildRank) {
     ASSERT_EQ(find_problem(one.plan, one.model), std::nullopt);
     const int size = num_devices(one.plan);
     if (rank >= size) {  // idle, but messages need all ranks to be connected
-      done_or_throw(comm->connect(number, {}, Deadline::after(Seconds(60), "connecting")));
+      throw_if_failed(comm->connect(number, {}, Deadline::after(Seconds(60), "connecting")));
       continue;
     }
     Parameters mine(one.plan, one.model, rank, at::kCPU);

@@ -86,7 +86,7 @@ std::vector<Member> make_ranks(const ModelSpec& model, const Plan& plan, ThreadW
     EngineOptions options{.device = test_device(), .seed = 9};
     options.rank = number, options.comm = rank.comm.get(), options.timeout = Seconds(60);
     rank.engine = std::make_unique<Engine>(plan, model, *rank.parameters, options);
-    done_or_throw(rank.comm->connect(0, rank.engine->groups(), Deadline::after(Seconds(60), "connecting")));
+    throw_if_failed(rank.comm->connect(0, rank.engine->groups(), Deadline::after(Seconds(60), "connecting")));
   });
   return ranks;
 }
@@ -300,7 +300,7 @@ TEST(ShardCopy, CopiesAreUpdatedAfterFailureAtGate) {
         EngineOptions options{.device = test_device(), .seed = 9};
         options.rank = number, options.comm = rank.comm.get(), options.timeout = Seconds(60);
         rank.engine = std::make_unique<Engine>(plan, model, *rank.parameters, options);
-        done_or_throw(
+        throw_if_failed(
             rank.comm->connect(0, rank.engine->groups(), Deadline::after(Seconds(60), "connecting")));
         for (int index = 0; index < 2; ++index) step(model, plan, rank, number, index);
         gate.fails = true;

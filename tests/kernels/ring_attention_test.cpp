@@ -146,7 +146,7 @@ TEST(RingPiecesTest, ThreadRangesAreDisjoint) {
     check(pieces_by_queries(pieces), [](const RingPiece& a, const RingPiece& b) {
       return a.sequence == b.sequence && overlap(a.queries, b.queries);
     });
-    check(independent_pieces(pieces), [](const RingPiece& a, const RingPiece& b) {
+    check(independent_ranges(pieces), [](const RingPiece& a, const RingPiece& b) {
       return a.sequence == b.sequence && (overlap(a.queries, b.queries) || overlap(a.keys, b.keys));
     });
   }));

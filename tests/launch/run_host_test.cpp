@@ -15,7 +15,7 @@ constexpr Seconds kSilence{0.8};
 
 struct RunHostTest : testing::Test {
   RunHostTest() {
-    MembershipCoordinator::Facts coordinator{.model = model, .run = folder.path(), .answers = {}};
+    MembershipCoordinator::Inputs coordinator{.model = model, .run = folder.path(), .answers = {}};
     const Plan plan = uniform_plan(model, {.dp = 2, .batch = 4, .sequence_length = 16});
     coordinator.answers.choose = [plan](int) { return plan; };
     host = std::make_unique<RunHost>(

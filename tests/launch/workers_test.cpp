@@ -27,15 +27,15 @@ volatile std::sig_atomic_t is_asked_to_end = 0;
 // Steps until an event; each rank creates a file after its first steps.
 TrainResult steps(Comm& comm, const WorkerSpec& place, const std::string& how) {
   const Group world{Role::world, {}};
-  done_or_throw(comm.connect(0, {&world, 1}, Deadline::after(Seconds(30), "connecting")));
+  throw_if_failed(comm.connect(0, {&world, 1}, Deadline::after(Seconds(30), "connecting")));
   StepAgreement agreement(comm, Seconds(1.5));
   const at::Tensor numbers = at::empty({1000}, at::kFloat);
   for (int step = 0; how != "done" || step < 20; ++step) {
     if (step == 10 && comm.rank() == 1 && how == "user-error") throw UserError("the data of rank 1 is gone");
     if (step == 10 && comm.rank() == 1 && how == "exit") ::_exit(7);
     if (step == 10 && comm.rank() == 1 && how == "abort") std::abort();
-    done_or_throw(comm.all_reduce(world, numbers, ReduceOp::sum, "gradients")
-                      ->wait(Deadline::after(Seconds(1.5), "a step")));
+    throw_if_failed(comm.all_reduce(world, numbers, ReduceOp::sum, "gradients")
+                        ->wait(Deadline::after(Seconds(1.5), "a step")));
     if (step == 5) std::ofstream(place.run / fmt::format("began-{}", comm.rank())) << "\n";
     if (agreement.take().ends) return {.end = TrainEnd::stopped};
     agreement.submit({.ends = is_asked_to_end != 0});
@@ -59,7 +59,7 @@ struct WorkersTest : testing::Test {
     folder.write("run/how", how);
     return std::make_unique<Workers>(
         WorkersOptions{.program = "/proc/self/exe",
-                       .words = {"test", "--gtest_filter=Worker.IsOne"},
+                       .arguments = {"test", "--gtest_filter=Worker.IsOne"},
                        .run = run,
                        .devices = std::vector<std::string>(static_cast<std::size_t>(size), "cpu"),
                        .threads = 1,
@@ -113,7 +113,7 @@ TEST_F(WorkersTest, NamesKilledWorker) {
   const auto workers = start("forever");
   wait_until_under_way();
   ::kill(workers->pid(2), SIGKILL);
-  expect_words(failure_of(*workers), {"rank 2 (process ", "was ended by signal 9", "rank-2.log",
+  expect_words(failure_of(*workers), {"rank 2 (process ", "was killed by signal 9", "rank-2.log",
                                       "; rank 0 reported: ", "in world {0 1 2}, epoch 0", "rank 2 missing"});
   expect_no_process_left(*workers);
 }
@@ -135,7 +135,7 @@ TEST_F(WorkersTest, ErrorOfOneWorkerEndsTheRun) {
 
 TEST_F(WorkersTest, NamesWorkerThatExited) {
   for (const auto& [how, words] :
-       {std::pair("exit", "ended with code 7"), std::pair("abort", "was ended by signal 6")}) {
+       {std::pair("exit", "exited with code 7"), std::pair("abort", "was killed by signal 6")}) {
     const auto workers = start(how);
     expect_words(failure_of(*workers), {"rank 1 (process ", words});
     expect_no_process_left(*workers);
@@ -161,7 +161,7 @@ TEST_F(WorkersTest, EndWithParentProcess) {
 TEST_F(WorkersTest, MissingProgram) {
   try {
     Workers workers({.program = folder / "nothing",
-                     .words = {"x"},
+                     .arguments = {"x"},
                      .run = run,
                      .devices = {"cpu"},
                      .port = store.port(),

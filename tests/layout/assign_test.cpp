@@ -22,7 +22,7 @@ std::int64_t max_saved_microbatches(const Layout& from, const Layout& to, const 
   std::int64_t most = 0;
   do {
     const TransferPlan plan = diff(from, with_devices(to, {order.begin(), order.begin() + count})).value();
-    most = std::max(most, (plan.naive - plan.moved).value);
+    most = std::max(most, (plan.full_fetch_bytes - plan.moved).value);
   } while (std::next_permutation(order.begin(), order.end()));
   return most;
 }
@@ -33,7 +33,7 @@ TEST(Assign, HeaderExample) {
               {{{0, -1, {}}}, {{1, -1, {}}}}};
   Layout to = from;
   std::swap(to.placements[0], to.placements[1]);
-  const Assignment assignment = assign(from, to, first_ranks(2));
+  const Assignment assignment = assign_devices(from, to, first_ranks(2));
   EXPECT_EQ(assignment.device_of, (std::vector<Rank>{Rank{1}, Rank{0}}));
   EXPECT_EQ(assignment.bytes_in_place, Bytes(8));
   EXPECT_EQ(assignment.needed, Bytes(8));
@@ -41,15 +41,15 @@ TEST(Assign, HeaderExample) {
 
 TEST(Assign, SameLayoutMovesNothing) {
   const Layout layout{{{"w", {8, 6}, 1, 0}}, {{2, 2, 2, first_ranks(8)}}, {{{0, 1, split_evenly(6, 2)}}}};
-  EXPECT_EQ(assign(layout, layout, first_ranks(8)).device_of, first_ranks(8));
+  EXPECT_EQ(assign_devices(layout, layout, first_ranks(8)).device_of, first_ranks(8));
 }
 
 TEST(Assign, RejectsTooFewOrRepeatedDevices) {
   const Layout layout{{{"w", {8}, 1, 0}}, {{2, 1, 1, first_ranks(2)}}, {{{0, -1, {}}}}};
-  EXPECT_THROW(assign(layout, layout, {Rank{0}}), UserError);
-  EXPECT_THROW(assign(layout, layout, {Rank{0}, Rank{0}, Rank{1}}), UserError);
-  EXPECT_THROW(assign(layout, layout, {Rank{0}, Rank{-1}}), UserError);
-  EXPECT_EQ(assign(layout, layout, {Rank{9}, Rank{1}}).bytes_in_place,
+  EXPECT_THROW(assign_devices(layout, layout, {Rank{0}}), UserError);
+  EXPECT_THROW(assign_devices(layout, layout, {Rank{0}, Rank{0}, Rank{1}}), UserError);
+  EXPECT_THROW(assign_devices(layout, layout, {Rank{0}, Rank{-1}}), UserError);
+  EXPECT_EQ(assign_devices(layout, layout, {Rank{9}, Rank{1}}).bytes_in_place,
             Bytes(8));  // device 9 is new and empty
 }
 
@@ -59,7 +59,7 @@ TEST(AssignProperty, EqualsTheBestOfAllPermutations) {
     const int num_devices = draw(1, 5);
     const Layout from = random_layout(tensors, first_ranks(num_devices));
     const Layout to = random_layout(tensors, first_ranks(draw(1, num_devices)));
-    const Assignment assignment = assign(from, to, shuffled(first_ranks(num_devices)));
+    const Assignment assignment = assign_devices(from, to, shuffled(first_ranks(num_devices)));
     const int count = num_ranks(to);
     RC_ASSERT(static_cast<int>(assignment.device_of.size()) == count);
     RC_ASSERT(assignment.is_exact);
@@ -68,7 +68,7 @@ TEST(AssignProperty, EqualsTheBestOfAllPermutations) {
               max_saved_microbatches(from, to, first_ranks(num_devices), count));
     const TransferPlan plan = diff(from, with_devices(to, assignment.device_of)).value();
     RC_ASSERT(plan.moved == assignment.needed - assignment.bytes_in_place);
-    RC_ASSERT(plan.naive == assignment.needed);
+    RC_ASSERT(plan.full_fetch_bytes == assignment.needed);
   }));
 }
 
@@ -77,8 +77,8 @@ TEST(AssignProperty, GreedyIsBetweenHalfOfTheBestAndTheBound) {
     const auto tensors = random_tensors(3);
     const Layout from = random_layout(tensors, first_ranks(draw(1, 9)));
     const Layout to = random_layout(tensors, first_ranks(draw(1, 9)));
-    const Assignment exact = assign(from, to, first_ranks(9));
-    const Assignment greedy = assign(from, to, first_ranks(9), {.max_work = 0});
+    const Assignment exact = assign_devices(from, to, first_ranks(9));
+    const Assignment greedy = assign_devices(from, to, first_ranks(9), {.max_work = 0});
     RC_ASSERT(greedy.bytes_in_place <= exact.bytes_in_place);
     RC_ASSERT(greedy.in_place_bound >= exact.bytes_in_place);
     RC_ASSERT(2 * greedy.bytes_in_place >= exact.bytes_in_place);

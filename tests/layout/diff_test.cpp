@@ -94,7 +94,7 @@ TEST(Diff, HeaderExampleMoves) {
             (std::vector<RankShare::Operation>{{false, 0, Rank{1}, received}, {true, 0, Rank{1}, sent}}));
   EXPECT_EQ(plan.moved, Bytes(8));
   EXPECT_EQ(plan.lower_bound, Bytes(8));
-  EXPECT_EQ(plan.naive, Bytes(16));
+  EXPECT_EQ(plan.full_fetch_bytes, Bytes(16));
   EXPECT_EQ(plan.max_sent, Bytes(4));
 }
 
@@ -176,8 +176,8 @@ TEST(DiffProperty, MovesExactlyWhatIsMissingAndVerifies) {
     const Counted counted = count_by_element(scenario);
     RC_ASSERT(plan.moved.value == counted.missing);
     RC_ASSERT(plan.lower_bound.value == counted.missing);
-    RC_ASSERT(plan.naive.value == counted.needed);
-    RC_ASSERT(plan.moved <= plan.naive);
+    RC_ASSERT(plan.full_fetch_bytes.value == counted.needed);
+    RC_ASSERT(plan.moved <= plan.full_fetch_bytes);
     const auto outcome = verify(scenario.from, scenario.to, plan, scenario.options);
     if (!outcome) RC_FAIL(outcome.error().why);
   }));

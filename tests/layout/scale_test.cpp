@@ -43,7 +43,7 @@ TEST(Scale, AssignmentIsExactForShardedState) {
   const Layout from = llama_405b({4, 16, true}), to = llama_405b({2, 32, true});
   std::vector<Rank> devices;
   for (int r = 0; r < 512; ++r) devices.push_back(Rank{r});
-  const Assignment found = assign(from, to, devices);
+  const Assignment found = assign_devices(from, to, devices);
   EXPECT_TRUE(found.is_exact);
   EXPECT_EQ(diff(from, with_devices(to, found.device_of))->moved, found.needed - found.bytes_in_place);
   EXPECT_LT(found.needed - found.bytes_in_place, diff(from, to)->moved);

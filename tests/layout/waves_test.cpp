@@ -107,7 +107,7 @@ TEST(Waves, AlternateBetweenStagesWhenMemoryIsFull) {
   const auto none = order_waves(LayoutChange(from, to, options));
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().why,
-            "a reserve of 4 B is too small to change from one layout to the other; 10 B would be sufficient");
+            "the memory reserve of 4 B is too small for this layout change; 10 B would be sufficient");
 }
 
 TEST(Waves, AlternateBetweenSenders) {

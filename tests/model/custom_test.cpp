@@ -19,7 +19,7 @@ TEST(CustomModel, ConsistsOfItsBlocks) {
   ASSERT_EQ(tensors.size(), 3u);
   EXPECT_EQ(tensors[2].name, "c.weight");
   EXPECT_EQ(tensors[2].block, 2);
-  EXPECT_EQ(tensors[1].init.kind, InitKind::given);
+  EXPECT_EQ(tensors[1].init.kind, InitKind::custom);
   EXPECT_FALSE(tensors[1].has_weight_decay);
   EXPECT_EQ(output_width(spec, 0), 40);
   EXPECT_EQ(input_name(spec, 1), "input");
@@ -52,7 +52,7 @@ TEST(CustomModel, RejectsInconsistentBlocks) {
   EXPECT_NE(changed([](Spec s) { s.custom[2].outputs = 1; }).find("ends in the loss"), std::string::npos);
   EXPECT_NE(changed([](Spec s) { s.custom[2].tensors[0].name = "a.weight"; }).find("unique name"),
             std::string::npos);
-  EXPECT_NE(changed([](Spec s) { s.custom[2].tensors[0].shape[0] = -1; }).find("must be from 1"),
+  EXPECT_NE(changed([](Spec s) { s.custom[2].tensors[0].shape[0] = -1; }).find("expected 1 to"),
             std::string::npos);
   EXPECT_NE(changed([](Spec s) {
               s.custom[2].tensors[0].shape = {1 << 30, 1 << 30};

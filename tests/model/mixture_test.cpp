@@ -70,11 +70,11 @@ TEST(Mixture, LayerKindsFollowConfig) {
 TEST(Mixture, RejectsInvalidMixtures) {
   ModelSpec spec = *find_preset("qwen3-30b-a3b");
   spec.mixture.experts_per_token = 129;
-  EXPECT_NE(mixture_error(spec).find("experts per token is 129, must be from 1 to 128"), std::string::npos);
+  EXPECT_NE(mixture_error(spec).find("experts per token: expected 1 to 128, got 129"), std::string::npos);
   spec = *find_preset("qwen3-30b-a3b"), spec.mixture.every = 40, spec.mixture.first_layer = 40;
   EXPECT_NE(mixture_error(spec).find("none of the 48 layers"), std::string::npos);
   spec = *find_preset("llama3-8b"), spec.mixture = find_preset("mixtral-8x7b")->mixture;
-  EXPECT_NE(mixture_error(spec).find("experts is 8, must be 0 in llama"), std::string::npos);
+  EXPECT_NE(mixture_error(spec).find("experts: expected 0 in llama, got 8"), std::string::npos);
   spec = *find_preset("deepseek-v3"), spec.latent.rope_dim = 192;
   EXPECT_NE(mixture_error(spec).find("latent attention"), std::string::npos);
 }

@@ -35,21 +35,21 @@ TEST(Spec, EveryPresetAndEveryRandomSpecIsValid) {
 
 TEST(Spec, RejectsInvalidDimensions) {
   EXPECT_EQ(error_with("gpt2", [](auto& s) { s.layers = 0; }),
-            "model 'gpt2': layers is 0, must be from 1 to 10000");
+            "model 'gpt2': layers: expected 1 to 10000, got 0");
   EXPECT_EQ(error_with("gpt2", [](auto& s) { s.vocab = -5; }),
-            "model 'gpt2': vocab is -5, must be from 1 to 1073741824");
+            "model 'gpt2': vocab: expected 1 to 1073741824, got -5");
   EXPECT_EQ(error_with("llama3-8b", [](auto& s) { s.kv_heads = 7; }),
-            "model 'llama3-8b': kv-heads 7 must divide heads 32");
+            "model 'llama3-8b': kv-heads: expected a divisor of heads 32, got 7");
   EXPECT_EQ(error_with("gpt2", [](auto& s) { s.kv_heads = 4; }),
             "model 'gpt2': gpt2 has no grouped-query attention: kv-heads 4 must equal heads 12");
   EXPECT_EQ(error_with("gpt2", [](auto& s) { s.head_dim = 32; }),
-            "model 'gpt2': head-dim 32 must be hidden / heads = 64 in gpt2");
+            "model 'gpt2': head-dim: expected 64 (hidden / heads) in gpt2, got 32");
   EXPECT_EQ(error_with("qwen3-8b", [](auto& s) { s.head_dim = 65; }),
-            "model 'qwen3-8b': head-dim 65 must be even for rotary positions");
+            "model 'qwen3-8b': head-dim: expected an even number for rotary positions, got 65");
   EXPECT_EQ(error_with("bert-base", [](auto& s) { s.is_tied = false; }),
             "model 'bert-base': bert's output projection is its word embedding; it cannot be untied");
   EXPECT_EQ(error_with("gpt2", [](auto& s) { s.token_types = 2; }),
-            "model 'gpt2': token-types is 2, must be 0");
+            "model 'gpt2': token-types: expected 0, got 2");
 }
 
 TEST(Spec, RejectsUnsupportedFamilyFeatures) {

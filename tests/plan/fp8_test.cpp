@@ -114,7 +114,7 @@ TEST(Fp8, RefusesInvalidSettings) {
   EXPECT_EQ(problem({.blocks = {6}}), "fp8: block 6 is not a layer; layers are blocks 1 to 5");
   EXPECT_EQ(problem({.blocks = {2, 2}}),
             "fp8: block 2 follows block 2; list each block once, in ascending order");
-  EXPECT_EQ(problem({.blocks = {2}, .window = 0}), "fp8: the window is 0 steps, it must be 1 to 1024");
+  EXPECT_EQ(problem({.blocks = {2}, .window = 0}), "fp8 window: expected 1 to 1024 steps, got 0");
   EXPECT_EQ(problem({.blocks = {2}}, Precision::fp16),
             "fp8: fp16 needs loss scaling; use precision fp8, bf16, fp32 or fp64");
   EXPECT_EQ(

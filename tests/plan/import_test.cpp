@@ -198,7 +198,7 @@ TEST(ImportMegatron, ReportsMissingArgumentInOneLine) {
   EXPECT_TRUE(contains(why(shape), "--vocab N"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100"), "specify --devices N"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size $TP", {.devices = 4}),
-                       "--tensor-model-parallel-size must be a whole number of at least 1, found '$TP'"));
+                       "--tensor-model-parallel-size: expected a whole number of at least 1, got '$TP'"));
   EXPECT_TRUE(contains(why(shape + "--vocab-size 100 --tensor-model-parallel-size 3", {.devices = 4}),
                        "4 devices are not divisible by tp 3"));
   EXPECT_TRUE(

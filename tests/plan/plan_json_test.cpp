@@ -138,13 +138,13 @@ TEST(PlanJson, ErrorsNameFileAndPosition) {
             "p.json: pipelines[0].stages[0].devices: '0..9999999' has more than 1000000 numbers");
   EXPECT_EQ(
       refuse("\"devices\": \"0\"", "\"devices\": \"3..1\""),
-      "p.json: pipelines[0].stages[0].devices must be numbers and ranges such as 0..7,12, found '3..1'");
+      "p.json: pipelines[0].stages[0].devices: expected numbers and ranges such as 0..7,12, got '3..1'");
   EXPECT_EQ(refuse("\"blocks\": \"0..3\"", "\"blocks\": \"0,2,3\""),
-            "p.json: pipelines[0].stages[0].layers[0].blocks must be one range of consecutive blocks, such "
-            "as 0..7, found '\"0,2,3\"'");
+            "p.json: pipelines[0].stages[0].layers[0].blocks: expected one range of consecutive blocks, such "
+            "as 0..7, got '\"0,2,3\"'");
   EXPECT_EQ(refuse("\"batch\": 2", "\"batch\": 3"),
             "p.json: the micro-batches have 2 sequences in total, the batch has 3");
-  EXPECT_EQ(refuse("optimus-plan", "other"), "p.json: format must be \"optimus-plan\", found '\"other\"'");
+  EXPECT_EQ(refuse("optimus-plan", "other"), "p.json: format: expected \"optimus-plan\", got '\"other\"'");
 }
 
 TEST(Describe, ListsDifferences) {

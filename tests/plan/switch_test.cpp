@@ -41,14 +41,14 @@ TEST(Switch, MovesMinimumBetweenRandomPlans) {
     const auto plan = diff(from, to);
     if (!plan) RC_FAIL(plan.error().why);
     RC_ASSERT(plan->moved == plan->lower_bound);
-    RC_ASSERT(plan->moved <= plan->naive);
+    RC_ASSERT(plan->moved <= plan->full_fetch_bytes);
     const auto checked = verify(from, to, *plan);
     if (!checked) RC_FAIL(checked.error().why);
     // With the best assignment exactly the missing data moves, and never more than without it.
     std::vector<Rank> available;
     for (int rank = 0; rank < std::max(num_ranks(from), num_ranks(to)); ++rank)
       available.push_back(Rank{rank});
-    const Assignment best = assign(from, to, available);
+    const Assignment best = assign_devices(from, to, available);
     const auto moved = diff(from, with_devices(to, best.device_of));
     RC_ASSERT(moved.has_value());
     RC_ASSERT(moved->moved == best.needed - best.bytes_in_place);

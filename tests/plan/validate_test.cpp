@@ -206,7 +206,7 @@ TEST(Validate, ReportsEachRule) {
   EXPECT_EQ(says([&](Plan& p) { strategy(p).tp = 3; }),
             "pipeline 0, stage 0, block 0: 4 devices are not divisible by tp 3 x cp 1");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).zero = 4; }),
-            "pipeline 0, stage 0, block 0: zero is 4, it must be 0, 1, 2 or 3");
+            "pipeline 0, stage 0, block 0: zero: expected 0, 1, 2 or 3, got 4");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).shard_group = 2; }),
             "pipeline 0, stage 0, block 0: shard_group 2 needs zero 1, 2 or 3");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).recompute_layers = 2; }),
@@ -233,7 +233,7 @@ TEST(Validate, MixturesOfExperts) {
             "the stage");
   shape.strategy.ep = 8;
   EXPECT_EQ(*find_problem(uniform_plan(model, shape), model),
-            "block 0: ep 8 must divide the 12 experts of llama3-8b");
+            "block 0: ep: expected a divisor of the 12 experts of llama3-8b, got 8");
   shape.strategy.ep = 4, shape.strategy.tp = 2, shape.dp = 4;
   EXPECT_EQ(*find_problem(uniform_plan(model, shape), model),
             "block 0: tp 2 needs sequence_parallel in llama3-8b, whose experts process each device's own "

@@ -49,7 +49,7 @@ class SwitchingRank {
       for (const Group& group : groups_of(part_.engine->program(), plan, facts_.comm.size()))
         groups.push_back(group);
     }
-    done_or_throw(facts_.comm.connect(0, groups, Deadline::after(Seconds(60), "connecting")));
+    throw_if_failed(facts_.comm.connect(0, groups, Deadline::after(Seconds(60), "connecting")));
   }
 
   void train(int steps, TrainingResult& learned) {
@@ -81,7 +81,7 @@ class SwitchingRank {
   // Everything except its end.
   void cancel_change(const Plan& plan) {
     PlanSwitch change(facts_, part_, plan, ++epoch_);
-    done_or_throw(change.prepare(Deadline::after(Seconds(60), "preparing")));
+    throw_if_failed(change.prepare(Deadline::after(Seconds(60), "preparing")));
     losses_during_change = {};
     precopy_state(change);
   }
@@ -326,11 +326,11 @@ TEST(Switch, RankLossDuringPrecopyIsHarmless) {
       part.engine = std::make_unique<Engine>(from, model, *part.parameters, facts.engine);
       for (const Group& group : part.engine->groups()) groups.push_back(group);
     }
-    done_or_throw(comm.connect(0, groups, Deadline::after(Seconds(60), "connecting")));
+    throw_if_failed(comm.connect(0, groups, Deadline::after(Seconds(60), "connecting")));
     Bits before, behind;
     if (!part.is_empty()) put_bits(*part.parameters, "", before);
     PlanSwitch change(facts, part, to, 1);
-    done_or_throw(change.prepare(Deadline::after(Seconds(60), "preparing")));
+    throw_if_failed(change.prepare(Deadline::after(Seconds(60), "preparing")));
     const PrecopyTerms terms = agree_on_precopy(comm, &change, part, Seconds(60));
     ASSERT_GT(terms.num_waves, 0U);
     if (rank == 1) return;  // destroys its Comm: the other ranks see that it has left

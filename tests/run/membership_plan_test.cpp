@@ -65,7 +65,7 @@ TEST(PlanMembershipChange, SurvivorsContinueInPhaseOfTheirStep) {
     alone.state.phase_begins = begins;
     const auto order = plan_membership_change(two.facts, {alone});
     EXPECT_TRUE(order.has_value()) << order.error();
-    EXPECT_EQ(order->what.find("; phase: batch 16 → 32") != std::string::npos, order->to.batch == 32);
+    EXPECT_EQ(order->description.find("; phase: batch 16 → 32") != std::string::npos, order->to.batch == 32);
     return order->to.batch;
   };
   EXPECT_EQ(batch_behind({{0, 16, 16}, {8, 32, 16}}, {}), 16);
@@ -98,7 +98,7 @@ TEST(MembershipChangeTest, OrderSurvivesLossOfItsHost) {
   MemoryBoard board, next_board;
   const std::vector<WorkerEntry> workers(3);
   const Plan plan = stages(two.model, 1);
-  MembershipCoordinator::Facts facts{.model = two.model, .run = folder.path(), .answers = {}};
+  MembershipCoordinator::Inputs facts{.model = two.model, .run = folder.path(), .answers = {}};
   facts.answers.choose = [&](int) { return plan; };
   MembershipCoordinator maker(board, facts, workers, plan, 0), next(next_board, facts, workers, plan, 0),
       cut_off(next_board, facts, workers, plan, 0);
@@ -123,7 +123,7 @@ TEST(StoreFileTest, BelongsToLatestHost) {
   auto second = std::make_unique<StoreFile>(folder.path(), place(2222));
   first.reset();
   ASSERT_TRUE(has_store_file(folder.path()));
-  EXPECT_EQ(read_store_file(folder.path()).place.port, 2222);
+  EXPECT_EQ(read_store_file(folder.path()).address.port, 2222);
   second->leave();
   second.reset();
   EXPECT_TRUE(has_store_file(folder.path()));

@@ -233,8 +233,8 @@ class MembershipChangeTest : public testing::Test {
     return ran;
   }
 
-  static InterimPlanner::Facts answers(const World& world, const Scenario& scenario) {
-    InterimPlanner::Facts facts =
+  static InterimPlanner::Inputs answers(const World& world, const Scenario& scenario) {
+    InterimPlanner::Inputs facts =
         first_answers(planner_request(world.spec.options, world.spec.settings.model, {}), kMaxWorkers);
     if (scenario.is_planner_late)
       facts.choose = [choose = facts.choose](int size) {

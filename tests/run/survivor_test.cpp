@@ -120,7 +120,7 @@ class SurvivorTest : public testing::Test {
     FaultyComm comm(world.comm(rank), fault);
     try {
       const Group world_group{Role::world, {}};
-      done_or_throw(comm.connect(0, {&world_group, 1}, Deadline::after(Seconds(20), "connecting")));
+      throw_if_failed(comm.connect(0, {&world_group, 1}, Deadline::after(Seconds(20), "connecting")));
       const StopToken polled_after_steps([&] {
         if (rank == 0) ran.num_operations = comm.num_operations, ran.gates = comm.gates;
         return StopRequest::none;

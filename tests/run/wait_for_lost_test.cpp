@@ -20,9 +20,9 @@ class WaitForLost : public testing::Test {
     return uniform_plan(model_, shape);
   }
   MembershipCoordinator coordinator(double recovery_seconds) {
-    MembershipCoordinator::Facts facts{.model = model_,
-                                       .run = folder_.path(),
-                                       .answers = {.choose = [this](int size) { return copies(size); }}};
+    MembershipCoordinator::Inputs facts{.model = model_,
+                                        .run = folder_.path(),
+                                        .answers = {.choose = [this](int size) { return copies(size); }}};
     facts.costs.recovery_seconds = recovery_seconds;
     facts.costs.join_bytes = recovery_seconds * facts.costs.link_bytes_per_second;
     return MembershipCoordinator(board_, facts, std::vector<WorkerEntry>(4), copies(4), 0);

@@ -69,7 +69,7 @@ TEST_F(RunHistory, RecordsRunFromItsFolder) {
   const History known = load_history(history_, lines_);
   ASSERT_EQ(known.runs.size(), 2u);
   const PastRun& run = known.runs.front();
-  EXPECT_EQ(run.when, 1000);
+  EXPECT_EQ(run.end_time, 1000);
   EXPECT_EQ(run.devices, 2);
   EXPECT_EQ(run.parameters, num_parameters(model_));
   EXPECT_DOUBLE_EQ(run.step_seconds, 1);

@@ -40,11 +40,11 @@ TEST(CustomProgram, ComputesGradientsTogetherAndLossOnce) {
 // time.
 TEST(CustomProgram, AutogradMemoryIsOutsideArena) {
   const Arena saved = plan_arena(compile(plan_of({.microbatch = 4, .batch = 4}), custom_model(), 0));
-  EXPECT_EQ(saved.outside.value, 4 * (1024 + 2048 + 512) + 1024);
+  EXPECT_EQ(saved.autograd_peak.value, 4 * (1024 + 2048 + 512) + 1024);
   const Arena again = plan_arena(
       compile(plan_of({.strategy = {.recompute = RecomputeMode::full}, .microbatch = 4, .batch = 4}),
               custom_model(), 0));
-  EXPECT_EQ(again.outside.value, 4 * (2048 + 256));
+  EXPECT_EQ(again.autograd_peak.value, 4 * (2048 + 256));
   EXPECT_LT(saved.bytes.value, 4 * 4 * (30 + 40 + 20 + 40 + 20) + 5 * kAlignment);
 }
 

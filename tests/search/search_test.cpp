@@ -228,7 +228,7 @@ TEST(Search, ExplainsWhyNothingFits) {
   const auto uneven = make("mixtral-8x7b", "h100x64", 256, 4096);
   uneven->constraints.ep = Range{3, 3};
   EXPECT_EQ(error_message(*uneven),
-            "--ep 3: must divide the 8 experts of mixtral-8x7b; use one of 1, 2, 4, 8");
+            "--ep: expected a divisor of the 8 experts of mixtral-8x7b, got 3; use one of 1, 2, 4, 8");
   const auto dense = make("llama3-8b", "h100x64", 256, 4096);
   dense->constraints.ep = Range{2, 4};
   EXPECT_NE(error_message(*dense).find("has no experts"), std::string::npos) << error_message(*dense);

@@ -21,7 +21,7 @@ StageTimes unit_stage(int chunks) {
 
 double length(const PipelineTimes& times) {
   double most = 0;
-  for (const double end : times.ends) most = std::max(most, end);
+  for (const double end : times.stage_ends) most = std::max(most, end);
   return most;
 }
 
@@ -50,7 +50,7 @@ TEST(Pipeline, MatchesScheduleFormulas) {
 TEST(Pipeline, SplitAddsUpToStageEnd) {
   const StageTimes unit = unit_stage(1);
   const PipelineTimes times = run_units(Schedule::one_f_one_b, 4, 6, 1, unit, 0.25, StageMessaging::paired);
-  for (std::size_t s = 0; s < 4; ++s) EXPECT_NEAR(times.splits[s].total(), times.ends[s], 1e-12);
+  for (std::size_t s = 0; s < 4; ++s) EXPECT_NEAR(times.splits[s].total(), times.stage_ends[s], 1e-12);
 }
 
 TEST(Pipeline, MessagesCostMoreWithLessOverlap) {

@@ -101,9 +101,9 @@ TEST(Runs, SkipsRowsWithReason) {
   EXPECT_EQ(reason("c-1,A100,8,8," + shape + "3,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,"),
             "tp 3 x pp 1 x cp 1 does not divide 8 devices");
   EXPECT_EQ(reason("c-1,A100,8,8," + shape + "many,1,1,1,,,,bf16,1,,,,fsdp2-compile,single-node,,"),
-            "tp is 'many', must be a number");
+            "tp: expected a number, got 'many'");
   EXPECT_EQ(reason("c-1,A100,8,8," + shape + "1,1,1,1,,,,bf16,nan,,,,fsdp2-compile,single-node,,"),
-            "iter_time_s is 'nan', must be a number");
+            "iter_time_s: expected a number, got 'nan'");
 }
 
 TEST(Known, UnderstandsTableWords) {

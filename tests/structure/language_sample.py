@@ -11,7 +11,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SEED = int(sys.argv[1]) if len(sys.argv) > 1 else random.randrange(10**6)
 COUNT = int(sys.argv[2]) if len(sys.argv) > 2 else 40
 RNG = random.Random(SEED)
-KEYWORDS = set("return const auto using namespace case else if for while struct class enum template typename static constexpr inline public private delete new throw operator optimus std".split())
+# Words of C++ that the patterns of names() match, and the namespaces.
+KEYWORDS = set("""
+    alignas alignof asm auto bool break case catch char class concept const consteval constexpr constinit const_cast continue decltype default delete
+    do double dynamic_cast else enum explicit export extern false final float for friend goto if inline int long mutable namespace new noexcept
+    nullptr operator override private protected public reinterpret_cast requires return short signed sizeof static static_assert static_cast
+    struct switch template this throw true try typedef typename union unsigned using virtual void volatile while optimus std
+    """.split())
 
 
 def sources():
@@ -25,7 +31,7 @@ def names(text):
         code = re.sub(r'"(?:\\.|[^"\\])*"', '""', line.split("//")[0])
         for pattern in (r"\b(?:struct|class|enum class)\s+(\w+)", r"^\s*(?:[\w:<>,*&\s]+?)[\s*&](\w+)\s*(?:\(|=|;|\{)"):
             for name in re.findall(pattern, code):
-                if len(name) > 2 and name not in KEYWORDS and not name.isdigit():
+                if len(name) > 2 and name.strip("_") not in KEYWORDS and not name.isdigit():
                     yield number, name
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the shape of the tree and asserts its limits (docs/contribute/style.md): lengths of functions and files, sizes of classes and
+"""Measures the shape of the tree and asserts its limits (CONTRIBUTING.md): lengths of functions and files, sizes of classes and
 folders, include circles between modules, wide lines, sources listed by hand, words of the old vocabulary.
 
     shape.py          prints the figures and every violation; exit code 1 if there is one

@@ -93,7 +93,7 @@ enum class ValueCheck { at_values, away };
 // Sends state early if memory allows, in small messages. Simulates a step whose gradient was not finite: it
 // changes nothing, but gradients are sent between ranks as usual.
 void start_precopy(PlanSwitch& next, PlanPart& part, Comm& comm) {
-  done_or_throw(next.prepare(Deadline::after(Seconds(60), "preparing")));
+  throw_if_failed(next.prepare(Deadline::after(Seconds(60), "preparing")));
   const PrecopyTerms terms = agree_on_precopy(comm, &next, part, Seconds(60));
   if (terms.num_waves == 0) return;
   next.begin_precopy(terms, part);
@@ -125,7 +125,7 @@ Moved move_through(const ModelSpec& model, const std::vector<Plan>& plans, Value
                                .spare = early.spare,
                                .precopy_message = Bytes(4096)}};
     const Group all_ranks{Role::world, {}};
-    done_or_throw(comm.connect(0, {&all_ranks, 1}, Deadline::after(Seconds(60), "connecting")));
+    throw_if_failed(comm.connect(0, {&all_ranks, 1}, Deadline::after(Seconds(60), "connecting")));
     PlanPart part{.plan = plans[0]};
     options.rank = rank, options.comm = &comm;
     if (has_device(plans[0], rank)) {

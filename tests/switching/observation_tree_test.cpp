@@ -26,7 +26,7 @@ void collect(int num_ranks, int num_collected, int num_groups = 3) {
     threads.emplace_back([&, rank] {
       const std::unique_ptr<Comm> comm = world.comm(rank);
       const Group everyone{Role::world, {}};
-      done_or_throw(comm->connect(0, {&everyone, 1}, Deadline::after(Seconds(60), "a test")));
+      throw_if_failed(comm->connect(0, {&everyone, 1}, Deadline::after(Seconds(60), "a test")));
       ObservationTree tree(*comm, Seconds(60));
       for (int step = 1; step <= 3 * num_collected; ++step) {
         tree.receive();

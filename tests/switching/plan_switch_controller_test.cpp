@@ -71,7 +71,7 @@ std::vector<ObservedOutcome> run_rank(const ModelSpec& model, Comm& comm, const 
   part.engine = std::make_unique<Engine>(part.plan, model, *part.parameters, options);
   std::vector<Group> groups = part.engine->groups();
   groups.push_back({Role::world, {}});
-  done_or_throw(comm.connect(0, groups, Deadline::after(Seconds(60), "connecting")));
+  throw_if_failed(comm.connect(0, groups, Deadline::after(Seconds(60), "connecting")));
   std::optional<ControlFolder> requests;
   ScriptedProposals proposals(run);
   std::optional<PlanSwitchController::RequestSources> sources;

@@ -38,7 +38,7 @@ std::vector<ProbeResult> probe_all(int num_ranks, const std::vector<int>& node_o
     threads.emplace_back([&, rank] {
       const std::unique_ptr<Comm> comm = world.comm(rank);
       const Group everyone{Role::world, {}};
-      done_or_throw(comm->connect(0, {&everyone, 1}, Deadline::after(Seconds(60), "a test")));
+      throw_if_failed(comm->connect(0, {&everyone, 1}, Deadline::after(Seconds(60), "a test")));
       // Only rank 0 knows the nodes of ranks.
       result[static_cast<std::size_t>(rank)] = probe(
           *comm, rank == 0 ? ProbeSettings{node_of_rank, look} : ProbeSettings(), at::kCPU, Seconds(60));

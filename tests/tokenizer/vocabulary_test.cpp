@@ -23,10 +23,10 @@ TEST(Vocabulary, LooksUpBothWays) {
   EXPECT_EQ(vocabulary.id_of("a"), 0);
   EXPECT_EQ(vocabulary.id_of(""), 5);
   EXPECT_EQ(vocabulary.id_of("b"), std::nullopt);
-  EXPECT_TRUE(vocabulary.has(5));
-  EXPECT_FALSE(vocabulary.has(3));
-  EXPECT_FALSE(vocabulary.has(-1));
-  EXPECT_FALSE(vocabulary.has(6));
+  EXPECT_TRUE(vocabulary.has_token(5));
+  EXPECT_FALSE(vocabulary.has_token(3));
+  EXPECT_FALSE(vocabulary.has_token(-1));
+  EXPECT_FALSE(vocabulary.has_token(6));
   EXPECT_EQ(vocabulary.token_of(0), "a");
   EXPECT_EQ(vocabulary.token_of(77), "");
   EXPECT_EQ(vocabulary.end(), 6);
