@@ -1,12 +1,13 @@
-// Searches for the fastest configuration of one GEMM and reports results: tables, totals of a step, JSON. The
-// phases are described at the top of gemm_search.cu.
+// Searches for the fastest configuration of one GEMM and reports results: tables, totals of a step, JSON.
+// The phases are described at the top of gemm_search.cu.
 #pragma once
 
 #include <set>
 
 #include "gemm_measure.cuh"
 
-// ------------------------------------------------------------------------------------------------ the search
+// ------------------------------------------------------------------------------------------------ the
+// search
 struct SearchOptions {
   bool is_weight_grad = false, with_gemm_ex = true;
   double screen_s = 2.0;
@@ -63,8 +64,8 @@ inline std::vector<Candidate> screen_all(const Device& dev, Outcome& out, const 
     ++out.screened;
     if (std::isfinite(c.screen_ms)) done.push_back(std::move(c));
   };
-  // Alternates between variants by heuristic rank, so that a short screen still covers the likely candidates.
-  // A third of the time is reserved for variations.
+  // Alternates between variants by heuristic rank, so that a short screen still covers the likely
+  // candidates. A third of the time is reserved for variations.
   const double heuristics_stop = dev.vary ? start + options.screen_s * 0.67 : stop;
   for (size_t rank = 0; rank < size_t(kHeuristicResults); ++rank)
     for (size_t v = 0; v < offers.size(); ++v)
@@ -187,8 +188,8 @@ struct Totals {
   int gemms = 0;
 };
 
-// Sums over a whole step: layers x passes x micro-batches. best_any_ms uses, for each weight, the storage whose
-// three passes are fastest in total.
+// Sums over a whole step: layers x passes x micro-batches. best_any_ms uses, for each weight, the storage
+// whose three passes are fastest in total.
 inline Totals step_totals(const Case& c, const std::vector<Row>& rows, Pass weight_grad) {
   Totals t;
   const std::string from = c.same_as ? c.same_as : c.name;

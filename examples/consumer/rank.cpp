@@ -1,4 +1,5 @@
-// Trains as one rank of a job: torchrun, Slurm, MPI or Kubernetes starts one process of this program per rank.
+// Trains as one rank of a job: torchrun, Slurm, MPI or Kubernetes starts one process of this program per
+// rank.
 //
 //   torchrun --nproc-per-node 2 --no-python build/rank FILE RUN_FOLDER
 #include <optimus/train.h>

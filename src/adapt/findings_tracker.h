@@ -60,8 +60,8 @@ class FindingsTracker {
   bool is_quiet() const;
   bool was_ever_slow() const { return was_slow_; }
 
-  // Conditions of the plan that have begun since its first steps, other than `known_conditions`. A heavy stage
-  // belongs to the plan itself.
+  // Conditions of the plan that have begun since its first steps, other than `known_conditions`. A heavy
+  // stage belongs to the plan itself.
   std::vector<Condition> begun_since_switch(const std::vector<Condition>& known_conditions) const;
   // Since the plan's first steps something slows the run down that would slow down any plan.
   bool is_any_plan_slowed() const;

@@ -1,15 +1,15 @@
-// Communication between ranks: named collectives and messages. Each operation has a deadline and ends either
-// in success or in a failure that names the missing ranks. The step program (schedule/program.h) decides what
-// is sent when; this interface only carries it.
+// Communication between ranks: named collectives and messages. Each operation has a deadline and ends
+// either in success or in a failure that names the missing ranks. The step program (schedule/program.h)
+// decides what is sent when; this interface only carries it.
 //
 //   comm.connect(epoch, program.groups, Deadline::after(Seconds(60), "connecting"));
 //   auto sum = comm.all_reduce(group, gradients, ReduceOp::sum, "gradients of block 3");
 //   …                                                  // other work continues meanwhile
 //   if (auto done = sum->wait(Deadline::after(…)); !done) return tl::unexpected(done.error());
 //
-// Two implementations: threads of one process (thread_comm.h; tests, several ranks on one GPU) and processes
-// (c10d_comm.h), which use Gloo for messages and NCCL for collectives of GPU tensors (nccl_group.h) if each
-// member has a GPU. A group of one rank runs the same code.
+// Two implementations: threads of one process (thread_comm.h; tests, several ranks on one GPU) and
+// processes (c10d_comm.h), which use Gloo for messages and NCCL for collectives of GPU tensors
+// (nccl_group.h) if each member has a GPU. A group of one rank runs the same code.
 //
 // One thread calls a Comm, except for prepare() and the *_ahead messages; several threads may each have a
 // Comm. Members of a group must start its operations in the same order. Every operation is written to the
@@ -65,8 +65,8 @@ T value_or_throw(CommOutcome<T> outcome) {
 }
 
 // An operation in flight. Holds the tensors that it works on; they must not be touched until wait() has
-// returned. Destroying it earlier abandons the operation: it may still run, and its tensors stay alive until
-// it ends. Must not outlive its Comm.
+// returned. Destroying it earlier abandons the operation: it may still run, and its tensors stay alive
+// until it ends. Must not outlive its Comm.
 class Pending {
  public:
   virtual ~Pending() = default;
@@ -89,17 +89,17 @@ class Comm {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Changes to another membership and to this rank's worker id in it. Closes all groups, clears an abandon()
-  // and leaves nothing connected. No other thread may be using this object.
+  // Changes to another membership and to this rank's worker id in it. Closes all groups, clears an
+  // abandon() and leaves nothing connected. No other thread may be using this object.
   virtual void change_membership(const Membership& membership) = 0;
   // The last ranks leave: from now on the world is the first `size` ranks. Their groups must be connected
   // next.
   virtual void shrink(int size) = 0;
 
   // Connects this rank's groups for a plan epoch, eagerly and in an order that all ranks derive without
-  // communication (sorted by role and members). Members are ranks; The role world without listed members is all
-  // ranks. Groups without this rank may be listed and are skipped. Operations belong to the epoch that was
-  // connected last; groups of earlier epochs stay until they are dropped.
+  // communication (sorted by role and members). Members are ranks; The role world without listed members is
+  // all ranks. Groups without this rank may be listed and are skipped. Operations belong to the epoch that
+  // was connected last; groups of earlier epochs stay until they are dropped.
   virtual CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
   // Connects the groups of a future epoch in advance, from another thread, while operations of the present
   // one continue. connect() then reuses them.
@@ -112,8 +112,8 @@ class Comm {
   // From another thread: makes every present and future wait fail at once with this reason.
   virtual void abandon(const std::string& reason) = 0;
 
-  // Tensors are contiguous and have the same type and size on all members. `description` names the operation in
-  // failures and logs.
+  // Tensors are contiguous and have the same type and size on all members. `description` names the
+  // operation in failures and logs.
   virtual std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
                                               std::string_view description) = 0;
   // `to` has the size of `from` times the number of members, in their order.
@@ -124,8 +124,8 @@ class Comm {
                                                   std::string_view description) = 0;
   virtual std::unique_ptr<Pending> broadcast(const Group& group, at::Tensor tensor, int root,
                                              std::string_view description) = 0;
-  // Between two ranks of the epoch's world. The k-th send to a peer with a tag matches the k-th receive from
-  // it with that tag.
+  // Between two ranks of the epoch's world. The k-th send to a peer with a tag matches the k-th receive
+  // from it with that tag.
   virtual std::unique_ptr<Pending> send(int peer, at::Tensor tensor, int tag,
                                         std::string_view description) = 0;
   virtual std::unique_ptr<Pending> receive(int peer, at::Tensor tensor, int tag,
@@ -138,8 +138,8 @@ class Comm {
   virtual std::unique_ptr<Pending> receive_ahead(int epoch, int peer, at::Tensor tensor, int tag,
                                                  std::string_view description) = 0;
 
-  // Whether some of this rank's groups of the epoch run collectives directly between GPUs, over another path
-  // than messages.
+  // Whether some of this rank's groups of the epoch run collectives directly between GPUs, over another
+  // path than messages.
   virtual bool uses_nccl() const { return false; }
   // Waits until all operations that were started have ended on the devices too; results computed with them
   // are valid only then.

@@ -301,8 +301,8 @@ std::map<std::int64_t, Plan> MembershipCoordinator::plans_of(
     if (plans.contains(survivor_state.epoch) || survivor_state.epoch < plans_.rbegin()->first) continue;
     try {
       plans[survivor_state.epoch] = read_plan(plan_path(inputs_.run, survivor_state.epoch));
-    } catch (
-        const ReportedError&) {  // rank 0 was lost before it wrote the plan: the layout of that state is unknown
+    } catch (const ReportedError&) {
+      // Rank 0 was lost before it wrote the plan: the layout of that state is unknown.
     }
   }
   return plans;

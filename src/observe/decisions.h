@@ -62,8 +62,8 @@ std::vector<Decision> parse_decisions(std::string_view content, const std::strin
 // reports. Without names, the plans are given by their hashes.
 //
 //   step 412: slow link 1–3: 9.10x since step 397; switching pp4 → pp2 tp2 (expected +38 %, break-even
-//     after 9 steps); plan 624e → 37d7, prepared 0.21 s, paused 36 ms (0.4 steps), moved 2 KiB (minimum 1 KiB);
-//     measured +35 %; alternatives: dp4 (replan) +1 %
+//     after 9 steps); plan 624e → 37d7, prepared 0.21 s, paused 36 ms (0.4 steps), moved 2 KiB (minimum
+//     1 KiB); measured +35 %; alternatives: dp4 (replan) +1 %
 //   step 13: worker 3 was lost; continuing with 3 workers on dp3 (was dp4); paused 180 ms (2.1 steps), …
 //   step 61: slow link 1–3: 2.10x since step 45; nothing pays; keeping pp4; alternatives: pp2 tp2 +1 %
 std::string text(const Decision& decision);

@@ -1,5 +1,5 @@
-// Simulates the step of a plan on a modelled cluster: its duration, the breakdown of time, and the memory of
-// each stage.
+// Simulates the step of a plan on a modelled cluster: its duration, the breakdown of time, and the memory
+// of each stage.
 //
 //   StepSimulator simulator(
 //       {.plan = plan, .model = model, .cluster = cluster, .map = map, .software = optimus_software()});
@@ -55,8 +55,8 @@ class StepSimulator {
   StepPrediction run(const Constants& constants, bool stores_slots = true) const;
   // Only the seconds of the step.
   double seconds(const Constants& constants) const;
-  // Every instruction of one device of each stage with its times. At most `max_count` instructions; whole stages
-  // beyond this limit are omitted.
+  // Every instruction of one device of each stage with its times. At most `max_count` instructions; whole
+  // stages beyond this limit are omitted.
   std::vector<TracedInstruction> instructions(const Constants& constants, std::size_t max_count) const;
 
  private:

@@ -32,15 +32,16 @@ class Socket {
   Outcome<void> send(std::string_view bytes, const Deadline& deadline);
   // Receives exactly `size` bytes. Fails if the peer closes the connection before that.
   Outcome<std::string> receive(std::size_t size, const Deadline& deadline);
-  // Receives the available bytes, at least 1 and at most `max_bytes`; empty if the peer has closed the connection.
+  // Receives the available bytes, at least 1 and at most `max_bytes`; empty if the peer has closed the
+  // connection.
   Outcome<std::string> receive_some(std::size_t max_bytes, const Deadline& deadline);
 
   // Numeric addresses of this end and of the peer.
   std::string own_address() const;
   std::string peer_address() const;
 
-  // Optimizes for short requests and responses: sends without delay, and retransmits at constant intervals on
-  // lossy networks. To be called for accepted connections; connect() does it itself.
+  // Optimizes for short requests and responses: sends without delay, and retransmits at constant intervals
+  // on lossy networks. To be called for accepted connections; connect() does it itself.
   void optimize_latency() const;
 
  private:
@@ -48,8 +49,8 @@ class Socket {
 };
 
 enum class Listening { on_loopback, everywhere };
-// A non-blocking socket that accepts connections; port 0: any free port. Throws a RuntimeFailure if the port
-// is not available.
+// A non-blocking socket that accepts connections; port 0: any free port. Throws a RuntimeFailure if the
+// port is not available.
 Socket listen_at(Listening where, int port);
 int port_of(const Socket& listener);
 

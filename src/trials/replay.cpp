@@ -64,8 +64,8 @@ ReplayOutcome replay(System system, const ReplayCase& replay_case) {
 
 namespace {
 
-// The trace with every event time but the first and the last shifted by up to `max_shift` seconds, at most to the
-// next event.
+// The trace with every event time but the first and the last shifted by up to `max_shift` seconds, at most
+// to the next event.
 AvailabilityTrace with_jitter(AvailabilityTrace trace, double max_shift, RandomKey key) {
   std::vector<NodeEvent>& events = trace.events;
   const double first = events.front().seconds, last = events.back().seconds;
