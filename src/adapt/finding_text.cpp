@@ -16,7 +16,7 @@ std::optional<Cause> cause_at(std::string_view text, std::size_t& length) {
   std::optional<Cause> best;
   length = 0;
   for (int i = 0; i <= static_cast<int>(Cause::memory); ++i) {
-    const std::string name = text(static_cast<Cause>(i));
+    const std::string name = optimus::text(static_cast<Cause>(i));
     if (!starts_with(text, name) || name.size() <= length) continue;
     best = static_cast<Cause>(i), length = name.size();
   }

@@ -183,7 +183,7 @@ std::string NcclCommunicator::wait_until_ready(const Deadline& deadline) const {
 std::unique_ptr<Pending> NcclCommunicator::start(CommOperation operation) {
   const std::lock_guard lock(mutex_);
   auto started = std::make_shared<NcclOperation>();
-  started->flight = shared_.log.post(name(operation.kind), operation.what, text_, operation.bytes());
+  started->flight = shared_.log.post(name(operation.kind), operation.description, text_, operation.bytes());
   started->operation = std::move(operation), started->began = Deadline::Clock::now();
   in_flight_.push_back(started);
   if (const std::optional<std::string> reason = shared_.abandoned())

@@ -111,7 +111,7 @@ double seconds_of_gemm(at::Device device, const at::Tensor& copy_buffer, const s
 #ifdef OPTIMUS_CUDA
   if (device.is_cuda()) {
     call();
-    const double once = seconds_of_calls(device, call, 2);
+    const double once = seconds_per_call(device, call, 2);
     if (once > 50e-6) return seconds_between_copies(copy_buffer, call, once);
   }
 #endif

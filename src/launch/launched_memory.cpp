@@ -27,7 +27,7 @@ void announce_memory(const TrainOptions& options, const Path& run, const std::ve
 }
 
 TrainResult run_with_memory(const RunSpec& spec, const Path& run, int rank,
-                            const std::function<TrainResult()>& work) {
+                            const std::function<TrainResult()>& run_training) {
   const std::optional<HostMemory> memory = find_host_memory(run);
   if (memory && spec.options.memory_every > 0) {
     const Plan& plan = spec.settings.plan;
@@ -59,10 +59,10 @@ void make_memory_of_joining_worker(const TrainOptions& options, const Path& run)
 }
 
 // The location is read before the work begins, since the first rank to end removes the record.
-TrainResult run_and_remove_memory(const Path& run, const std::function<TrainResult()>& work) {
+TrainResult run_and_remove_memory(const Path& run, const std::function<TrainResult()>& run_training) {
   const std::optional<HostMemory> memory = find_host_memory(run);
-  if (!memory) return work();
-  TrainResult result = work();
+  if (!memory) return run_training();
+  TrainResult result = run_training();
   const bool has_left = result.end == TrainEnd::left;
   if (!has_left || !has_other_local_workers(run)) remove_host_memory(*memory);
   if (!has_left) remove_host_memory(run, true);

@@ -15,9 +15,9 @@ void announce_memory(const TrainOptions& options, const Path& run, const std::ve
 // Runs a rank's work with the memory. Throws what the work throws, and UserError if the memory cannot be set
 // up.
 TrainResult run_with_memory(const RunSpec& spec, const Path& run, int rank,
-                            const std::function<TrainResult()>& work);
+                            const std::function<TrainResult()>& run_training);
 // The same for a joining rank: creates the folder before it asks to join, and runs its work.
 void make_memory_of_joining_worker(const TrainOptions& options, const Path& run);
-TrainResult run_and_remove_memory(const Path& run, const std::function<TrainResult()>& work);
+TrainResult run_and_remove_memory(const Path& run, const std::function<TrainResult()>& run_training);
 
 }  // namespace optimus

@@ -81,9 +81,9 @@ void write_learned_policy(const LearnedPolicy& network, const Path& path) {
   std::vector<TensorHeader> headers;
   std::vector<std::span<const float>> values;
   const auto put = [&](const char* name, const std::vector<std::int64_t>& shape,
-                       std::span<const float> values) {
+                       std::span<const float> numbers) {
     headers.push_back({name, ElementType::f32, shape});
-    values.push_back(values);
+    values.push_back(numbers);
   };
   for (const PolicyTensor& tensor : policy_tensors())
     put(tensor.name, tensor.shape, std::span(network.numbers).subspan(tensor.begin, count_of(tensor.shape)));

@@ -29,7 +29,7 @@ HostedElasticRank::HostedElasticRank(const RunStoreAddress& where, Comm& comm, i
                                      std::optional<MembershipChange> first_order)
     : worker_id_(worker_id),
       first_order_(std::move(first_order)),
-      watch_(value_or_throw(open_store(where.place, Deadline::after(kOpenTimeout, "the run's store"))),
+      watch_(value_or_throw(open_store(where.address, Deadline::after(kOpenTimeout, "the run's store"))),
              where.prefix, comm, worker_id, first_order_ ? first_order_->membership.generation : 0) {}
 
 LaunchedElasticRank::LaunchedElasticRank(LaunchedRankFacts facts)
