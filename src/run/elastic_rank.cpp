@@ -35,7 +35,7 @@ HostedElasticRank::HostedElasticRank(const RunStoreAddress& where, Comm& comm, i
 LaunchedElasticRank::LaunchedElasticRank(LaunchedRankFacts facts)
     : facts_(std::move(facts)),
       store_(std::make_shared<MovableStore>(facts_.store)),
-      seats_(facts_.worker_ids),
+      worker_ids_(facts_.worker_ids),
       last_(facts_.order) {
   if (facts_.where.address.is_etcd) return;  // etcd outlives every rank
   standby_store_ = std::make_unique<StoreServer>(
@@ -67,11 +67,11 @@ bool LaunchedElasticRank::wants_membership_change() {
 // needs.
 bool LaunchedElasticRank::read_standby_addresses() {
   bool knows_all = true;
-  for (std::size_t i = 0; i < std::min(kMaxStandbys, seats_.size()); ++i) {
-    if (standby_addresses_.contains(seats_[i])) continue;
-    const auto published = store_->find(facts_.where.prefix + standby_key(seats_[i]));
+  for (std::size_t i = 0; i < std::min(kMaxStandbys, worker_ids_.size()); ++i) {
+    if (standby_addresses_.contains(worker_ids_[i])) continue;
+    const auto published = store_->find(facts_.where.prefix + standby_key(worker_ids_[i]));
     if (published && *published)
-      standby_addresses_[seats_[i]] = **published;
+      standby_addresses_[worker_ids_[i]] = **published;
     else
       knows_all = false;
   }
@@ -81,7 +81,8 @@ bool LaunchedElasticRank::read_standby_addresses() {
 void LaunchedElasticRank::membership_changed(const MembershipChange& order) {
   watch_->membership_changed(order.membership);
   last_ = order;
-  seats_.assign(order.membership.worker_ids.begin(), order.membership.worker_ids.begin() + order.num_staying);
+  worker_ids_.assign(order.membership.worker_ids.begin(),
+                     order.membership.worker_ids.begin() + order.num_staying);
   // The store may have moved.
   if (standby_store_ != nullptr)
     (void)store_->set(facts_.where.prefix + standby_key(facts_.worker_id), own_standby_address());
@@ -143,7 +144,7 @@ void LaunchedElasticRank::take_over(const std::map<int, std::string>& unreached)
 bool LaunchedElasticRank::find_store() {
   if (store_->find(facts_.where.prefix + heartbeat_key(facts_.worker_id))) return true;
   std::map<int, std::string> unreached;
-  for (const int worker_id : seats_) {
+  for (const int worker_id : worker_ids_) {
     if (worker_id == facts_.worker_id) {
       if (host_ != nullptr || standby_store_ == nullptr) return false;
       take_over(unreached);
@@ -187,7 +188,7 @@ std::unique_ptr<Board> LaunchedElasticRank::open_board() {
 // If the host has left and the run has ended before another process took over, the store file has to be
 // removed here.
 void LaunchedElasticRank::remove_stale_store_file() {
-  if (!last_ || seats_.empty() || seats_.front() != facts_.worker_id) return;
+  if (!last_ || worker_ids_.empty() || worker_ids_.front() != facts_.worker_id) return;
   if (!store_->find(facts_.where.prefix + heartbeat_key(facts_.worker_id))) remove_store_file(facts_.folder);
 }
 

@@ -115,7 +115,7 @@ class LaunchedElasticRank final : public ElasticRank {
   std::unique_ptr<StoreServer> standby_store_;
   const std::shared_ptr<MovableStore> store_;
   std::unique_ptr<RankWatch> watch_;
-  std::vector<int> seats_;                        // the workers that stay
+  std::vector<int> worker_ids_;                   // the workers that stay
   std::map<int, std::string> standby_addresses_;  // addresses of the first `kMaxStandbys` of them
   std::optional<MembershipChange> last_;
   std::unique_ptr<Board> board_;  // if this process is the host

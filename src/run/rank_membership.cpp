@@ -41,7 +41,7 @@ SurvivorOutcome RankRun::join_membership_change_at(Board& board, Training& train
   report.earlier_epoch = earlier_.parameters != nullptr ? training.epoch() - 1 : -1;
   const Layout layout = layout_with_copies(part_.plan, settings_.model, StateKind::optimizer);
   Survivor self{generation_, number(), layout, training, training.saver()};
-  self.bring_memory = [&] {
+  self.export_memory = [&] {
     try {
       export_host_memory(settings_.run);
     } catch (const ReportedError& error) {  // then this host has none to contribute
@@ -50,11 +50,11 @@ SurvivorOutcome RankRun::join_membership_change_at(Board& board, Training& train
   };
   if (rank_.elastic == nullptr) return take_orders_as_survivor(self, board, report, release);
   const int worker_id = rank_.elastic->worker_id();
-  self.is_left_behind = [&] { return is_excluded(settings_.run, generation_ + 1, worker_id); };
+  self.is_excluded_from_run = [&] { return is_excluded(settings_.run, generation_ + 1, worker_id); };
   SurvivorOutcome outcome = take_orders_as_survivor(self, board, report, release);
   if (outcome.is_board_lost) return outcome;
   const bool is_excluded_from_run =
-      outcome.order ? rank_of(outcome.order->membership, worker_id) < 0 : self.is_left_behind();
+      outcome.order ? rank_of(outcome.order->membership, worker_id) < 0 : self.is_excluded_from_run();
   if (is_excluded_from_run) throw ExcludedFromRun{};
   return outcome;
 }
@@ -120,8 +120,8 @@ void RankRun::note_membership_change(const MembershipChange& order) {
 
 void RankRun::apply_order(const MembershipChange& order, Training& training) {
   const bool is_one_step_behind = order.source == MembershipChange::Source::live && part_.engine != nullptr &&
-                                  training.done().step + 1 == order.state.step;
-  if (is_one_step_behind) training.follow(order.gate);
+                                  training.completed_state().step + 1 == order.state.step;
+  if (is_one_step_behind) training.finish_step(order.gate);
   training.drop_part_services();
   const Plan before = part_.plan;
   num_steps_lost_ += order.num_steps_lost;  // also by earlier orders that further losses interrupted
@@ -129,7 +129,7 @@ void RankRun::apply_order(const MembershipChange& order, Training& training) {
   rank_.elastic->membership_changed(order);
   is_request_owner_lost_ |= rank_of(order.membership, worker_id_of(0)) < 0;
   rank_.comm.change_membership(order.membership);
-  generation_ = order.membership.generation, seats_ = order.membership.worker_ids;
+  generation_ = order.membership.generation, worker_ids_ = order.membership.worker_ids;
   SwitchReport report;
   if (order.source == MembershipChange::Source::live) {
     report = move_state(order, training);
@@ -185,7 +185,7 @@ void RankRun::open_records_after(const MembershipChange& order, const Training& 
   const auto check = [&] {
     if (has_claim(settings_.run, generation_ + 1)) throw ExcludedFromRun{};
   };
-  const std::string last = training.last_line();
+  const std::string last = training.last_metrics_line();
   try {
     if (order.source == MembershipChange::Source::live && !last.empty())
       (void)complete_metrics(files_, metrics, order.state.step, last, check);

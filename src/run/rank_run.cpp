@@ -55,7 +55,7 @@ EngineOptions RankRun::engine_options() const {
   return options;
 }
 
-void RankRun::fill(Parameters& parameters, const std::optional<Path>& checkpoint) const {
+void RankRun::initialize_parameters(Parameters& parameters, const std::optional<Path>& checkpoint) const {
   if (checkpoint)
     restore(Checkpoint::open(*checkpoint), settings_.model, Restored::everything, parameters);
   else if (settings_.weights != nullptr)
@@ -69,7 +69,7 @@ void RankRun::build_part(const Plan& plan, const std::optional<Path>& checkpoint
   part_ = {.plan = plan};
   if (!has_device(plan, number())) return training.resume_from(state, epoch);
   part_.parameters = std::make_unique<Parameters>(plan, settings_.model, number(), rank_.device);
-  fill(*part_.parameters, checkpoint);
+  initialize_parameters(*part_.parameters, checkpoint);
   EngineOptions options = engine_options();
   const bool is_alone = num_devices(plan) == 1;
   if (!is_alone) options.comm = &rank_.comm;
@@ -99,9 +99,9 @@ PartServices RankRun::make_services(const PlanPart& part) {
   if (const std::optional<Path> level = find_memory_level(settings_.run); options_.memory_every > 0 && level)
     made.memory = saver(*level, {.keep_last = 1});
   if (const auto hosts = find_host_memory(settings_.run); options_.memory_every > 0 && hosts)
-    made.memory =
-        saver(settings_.run, {},
-              (seats_.empty() ? *hosts : hosts->for_workers(seats_)).for_ranks(storing_ranks(part.plan)));
+    made.memory = saver(
+        settings_.run, {},
+        (worker_ids_.empty() ? *hosts : hosts->for_workers(worker_ids_)).for_ranks(storing_ranks(part.plan)));
   // Only for the first plan: the profiled steps are the first of the run.
   if (!options_.profile.empty() && !std::exchange(has_profiled_, true))
     made.profiler = std::make_unique<Profiler>(
@@ -162,11 +162,11 @@ void RankRun::finish_saves(Training& training, SurvivorReport& report) {
   }
 }
 
-RankRun::End RankRun::train_on(Training& training) {
+RankRun::End RankRun::train_until_membership_change(Training& training) {
   const std::unique_ptr<AdaptationController> controller = make_controller();
   PlanSwitchController switches(
       {settings_.model, rank_.comm, engine_options(), move_options()}, part_,
-      with_decided_starts(spec_.script, settings_, training.done().phase_begins),
+      with_decided_starts(spec_.script, settings_, training.completed_state().phase_begins),
       request_sources(controller.get()),
       [&](const PlanSwitch& next) { check_fits(next, settings_.model, number(), rank_.device); }, training);
   SurvivorReport report;
@@ -188,7 +188,7 @@ RankRun::End RankRun::train_on(Training& training) {
     failure = std::current_exception(), report.missing = lost.failure.missing;
     report.leaves = rank_.elastic != nullptr && rank_.stop.leaves();
     earlier_ = switches.take_previous_part();
-    if (switches.has_moved()) training.resume_from(training.done(), training.epoch() + 1);
+    if (switches.has_moved()) training.resume_from(training.completed_state(), training.epoch() + 1);
   } catch (const std::exception& error) {
     failure = std::current_exception(), report.failure_reason = error.what();
   }
@@ -244,7 +244,7 @@ TrainResult RankRun::train() {
       if (order) continue;
       if (has_left_) return {.end = TrainEnd::left};
     }
-    End end = train_on(training);
+    End end = train_until_membership_change(training);
     if (TrainResult* const result = std::get_if<TrainResult>(&end)) {
       if (number() != 0) return *result;
       requests_.close("the run has ended");

@@ -46,7 +46,7 @@ class RankRun {
 
   EngineOptions engine_options() const;
   // Sets the initial parameters: from the checkpoint, from given weights, or random.
-  void fill(Parameters& parameters, const std::optional<Path>& checkpoint) const;
+  void initialize_parameters(Parameters& parameters, const std::optional<Path>& checkpoint) const;
   // Builds this rank's part of a plan from a checkpoint, sets the training to `state`, and connects the
   // part's groups.
   void build_part(const Plan& plan, const std::optional<Path>& checkpoint, const TrainingState& state,
@@ -70,7 +70,7 @@ class RankRun {
 
   // Starts the first part. Returns an order if other ranks were lost meanwhile.
   std::optional<MembershipChange> begin(Training& training);
-  End train_on(Training& training);
+  End train_until_membership_change(Training& training);
   std::optional<PlanSwitchController::RequestSources> request_sources(ProposalSource* proposals);
   MoveOptions move_options() const;
   // Saves in progress end before a membership change. Ranks may be lost meanwhile, which `report` then says.
@@ -98,7 +98,7 @@ class RankRun {
   void show_result(TrainResult& result);
   int number() const { return rank_.comm.rank(); }
   int worker_id_of(int rank) const {
-    return seats_.empty() ? rank : seats_.at(static_cast<std::size_t>(rank));
+    return worker_ids_.empty() ? rank : worker_ids_.at(static_cast<std::size_t>(rank));
   }
 
   const RunSpec& spec_;
@@ -123,7 +123,7 @@ class RankRun {
   bool is_request_owner_lost_ = false;  // an earlier rank 0, which may have taken a request, is lost
   int generation_ = 0;
   std::int64_t num_steps_lost_ = 0;  // not reported yet
-  std::vector<int> seats_;           // worker ids by rank; empty: as at the start of the run
+  std::vector<int> worker_ids_;      // worker ids by rank; empty: as at the start of the run
   bool has_profiled_ = false, has_left_ = false;
   std::chrono::steady_clock::time_point failure_time_;
 };

@@ -21,19 +21,19 @@ std::variant<EmergencyCheckpointOrder, MembershipChange> wait_for_order(const Su
   const RecoveryKeys keys{self.generation};
   Deadline deadline = Deadline::after(self.timeout, "an order");
   std::optional<Deadline> left;
-  bool has_brought = false;
+  bool has_exported = false;
   while (true) {
-    if (!has_brought && value_or_throw(board.find(keys.export_request()))) {
-      self.bring_memory();
+    if (!has_exported && value_or_throw(board.find(keys.export_request()))) {
+      self.export_memory();
       value_or_throw(board.set(keys.exported(self.rank), ""));
-      has_brought = true;
+      has_exported = true;
       deadline = Deadline::after(kExportTimeout, "an order");  // other hosts may have more to contribute
     }
     if (const auto reply = value_or_throw(board.find(keys.change_membership())))
       return parse_membership_change(*reply);
     if (const auto reply = value_or_throw(board.find(keys.order())))
       return parse_emergency_checkpoint_order(*reply);
-    if (!left && self.is_left_behind()) left = Deadline::after(kOrderGracePeriod, "an order");
+    if (!left && self.is_excluded_from_run()) left = Deadline::after(kOrderGracePeriod, "an order");
     if (left && left->has_passed()) throw ExcludedFromRun{};
     if (deadline.has_passed()) throw RuntimeFailure("no order arrived within {}", text(self.timeout));
     std::this_thread::sleep_for(kOrderPollInterval);
@@ -48,9 +48,9 @@ std::vector<TensorBox> own_part(const Layout& layout, const EmergencyCheckpointO
 
 // Stores the rank's part of the step that the order names.
 EmergencyCheckpointPart store(const Survivor& self, const EmergencyCheckpointOrder& order, int number) {
-  if (self.training.done().step + 1 == order.step) self.training.follow(order.gate);
+  if (self.training.completed_state().step + 1 == order.step) self.training.finish_step(order.gate);
   EmergencyCheckpointPart part{
-      .why = "", .state = self.training.done(), .metrics = self.training.last_line()};
+      .why = "", .state = self.training.completed_state(), .metrics = self.training.last_metrics_line()};
   if (part.state.step != order.step) {
     part.why = fmt::format("it is at step {}", part.state.step);
     return part;

@@ -19,10 +19,10 @@ struct Survivor {
   Saver* saver = nullptr;  // null: the rank has no part in the plan
   Seconds timeout{60};     // timeout for an order; writing has none, the host has one
   // Copies what this host has stored in memory to the shared folder.
-  std::function<void()> bring_memory = [] {};
+  std::function<void()> export_memory = [] {};
   // Whether others have continued without this rank. A rank that is about to receive an order sees true for a
   // moment before it.
-  std::function<bool()> is_left_behind = [] { return false; };
+  std::function<bool()> is_excluded_from_run = [] { return false; };
 };
 
 // What a rank publishes besides its training state.

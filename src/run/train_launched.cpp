@@ -99,7 +99,7 @@ void place_copies_apart(const LaunchedTraining& training, const std::vector<Pres
     save_plan(files, prepared.folder, plan, newest_epoch(prepared.folder).value_or(0));
 }
 
-std::vector<RankOutcome> ends_of(const RendezvousResult& run, const Path& folder) {
+std::vector<RankOutcome> rank_outcomes(const RendezvousResult& run, const Path& folder) {
   std::vector<RankOutcome> ends;
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank)
     ends.push_back(
@@ -127,7 +127,7 @@ std::vector<bool> ranks_with_report(const RendezvousResult& run) {
 TrainResult collect_ends(const LaunchedTraining& training, const RendezvousResult& run, const Path& folder,
                          const WorkerReport& own, EmergencyCheckpointWatch& emergency_checkpoint,
                          const Deadline& told) {
-  std::vector<RankOutcome> ends = ends_of(run, folder);
+  std::vector<RankOutcome> ends = rank_outcomes(run, folder);
   ends[0].report = own;
   // The emergency checkpoint may have waited for them already; they have just heard of this rank's own end.
   const Deadline at_least = Deadline::after(kMinTimeout, "the other ranks");
@@ -172,44 +172,46 @@ class Rank0Log {
   StatusLine& line_;
 };
 
-WorkerReport rank_0_work(const LaunchedTraining& training, const Prepared& prepared,
-                         const RendezvousResult& gathered, const std::string& device) {
-  const int threads = threads_of(training.options, gathered, 0);
+WorkerReport train_rank_0(const LaunchedTraining& training, const Prepared& prepared,
+                          const RendezvousResult& rendezvous_result, const std::string& device) {
+  const int threads = threads_of(training.options, rendezvous_result, 0);
   set_num_threads(threads);
   const Rank0Log log(prepared.folder, training.line);
   fmt::print(log.file(), "{}rank 0 in process {} on {}\n", time_stamp(), ::getpid(), host_name());
   return report_of_work(
-      [&] { return join_comm(gathered, 0, device); }, log.file(), training.line,
+      [&] { return join_comm(rendezvous_result, 0, device); }, log.file(), training.line,
       [&](Comm& comm, StatusLine& line) {
-        EndWatch watch(gathered, comm, training.options.timeout, training.stop);
+        EndWatch watch(rendezvous_result, comm, training.options.timeout, training.stop);
         StatusLineSink events(line);
         const RankContext rank{
             comm, parse_device(device), threads, events, line, watch.stop_token().with_leave_as_stop(), [&] {
-              return board_of(gathered);
+              return board_of(rendezvous_result);
             }};
         return run_with_memory(prepared.spec, prepared.folder, 0,
                                [&] { return watch.guard([&] { return train_rank(prepared.spec, rank); }); });
       });
 }
 
-LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepared,
-                         const RendezvousResult& gathered, const std::string& device) {
+LaunchedEnd run_rank_0_elastically(const LaunchedTraining& training, const Prepared& prepared,
+                                   const RendezvousResult& rendezvous_result, const std::string& device) {
   clear_claims(prepared.folder);
   RealFileSystem files;
   value_or_throw(write_atomically(files, run_settings_path(prepared.folder),
                                   run_settings(prepared.spec, training.table).dump(2) + "\n"));
   std::optional<LaunchedElasticRank> own(
-      std::in_place, launched_rank_facts(training, gathered, prepared.spec, prepared.folder, prepared.kind));
+      std::in_place,
+      launched_rank_facts(training, rendezvous_result, prepared.spec, prepared.folder, prepared.kind));
   LaunchedElasticRank& elastic = *own;
   WorkerReport report;
   try {
     const Rank0Log log(prepared.folder, training.line);
-    report = elastic_work(training, prepared.spec, prepared.folder, elastic, gathered, device, stderr);
+    report =
+        elastic_work(training, prepared.spec, prepared.folder, elastic, rendezvous_result, device, stderr);
   } catch (const ExcludedFromRun&) {
     own.reset();  // stops hosting the run
-    return {rejoin(training, gathered, prepared.folder, device), {}};
+    return {rejoin(training, rendezvous_result, prepared.folder, device), {}};
   }
-  (void)elastic.store()->set(gathered.prefix + worker_report_key(0), text(report));
+  (void)elastic.store()->set(rendezvous_result.prefix + worker_report_key(0), text(report));
   elastic.wait_for_others_to_end();
   if (report.end == WorkerReport::End::failed || report.end == WorkerReport::End::lost) {
     const std::string line =
@@ -224,7 +226,7 @@ LaunchedEnd lead_elastic(const LaunchedTraining& training, const Prepared& prepa
   return {0, std::move(result)};
 }
 
-LaunchedEnd lead(const LaunchedTraining& training) {
+LaunchedEnd run_rank_0(const LaunchedTraining& training) {
   Rendezvous rendezvous(rendezvous_of(training));
   std::optional<Prepared> prepared;
   std::vector<PresentRank> ranks;
@@ -254,19 +256,21 @@ LaunchedEnd lead(const LaunchedTraining& training) {
   Json settings = run_settings(prepared->spec, training.table);
   settings["run"] = prepared->folder.string(), settings["mark"] = mark_name;
   settings["device"] = prepared->kind, settings["static"] = training.options.is_static;
-  const RendezvousResult gathered = rendezvous.send_join_replies(settings);
-  if (!training.options.is_static) return lead_elastic(training, *prepared, gathered, devices[0]);
+  const RendezvousResult rendezvous_result = rendezvous.send_join_replies(settings);
+  if (!training.options.is_static)
+    return run_rank_0_elastically(training, *prepared, rendezvous_result, devices[0]);
   RealFileSystem files;
-  const std::unique_ptr<Board> board = board_of(gathered);
+  const std::unique_ptr<Board> board = board_of(rendezvous_result);
   EmergencyCheckpointWatch emergency_checkpoint(
       *board, files, emergency_checkpoint_options(prepared->spec, prepared->folder),
-      [&] { return ranks_with_report(gathered); }, training.stop);
-  const WorkerReport report = rank_0_work(training, *prepared, gathered, devices[0]);
+      [&] { return ranks_with_report(rendezvous_result); }, training.stop);
+  const WorkerReport report = train_rank_0(training, *prepared, rendezvous_result, devices[0]);
   const Deadline told = Deadline::after(
       report.end == WorkerReport::End::done ? kFinalTimeout : kReportTimeout, "the other ranks");
   emergency_checkpoint.end();
-  publish_end(gathered, 0, report);
-  TrainResult result = collect_ends(training, gathered, prepared->folder, report, emergency_checkpoint, told);
+  publish_end(rendezvous_result, 0, report);
+  TrainResult result =
+      collect_ends(training, rendezvous_result, prepared->folder, report, emergency_checkpoint, told);
   result.run = prepared->spec.settings.run.string();  // the path as the user gave it
   return {0, std::move(result)};
 }
@@ -283,7 +287,8 @@ void redirect_output(const Path& log) {
 
 // Checks that this is the same folder as on rank 0, and redirects this rank's output to its log in that
 // folder.
-Path enter_folder(const LaunchedTraining& training, const RendezvousResult& run, const JsonView& settings) {
+Path open_shared_folder(const LaunchedTraining& training, const RendezvousResult& run,
+                        const JsonView& settings) {
   const Path folder = settings.at("run").text();
   expect_same_folder(folder, settings.at("mark").text(), run.ranks[0].host, [&] {
     if (training.stop.is_requested()) throw Interrupted{};
@@ -292,11 +297,11 @@ Path enter_folder(const LaunchedTraining& training, const RendezvousResult& run,
   return folder;
 }
 
-TrainResult follow_body(const LaunchedTraining& training, const RendezvousResult& run,
-                        const std::string& device, EndWatch& watch, Comm& comm, StatusLine& line) {
+TrainResult train_other_rank(const LaunchedTraining& training, const RendezvousResult& run,
+                             const std::string& device, EndWatch& watch, Comm& comm, StatusLine& line) {
   const int rank = training.launch.rank;
   const JsonView settings(run.settings, "rank 0's settings");
-  const Path folder = enter_folder(training, run, settings);
+  const Path folder = open_shared_folder(training, run, settings);
   const bool is_gpu = parse_device(device).is_cuda();
   const RunSpec spec = read_run_settings(folder, settings, is_gpu, training.options, training.table);
   const int threads = threads_of(training.options, run, rank);
@@ -311,17 +316,18 @@ TrainResult follow_body(const LaunchedTraining& training, const RendezvousResult
 }
 
 // Ignores errors: rank 0 reports what is wrong with a run that cannot be read.
-void bring_memory(const Path& run) {
+void export_memory(const Path& run) {
   try {
     if (!run.empty()) export_host_memory(run);
   } catch (const ReportedError&) {
   }
 }
 
-int follow_elastic(const LaunchedTraining& training, const RendezvousResult& run, const std::string& device) {
+int run_other_rank_elastically(const LaunchedTraining& training, const RendezvousResult& run,
+                               const std::string& device) {
   const int rank = training.launch.rank;
   const JsonView settings(run.settings, "rank 0's settings");
-  const Path folder = enter_folder(training, run, settings);
+  const Path folder = open_shared_folder(training, run, settings);
   const RunSpec spec =
       read_run_settings(folder, settings, parse_device(device).is_cuda(), training.options, training.table);
   LaunchedElasticRank elastic(launched_rank_facts(training, run, spec, folder, settings.at("device").text()));
@@ -332,11 +338,11 @@ int follow_elastic(const LaunchedTraining& training, const RendezvousResult& run
   return exit_code(report.end);
 }
 
-int follow(const LaunchedTraining& training) {
+int run_other_rank(const LaunchedTraining& training) {
   const int rank = training.launch.rank;
   RendezvousResult run;
   try {
-    bring_memory(training.options.resume);
+    export_memory(training.options.resume);
     run = join_rendezvous(rendezvous_of(training));
   } catch (const RankRefused&) {
     return 1;  // rank 0 reports the reason
@@ -346,7 +352,7 @@ int follow(const LaunchedTraining& training) {
       device_of(JsonView(run.settings, "rank 0's settings").at("device").text(), training.launch.local_rank);
   if (!JsonView(run.settings, "rank 0's settings").at("static").boolean()) {
     try {
-      return follow_elastic(training, run, device);
+      return run_other_rank_elastically(training, run, device);
     } catch (const ExcludedFromRun&) {
       return rejoin(training, run, JsonView(run.settings, "rank 0's settings").at("run").text(), device);
     } catch (const ReportedError& error) {  // it could not start
@@ -359,7 +365,7 @@ int follow(const LaunchedTraining& training) {
       report_of_work([&] { return join_comm(run, rank, device); }, stderr, training.line,
                      [&](Comm& comm, StatusLine& line) {
                        EndWatch watch(run, comm, training.options.timeout, training.stop);
-                       return follow_body(training, run, device, watch, comm, line);
+                       return train_other_rank(training, run, device, watch, comm, line);
                      });
   if (!report.why.empty()) fmt::print(stderr, "{}\n", report.why);
   // If the report cannot be delivered through the store, it is printed on the launcher's error output.
@@ -384,8 +390,8 @@ LaunchedEnd train_launched(const LaunchedTraining& training) {
   }
   LaunchedTraining noticed = training;
   noticed.stop = with_preemption_notice(training.stop, training.options.notice, process_environment());
-  if (training.launch.rank == 0) return lead(noticed);
-  return {follow(noticed), {}};
+  if (training.launch.rank == 0) return run_rank_0(noticed);
+  return {run_other_rank(noticed), {}};
 }
 
 }  // namespace optimus

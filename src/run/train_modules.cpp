@@ -40,7 +40,7 @@ class ModuleRankRun {
 
  private:
   EngineOptions engine_options() const;
-  void take_first_part();
+  void build_first_part();
   PartServices make_services(const PlanPart& part);
   int number() const { return rank_.comm.rank(); }
 
@@ -62,7 +62,7 @@ EngineOptions ModuleRankRun::engine_options() const {
   return options;
 }
 
-void ModuleRankRun::take_first_part() {
+void ModuleRankRun::build_first_part() {
   part_.plan = settings_.plan;
   if (!has_device(part_.plan, number())) return;
   part_.parameters = std::make_unique<Parameters>(part_.plan, settings_.model, number(), rank_.device);
@@ -97,7 +97,7 @@ PartServices ModuleRankRun::make_services(const PlanPart& part) {
 
 TrainResult ModuleRankRun::train() {
   const bool keeps_records = number() == 0;
-  take_first_part();
+  build_first_part();
   const TrainingHooks hooks{
       [&](const Plan& plan, std::int64_t step, std::int64_t first) {
         return read_batch(run_.data, facts_, plan, step, first, options_.seed, number());

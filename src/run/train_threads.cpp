@@ -13,7 +13,7 @@
 namespace optimus {
 namespace {
 
-struct Closed {
+struct FileCloser {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
@@ -68,7 +68,7 @@ TrainResult train_with_threads(const Path& run, const TrainOptions& options, int
   std::vector<std::thread> others;
   for (int rank = 1; rank < num_ranks; ++rank)
     others.emplace_back([&, rank] {
-      const std::unique_ptr<std::FILE, Closed> log(std::fopen(listed.log(rank).c_str(), "a"));
+      const std::unique_ptr<std::FILE, FileCloser> log(std::fopen(listed.log(rank).c_str(), "a"));
       StatusLine rank_line = StatusLine::for_log(log != nullptr ? log.get() : stderr);
       NullSink quiet;
       work(rank, quiet, rank_line);

@@ -62,10 +62,10 @@ Training::Training(const RunSpec& spec, TrainingHooks hooks, const RankContext& 
       step_(start.step),
       next_sample_(start.num_samples),
       epoch_(epoch),
-      done_(start),
+      completed_(start),
       last_save_(std::chrono::steady_clock::now()) {
   adopt_state(start);
-  if (!part_.is_empty()) done_ = state();
+  if (!part_.is_empty()) completed_ = state();
 }
 
 Training::~Training() = default;
@@ -269,7 +269,7 @@ StepMetrics Training::train_step_of_part() {
                                        .measures_gradient_noise = is_noise_ramp(spec_.options.batch_ramp)}));
   StepMetrics metrics = metrics_of(report);
   decide_phase();
-  done_ = state(), last_ = metrics;
+  completed_ = state(), last_ = metrics;
   if (companions_.monitor != nullptr)
     companions_.monitor->end_step(*part_.engine,
                                   {metrics.seconds.value, data_wait, batch.squares, batch.expected_squares,
@@ -311,7 +311,7 @@ bool Training::is_rank_0_without_part() const { return !has_device(part_.plan, 0
 // A step of a rank without a part in the plan: it only counts, and on rank 0 receives the metrics.
 StepMetrics Training::step_without_part() {
   ++step_, next_sample_ += part_.plan.batch;
-  done_.step = step_, done_.num_samples = next_sample_;
+  completed_.step = step_, completed_.num_samples = next_sample_;
   StepMetrics metrics{.step = step_, .learning_rate = learning_rate_at(spec_.settings.learning_rate, step_)};
   metrics.epoch = epoch_;
   if (rank_.comm.rank() != 0) return metrics;

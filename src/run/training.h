@@ -81,7 +81,7 @@ class Training final : public SwitchListener {
   // step whose gate it has passed.
   SurvivorState survivor_state();
   // Completes the step at whose gate this rank is waiting, with the gate sums of a rank that has passed it.
-  void follow(const std::vector<double>& gate);
+  void finish_step(const std::vector<double>& gate);
   // Called before the part changes: ends its saves in progress, together with the other ranks.
   void finish_saves();
   // The same without the other ranks, if they are lost; afterwards nothing refers to the part.
@@ -92,8 +92,8 @@ class Training final : public SwitchListener {
   // Duration of the last recorded step.
   Seconds step_seconds() const { return last_ ? last_->seconds : Seconds(0); }
   // The state after the last complete step.
-  const TrainingState& done() const { return done_; }
-  std::string last_line() const { return last_ ? metrics_line(*last_) : ""; }
+  const TrainingState& completed_state() const { return completed_; }
+  std::string last_metrics_line() const { return last_ ? metrics_line(*last_) : ""; }
   Saver* saver() { return services_.saver.get(); }
   void end_writing();
 
@@ -141,8 +141,8 @@ class Training final : public SwitchListener {
   std::int64_t step_, next_sample_;         // the current step; the first sample that was not read yet
   std::int64_t epoch_;                      // plan epoch
   std::vector<std::int64_t> phase_begins_;  // as in TrainingState
-  TrainingState done_;
-  std::optional<StepMetrics> last_;  // the metrics of done_
+  TrainingState completed_;
+  std::optional<StepMetrics> last_;  // the metrics of completed_
   std::chrono::steady_clock::time_point step_began_;
   std::chrono::steady_clock::time_point switch_began_;
   int drained_ = -1;                  // as in StepsEnd

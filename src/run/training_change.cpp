@@ -53,7 +53,7 @@ void Training::drop_part_services() {
 }
 
 void Training::resume_from(const TrainingState& state, std::int64_t epoch) {
-  step_ = state.step, next_sample_ = state.num_samples, epoch_ = epoch, done_ = state;
+  step_ = state.step, next_sample_ = state.num_samples, epoch_ = epoch, completed_ = state;
   adopt_state(state);
 }
 
@@ -99,7 +99,7 @@ void Training::adopt_new_plan() {
   services_ = hooks_.make_services(part_);
   if (part_.is_empty()) return;
   peak_flops_ = peak_flops(part_.engine->device(), part_.plan.precision);
-  done_ = state();  // a rank that had no part has not counted updates so far
+  completed_ = state();  // a rank that had no part has not counted updates so far
 }
 
 Decision Training::decision_of(const SwitchOutcome& outcome) const {
@@ -137,7 +137,7 @@ std::string Training::evidence_text(const SwitchOutcome& outcome) const {
 SurvivorState Training::survivor_state() {
   progress_.finish();
   SurvivorState survivor_state;
-  survivor_state.state = done_, survivor_state.epoch = epoch_;
+  survivor_state.state = completed_, survivor_state.epoch = epoch_;
   if (const auto& numbers = part_.numbers) {  // a rank without a part has not counted updates
     survivor_state.state.num_updates = numbers->num_updates, survivor_state.state.fp8 = numbers->fp8;
     survivor_state.state.loss_scale = {numbers->loss_scale.value, numbers->loss_scale.num_good_steps};
@@ -150,18 +150,18 @@ SurvivorState Training::survivor_state() {
   if (survivor_state.is_torn || part_.engine == nullptr) return survivor_state;
   Engine& engine = *part_.engine;
   engine.release();
-  if (engine.progress() == Engine::Progress::updating) follow({});
-  survivor_state.state = done_;
+  if (engine.progress() == Engine::Progress::updating) finish_step({});
+  survivor_state.state = completed_;
   survivor_state.is_torn = engine.progress() == Engine::Progress::torn;
   survivor_state.is_at_gate = engine.progress() == Engine::Progress::at_gate;
   survivor_state.gate = engine.gate_sums();
   return survivor_state;
 }
 
-void Training::follow(const std::vector<double>& gate) {
+void Training::finish_step(const std::vector<double>& gate) {
   last_ = metrics_of(part_.engine->finish_step(gate));
   decide_phase();
-  done_ = state();
+  completed_ = state();
 }
 
 // Called after every step. The decision depends only on values that all ranks of the plan share, so that what
@@ -178,7 +178,7 @@ void Training::decide_phase() {
 void Training::set_phase_begin(std::int64_t begin) {
   if (begin == 0) return;
   if (phase_begins_.empty() || phase_begins_.back() < begin) phase_begins_.push_back(begin);
-  done_.phase_begins = phase_begins_;
+  completed_.phase_begins = phase_begins_;
   if (companions_.switches != nullptr) companions_.switches->set_phase_begin(begin);
 }
 
