@@ -26,13 +26,13 @@ def sources():
 
 
 def names(text):
-    """Declared types, functions and variables, with their line."""
+    """Declared types, functions and variables, with the line that declares them, as a reader meets them."""
     for number, line in enumerate(text.splitlines(), 1):
         code = re.sub(r'"(?:\\.|[^"\\])*"', '""', line.split("//")[0])
         for pattern in (r"\b(?:struct|class|enum class)\s+(\w+)", r"^\s*(?:[\w:<>,*&\s]+?)[\s*&](\w+)\s*(?:\(|=|;|\{)"):
             for name in re.findall(pattern, code):
                 if len(name) > 2 and name.strip("_") not in KEYWORDS and not name.isdigit():
-                    yield number, name
+                    yield number, f"{name}    in: {line.strip()}"
 
 
 def comments(text):
