@@ -21,13 +21,13 @@ void check_size(const Path& path, Bytes expected) {
     throw RuntimeFailure("{} is missing, although the checkpoint's manifest lists it", path.string());
   if (error) throw RuntimeFailure("cannot read {}: {}", path.string(), error.message());
   if (static_cast<std::int64_t>(size) != expected.value)
-    throw RuntimeFailure("{} is damaged: expected {} bytes (the checkpoint's manifest), got {}",
+    throw RuntimeFailure("{} is damaged: expected {} bytes (as in the checkpoint's manifest), got {}",
                          path.string(), expected.value, size);
 }
 
 void check_checksum(const Path& path, Checksum found, Checksum expected) {
   if (found == expected) return;
-  throw RuntimeFailure("{} is damaged: expected checksum {} (the checkpoint's manifest), got {}",
+  throw RuntimeFailure("{} is damaged: expected checksum {} (as in the checkpoint's manifest), got {}",
                        path.string(), text(expected), text(found));
 }
 

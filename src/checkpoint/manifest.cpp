@@ -97,7 +97,7 @@ void check_coverage(StateField field, const Manifest& manifest, const std::strin
     if (mistake && mistake->times == 0)
       throw UserError("{}: element {} is in no piece", description, text_of(*mistake, tensor.shape.num_dims));
     if (mistake)
-      throw UserError("{}: expected element {} in one piece, got {}", description,
+      throw UserError("{}: element {}: expected one piece, got {}", description,
                       text_of(*mistake, tensor.shape.num_dims), mistake->times);
   }
 }

@@ -119,16 +119,19 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
                       entry().offsets->size());
   }
 
+  // nullptr: the format does not define the key.
   const char* expected() const {
     if (depth_ == 1) return "an object with dtype, shape and data_offsets";
     if (depth_ == 3) return "whole numbers of at least 0";
     if (is_metadata_ || key_ == "dtype") return "a string";
     if (key_ == "shape" || key_ == "data_offsets") return "a list of whole numbers";
-    return "no such key, because the format does not define it";
+    return nullptr;
   }
 
   // Never returns; the return type allows event functions to return its call.
   [[noreturn]] bool refuse(std::string_view found) const {
+    if (expected() == nullptr)
+      throw UserError("{}: unknown key {}; expected dtype, shape or data_offsets", where(), in_quotes(key_));
     throw UserError("{}: {}: expected {}, got {}", where(), in_quotes(key_), expected(), found);
   }
 

@@ -122,14 +122,17 @@ void check_devices(const HardwareProfile& profile, std::int64_t num_devices, con
   for (const SpeedFactor& entry : profile.speed_factors) {
     require_range(entry.device, 0, num_devices - 1, source, "a device in speed_factors");
     if (entry.device <= before)
-      throw UserError("{}: speed_factors: expected devices in ascending order", source);
+      throw UserError("{}: speed_factors: expected devices in ascending order, got {} after {}", source,
+                      entry.device, before);
     require_positive(entry.factor, source, "a factor in speed_factors");
     before = entry.device;
   }
   before = -1;
   for (const int device : profile.missing_devices) {
     require_range(device, 0, num_devices - 1, source, "a device in missing_devices");
-    if (device <= before) throw UserError("{}: missing_devices: expected devices in ascending order", source);
+    if (device <= before)
+      throw UserError("{}: missing_devices: expected devices in ascending order, got {} after {}", source,
+                      device, before);
     before = device;
   }
   if (static_cast<std::int64_t>(profile.missing_devices.size()) == num_devices)

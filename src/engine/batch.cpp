@@ -13,8 +13,8 @@ namespace {
 // Appends the device's positions of a sample, padded to the plan's sequence length.
 void append(Microbatch& microbatch, const Sample& sample, std::int64_t length, std::int64_t number) {
   const std::int64_t row = std::ssize(microbatch.samples), used = std::ssize(sample.inputs);
-  ensure(used >= 1 && used <= length, "expected a sample of {} tokens (the sequence length), got {}", length,
-         used);
+  ensure(used >= 1 && used <= length, "expected a sample of 1 to {} tokens (the sequence length), got {}",
+         length, used);
   microbatch.samples.push_back(number);
   const std::vector<Span> all = {{0, length}};
   for (const Span& span : microbatch.context.empty() ? all : microbatch.context)

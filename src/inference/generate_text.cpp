@@ -27,7 +27,7 @@ void check_option_ranges(const TextOptions& o) {
   if (o.temperature && !(*o.temperature >= 0 && *o.temperature <= 100))
     throw UsageError("--temperature: expected 0 to 100, got {}", *o.temperature);
   if (o.top_p && !(*o.top_p > 0 && *o.top_p <= 1))
-    throw UsageError("--top-p: expected more than 0, at most 1, got {}", *o.top_p);
+    throw UsageError("--top-p: expected more than 0 and at most 1, got {}", *o.top_p);
 }
 
 std::vector<std::int64_t> parse_ids(const std::string& list) {

@@ -14,7 +14,8 @@ namespace optimus {
 namespace {
 
 double* step_scalars_of(const at::Tensor& numbers) {
-  ensure(numbers.numel() == kNumStepScalars, "wrong number of step scalars: {}", numbers.numel());
+  ensure(numbers.numel() == kNumStepScalars, "expected {} step scalars, got {}", kNumStepScalars,
+         numbers.numel());
   return static_cast<double*>(flat_data(numbers, at::kDouble));
 }
 

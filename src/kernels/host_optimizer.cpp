@@ -91,7 +91,8 @@ void HostKernels::add_square_sum(const at::Tensor& flat, at::Tensor& sum) const 
 }
 
 void HostKernels::pass_gate(const GateOptions& options, at::Tensor& numbers) const {
-  ensure(numbers.numel() == kNumStepScalars, "wrong number of step scalars: {}", numbers.numel());
+  ensure(numbers.numel() == kNumStepScalars, "expected {} step scalars, got {}", kNumStepScalars,
+         numbers.numel());
   compute_gate(options, flat_data<double>(numbers));
 }
 

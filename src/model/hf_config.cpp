@@ -148,7 +148,8 @@ void reject_active_window(const JsonView& config, const ModelSpec& spec) {
   const std::int64_t window = given ? given->integer(1) : 4096;
   if (window < spec.max_positions)
     throw UserError(
-        "{}: sliding_window: expected null or at least max_position_embeddings {}, got {}{} (not supported)",
+        "{}: sliding_window: expected null or at least {} (max_position_embeddings), got {}{} (not "
+        "supported)",
         config.where(), spec.max_positions, window, is_absent ? " by default" : "");
 }
 
@@ -207,8 +208,8 @@ void read_latent(const JsonView& config, ModelSpec& spec) {
   spec.head_dim = dimension_or(config, "qk_nope_head_dim", 128) + l.rope_dim;
   // transformers also writes the rotary width and the sum of both widths under these keys.
   const auto repeats = [&](const char* key, std::int64_t value) {
-    if (dimension_or(config, key, value) != value)
-      throw UserError("{}: {}: expected {}, or no such key", config.where(), key, value);
+    if (const std::int64_t found = dimension_or(config, key, value); found != value)
+      throw UserError("{}: {}: expected {} or an absent key, got {}", config.where(), key, value, found);
   };
   repeats("head_dim", l.rope_dim), repeats("qk_head_dim", spec.head_dim);
 }

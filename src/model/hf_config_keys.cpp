@@ -159,7 +159,7 @@ bool is_neutral_key(const FamilyKeys& keys, std::string_view key, const JsonView
                                 [&](const NeutralKey& candidate) { return candidate.key == key; });
   if (row == keys.neutral.end()) return false;
   if (value.raw() != Json::parse(row->neutral))
-    throw UserError("{}: expected {} or no such key, got {} (not supported)", value.where(), row->neutral,
+    throw UserError("{}: expected {} or an absent key, got {} (not supported)", value.where(), row->neutral,
                     quoted_json(value.raw()));
   return true;
 }

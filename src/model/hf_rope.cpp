@@ -31,7 +31,7 @@ void allow_keys_of(const JsonView& settings, RopeScalingKind kind) {
   settings.allow_only(known);
   const auto part = settings.find("partial_rotary_factor");
   if (part && part->number() != 1)
-    throw UserError("{}: expected 1 or no such key, got {} (not supported)", part->where(), part->number());
+    throw UserError("{}: expected 1 or an absent key, got {} (not supported)", part->where(), part->number());
 }
 
 RopeSettings read_settings(const JsonView& settings, double outer_theta, std::int64_t max_positions) {

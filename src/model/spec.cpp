@@ -67,11 +67,14 @@ void check_mixture(const ModelSpec& spec) {
     if (row.value < row.smallest || row.value > row.largest)
       throw UserError("{}: {}: expected {} to {}, got {}", model_label(spec), row.name, row.smallest,
                       row.largest, row.value);
-  if (spec.family == Family::deepseek_v3 && (m.shared_ffn % m.ffn != 0 || m.shared_ffn == 0 || m.every != 1))
+  if (spec.family == Family::deepseek_v3 && (m.shared_ffn % m.ffn != 0 || m.shared_ffn == 0))
     throw UserError(
-        "{}: ffn of the shared expert: expected a multiple of {}, the ffn of one expert, and a mixture in "
-        "every layer after the first dense ones, got {}",
+        "{}: the ffn of the shared expert: expected a positive multiple of {} (the ffn of one expert), got "
+        "{}",
         model_label(spec), m.ffn, m.shared_ffn);
+  if (spec.family == Family::deepseek_v3 && m.every != 1)
+    throw UserError("{}: the interval of layers with experts: expected 1 in {}, got {}", model_label(spec),
+                    text(spec.family), m.every);
   if (m.first_layer / m.every == spec.layers / m.every)
     throw UserError(
         "{}: none of the {} layers is a mixture of experts: mixtures are every {} layers, starting at layer "
@@ -79,11 +82,11 @@ void check_mixture(const ModelSpec& spec) {
         model_label(spec), spec.layers, m.every, m.first_layer);
   if (m.groups < 1 || m.experts % m.groups != 0 || m.groups_per_token < 1 || m.groups_per_token > m.groups)
     throw UserError(
-        "{}: expert groups: expected a number that divides the {} experts and 1 to all groups per token, got "
-        "{} groups and {} per token",
+        "{}: expert groups: expected a divisor of the {} experts, and 1 to all groups per token; got {} "
+        "groups, {} per token",
         model_label(spec), m.experts, m.groups, m.groups_per_token);
   if (!(m.scale > 0 && m.scale <= 1e6))
-    throw UserError("{}: the scale of the expert weights: expected more than 0, at most a million, got {}",
+    throw UserError("{}: the scale of the expert weights: expected more than 0 and at most a million, got {}",
                     model_label(spec), m.scale);
   if (!(m.balance_loss >= 0 && m.balance_loss <= 1e6))
     throw UserError("{}: the weight of the balance loss: expected 0 to a million, got {}", model_label(spec),
@@ -257,12 +260,13 @@ void check_custom(const ModelSpec& spec) {
     if (block.name.empty() || !names.insert(block.name).second)
       throw UserError("{}: block {}: expected a unique name, got {}", model_label(spec), b,
                       in_quotes(block.name));
-    if (block.inputs < 1 || block.inputs > kMaxDimension ||
-        (b > 0 && block.inputs != spec.custom[b - 1].outputs))
+    if (block.inputs < 1 || block.inputs > kMaxDimension)
+      throw UserError("{}: block {}: inputs per sample: expected 1 to {}, got {}", model_label(spec),
+                      in_quotes(block.name), kMaxDimension, block.inputs);
+    if (b > 0 && block.inputs != spec.custom[b - 1].outputs)
       throw UserError(
-          "{}: block {}: expected as many inputs per sample as the preceding block has outputs, from 1 to "
-          "{}, got {}",
-          model_label(spec), in_quotes(block.name), kMaxDimension, block.inputs);
+          "{}: block {}: inputs per sample: expected {} (the outputs of the preceding block), got {}",
+          model_label(spec), in_quotes(block.name), spec.custom[b - 1].outputs, block.inputs);
     if (is_last ? block.outputs != 0 : block.outputs < 1)
       throw UserError("{}: block {}: outputs per sample: expected {}, got {}", model_label(spec),
                       in_quotes(block.name),

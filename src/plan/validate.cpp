@@ -38,7 +38,7 @@ Problem problem_in_numbers(const Plan& plan) {
                        ? "fp32"
                        : "fp32 or " + text(plan.precision));
   if (plan.copy_distance < 0)
-    return because("copy_distance is {}, it must be 0 or the distance between a shard and its copy",
+    return because("copy_distance: expected 0 or the distance between a shard and its copy, got {}",
                    plan.copy_distance);
   return std::nullopt;
 }
@@ -119,13 +119,13 @@ Problem problem_in_blocks(const Plan& plan, int p) {
   for (std::size_t c = 0; c < num_chunks; ++c)
     for (std::size_t s = 0; s < pipeline.stages.size(); ++s) {
       const std::vector<BlockRun>& runs = pipeline.stages[s].chunks[c].runs;
-      if (runs.empty()) return because("{}: chunk {} has no blocks", name_of(p, static_cast<int>(s)), c);
+      if (runs.empty()) return because("{}, chunk {} has no blocks", name_of(p, static_cast<int>(s)), c);
       for (const BlockRun& run : runs) {
         if (run.count < 1)
-          return because("{}: chunk {}: expected runs of at least 1 block, got {}",
+          return because("{}, chunk {}: expected runs of at least 1 block, got {}",
                          name_of(p, static_cast<int>(s)), c, run.count);
         if (run.first != next)
-          return because("{}: chunk {}: expected to begin at block {}, got {}",
+          return because("{}, chunk {}: expected to begin at block {}, got {}",
                          name_of(p, static_cast<int>(s)), c, next, run.first);
         if (run.count > plan.num_blocks - next)
           return because("pipeline {}: expected the {} blocks of the model, got blocks up to {}", p,
@@ -147,8 +147,8 @@ Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std
     return because("{}: {} devices are not divisible by tp {} x cp {}", where, num_devices, strategy.tp,
                    strategy.cp);
   if (num_devices % strategy.ep != 0)
-    return because("{}: ep: expected a divisor of the {} devices of the stage, got {}", where, num_devices,
-                   strategy.ep);
+    return because("{}: ep: expected a divisor of {} (the number of devices in the stage), got {}", where,
+                   num_devices, strategy.ep);
   if (strategy.cp > plan.sequence_length)
     return because("{}: cp {} is larger than the {} positions of a sequence", where, strategy.cp,
                    plan.sequence_length);
@@ -159,11 +159,12 @@ Problem problem_in_strategy(const Plan& plan, const LayerStrategy& strategy, std
   const std::int64_t group = num_devices / strategy.tp;
   if (strategy.shard_group < 0 || (strategy.shard_group > 0 && group % strategy.shard_group != 0))
     return because(
-        "{}: shard_group: expected a divisor of the {} devices with the same tensor part (dp x cp), got {}",
+        "{}: shard_group: expected a divisor of {} (dp x cp, the number of devices with the same tensor "
+        "part), got {}",
         where, group, strategy.shard_group);
   if (strategy.recompute_layers < 1 ||
       (strategy.recompute_layers > 1 && strategy.recompute != RecomputeMode::full))
-    return because("{}: recompute_layers: expected at least 1, and 1 unless recompute is full, got {}", where,
+    return because("{}: recompute_layers: expected 1, or more if recompute is full, got {}", where,
                    strategy.recompute_layers);
   if (strategy.shard_group > 0 && strategy.zero == 0)
     return because("{}: shard_group {} needs zero 1, 2 or 3", where, strategy.shard_group);
@@ -258,8 +259,8 @@ Problem problem_with_custom(const Plan& plan, const ModelSpec& model) {
                            run.first);
           if (s.recompute_layers != 1)
             return because(
-                "block {}: recompute_layers: expected 1, because custom blocks are recomputed one by one",
-                run.first);
+                "block {}: recompute_layers: expected 1 (custom blocks are recomputed one by one), got {}",
+                run.first, s.recompute_layers);
         }
   return std::nullopt;
 }

@@ -40,7 +40,7 @@ std::optional<std::string> unfamiliar(const LearnedPolicy& network, std::span<co
     const float low = network.low[first + i], high = network.high[first + i];
     const float slack = kSlack * (high - low) + 0.02F;
     if (values[i] < low - slack || values[i] > high + slack)
-      return fmt::format("{}: {:.2f}; in training {:.2f} to {:.2f}", feature_names()[first + i], values[i],
+      return fmt::format("{}: {:.2f}, in training {:.2f} to {:.2f}", feature_names()[first + i], values[i],
                          low, high);
   }
   return std::nullopt;
@@ -54,7 +54,7 @@ std::optional<std::string> too_long_a_pause(const Situation& situation, const Fe
   const std::size_t option = table.options[static_cast<std::size_t>(fastest - table.estimates.begin())];
   const double pause = situation.options[option].pause_seconds;
   if (pause <= kMost) return std::nullopt;
-  return fmt::format("a pause of {}; in training at most {}", optimus::text(Seconds(pause)),
+  return fmt::format("a pause of {}, in training at most {}", optimus::text(Seconds(pause)),
                      optimus::text(Seconds(kLongestSwitch + kLongestMove)));
 }
 

@@ -54,8 +54,8 @@ LearnedPolicy parse_learned_policy(std::span<const std::byte> file, const std::s
   const SafetensorsContent content = parse_safetensors(file, source);
   const auto format = content.metadata.find("format");
   if (format == content.metadata.end() || format->second != kPolicyFormat)
-    throw UserError("{}: its format: expected {}, got {}", source, kPolicyFormat,
-                    format == content.metadata.end() ? "missing" : in_quotes(format->second));
+    throw UserError("{}: expected format {}, got {}", source, kPolicyFormat,
+                    format == content.metadata.end() ? "none" : in_quotes(format->second));
   LearnedPolicy network;
   for (const PolicyTensor& tensor : policy_tensors())
     read_tensor(content, tensor.name, tensor.shape,

@@ -24,8 +24,8 @@ std::string relative_change(double seconds, double than) {
   return fmt::format("{}{:.1f} %", seconds >= than ? "+" : "", 100 * (seconds / than - 1));
 }
 
-// For example "one of 64 devices fails every 78 h; the other devices have all state, so failures cost 0.0 %
-// of the time".
+// For example "one of 64 devices fails every 78 h; the other devices have copies of all state, so failures
+// cost 0.0 % of the time".
 std::string failures_text(const Demand& demand, const Plan& plan) {
   const int devices = num_devices(plan);
   const bool has_copy = survives_device_loss(plan);

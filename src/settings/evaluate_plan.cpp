@@ -20,7 +20,7 @@ void check_option_ranges(const EvalLayout& layout) {
   const auto check = [](const char* name, const std::optional<std::int64_t>& value, std::int64_t least,
                         std::int64_t most) {
     if (value && (*value < least || *value > most))
-      throw UsageError("--{}: {} is out of range, expected {} to {}", name, *value, least, most);
+      throw UsageError("--{}: expected {} to {}, got {}", name, least, most, *value);
   };
   check("devices", layout.devices, 1, kMaxEvalDevices), check("tp", layout.tp, 1, kMaxEvalDevices);
   check("pp", layout.pp, 1, kMaxEvalDevices), check("cp", layout.cp, 1, kMaxEvalDevices);

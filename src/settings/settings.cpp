@@ -32,7 +32,7 @@ bool is_demo(const TrainOptions& options) { return options.model.model.empty(); 
 void check_option_ranges(const TrainOptions& o) {
   const auto at_least = [](const char* name, const std::optional<std::int64_t>& value, std::int64_t least) {
     if (value && (*value < least || *value > 1'000'000'000))
-      throw UsageError("--{}: {} is out of range, expected {} to 1,000,000,000", name, *value, least);
+      throw UsageError("--{}: expected {} to 1,000,000,000, got {}", name, least, *value);
   };
   at_least("steps", o.steps, 1), at_least("batch", o.batch, 1), at_least("microbatch", o.microbatch, 1);
   at_least("seq", o.sequence_length, 1), at_least("warmup", o.warmup, 0),
@@ -43,7 +43,7 @@ void check_option_ranges(const TrainOptions& o) {
   parse_save_rule(o.save_every, "--save-every");
   const auto within = [](const char* name, double value, double least, double most) {
     if (!(value >= least && value <= most))
-      throw UsageError("--{}: {} is out of range, expected {} to {}", name, value, least, most);
+      throw UsageError("--{}: expected {} to {}, got {}", name, least, most, value);
   };
   within("lr", o.learning_rate.value_or(0), 0, 1e3), within("min-lr", o.min_learning_rate_fraction, 0, 1);
   within("dropout", o.dropout.value_or(0), 0, 0.99), within("validation", o.validation, 0, 0.9);

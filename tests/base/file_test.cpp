@@ -44,7 +44,7 @@ TEST(File, FailedWriteKeepsOldFile) {
 TEST(File, MessagesNameTheFile) {
   const TemporaryFolder folder;
   EXPECT_NE(read_file(folder / "absent").error().why.find("absent: No such file"), std::string::npos);
-  EXPECT_NE(read_file(folder.path()).error().why.find("it is a folder"), std::string::npos);
+  EXPECT_NE(read_file(folder.path()).error().why.find("expected a file, got a folder"), std::string::npos);
   folder.write("big", "12345");
   EXPECT_NE(read_file(folder / "big", Bytes(4)).error().why.find("too large"), std::string::npos);
   RealFileSystem files;

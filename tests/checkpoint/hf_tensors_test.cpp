@@ -218,7 +218,7 @@ TEST(HfTensors, ReportsMissingAndMisshapenTensors) {
                 {{{"model.norm.weight", ElementType::i8, {spec.hidden}}, bytes}});
   EXPECT_EQ(check_result(integer.path(), spec),
             (integer / "model.safetensors").string() +
-                ": tensor 'model.norm.weight' has type I8, expected F64, F32, BF16 or F16");
+                ": tensor 'model.norm.weight': expected type F64, F32, BF16 or F16, got I8");
 }
 
 TEST(HfTensors, UnknownTensorsAreReported) {

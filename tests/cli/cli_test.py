@@ -435,7 +435,7 @@ class CommandLine(CommandLineTest):
     def test_simulate_rejects_expert_parallelism_beyond_the_cluster(self):
         self.assertEqual(as_json("profile", "--model", "mixtral-8x7b")["model"]["active_parameters"], 12879925248)
         self.simple_plan(ep=2)
-        self.expect_error("simulate", "--plan", self.folder / "run/plan.json", "--cluster", "h200x1", contains=["ep 2", "1 devices"])
+        self.expect_error("simulate", "--plan", self.folder / "run/plan.json", "--cluster", "h200x1", contains=["ep: expected a divisor of 1 (the number of devices in the stage), got 2"])
 
     def test_doctor_checks_the_machine(self):
         checks = {c["name"]: c for c in as_json("doctor", code=None)["checks"]}

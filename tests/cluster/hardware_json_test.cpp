@@ -72,7 +72,7 @@ TEST(HardwareJson, ErrorsNameKeyAndValue) {
       error_of(R"({"groups": [{"type": "h100", "devices": 8, "devices_per_domain": 3}]})"),
       "lab.json: groups[0]: devices_per_domain: expected a divisor or multiple of devices_per_node 8, got 3");
   EXPECT_EQ(error_of(R"({"groups": [{"type": "h100", "devices": 8, "island": 1}]})"),
-            "lab.json: islands: expected numbered from 0 without gaps, got 1 islands up to number 1");
+            "lab.json: expected islands numbered from 0 without gaps, got 1 islands up to number 1");
   EXPECT_EQ(error_of(R"({"groups": [{"type": "h100", "devices": 8}], "missing_devices": [8]})"),
             "lab.json: a device in missing_devices: expected 0 to 7, got 8");
 }

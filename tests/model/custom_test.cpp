@@ -48,9 +48,14 @@ TEST(CustomModel, RejectsInconsistentBlocks) {
   EXPECT_EQ(changed([](Spec) {}), "");
   EXPECT_NE(changed([](Spec s) { s.is_tied = true; }).find("not tied"), std::string::npos);
   EXPECT_NE(changed([](Spec s) { s.custom[1].name = "a"; }).find("unique name"), std::string::npos);
-  EXPECT_NE(changed([](Spec s) { s.custom[1].inputs = 39; }).find("takes 39"), std::string::npos);
+  EXPECT_NE(changed([](Spec s) {
+              s.custom[1].inputs = 39;
+            }).find("inputs per sample: expected 40 (the outputs of the preceding block), got 39"),
+            std::string::npos);
   EXPECT_NE(changed([](Spec s) { s.custom[2].outputs = 1; }).find("ends in the loss"), std::string::npos);
-  EXPECT_NE(changed([](Spec s) { s.custom[2].tensors[0].name = "a.weight"; }).find("unique name"),
+  EXPECT_NE(changed([](Spec s) {
+              s.custom[2].tensors[0].name = "a.weight";
+            }).find("expected a unique parameter name, got 'a.weight'"),
             std::string::npos);
   EXPECT_NE(changed([](Spec s) { s.custom[2].tensors[0].shape[0] = -1; }).find("expected 1 to"),
             std::string::npos);

@@ -108,7 +108,7 @@ TEST(ConstantsFile, RefusesInvalidInput) {
   };
   EXPECT_EQ(refusal("{}"), "");
   EXPECT_NE(refusal("{\"residual.computer\": 1}").find("residual.compute"), std::string::npos);
-  EXPECT_NE(refusal("{\"bandwidth\": 7}").find("expected"), std::string::npos);
+  EXPECT_NE(refusal("{\"bandwidth\": 7}").find("bandwidth: expected 0.5 to 0.95, got 7"), std::string::npos);
   EXPECT_NE(refusal("{\"bandwidth\": \"x\"}"), "");
   EXPECT_NE(refusal("[]"), "");
   EXPECT_THROW(parse_constants("{\"format\": \"x\"}", "c"), UserError);
