@@ -130,9 +130,10 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
 
   // Never returns; the return type allows event functions to return its call.
   [[noreturn]] bool refuse(std::string_view found) const {
-    if (expected() == nullptr)
+    const char* const right = expected();
+    if (right == nullptr)
       throw UserError("{}: unknown key {}; expected dtype, shape or data_offsets", where(), in_quotes(key_));
-    throw UserError("{}: {}: expected {}, got {}", where(), in_quotes(key_), expected(), found);
+    throw UserError("{}: {}: expected {}, got {}", where(), in_quotes(key_), right, found);
   }
 
   const std::string& source_;
