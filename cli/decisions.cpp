@@ -16,9 +16,9 @@ class Decisions final : public Command {
     const RunPlans plans = read_run_plans(run_);
     OrderedJson list = OrderedJson::array();
     std::string output;
-    for (const Decision& one : read_decisions(run_)) {
-      output += text(one, name_of(plans, one.from), name_of(plans, one.to)) + "\n";
-      list.push_back(to_json(one));
+    for (const Decision& decision : read_decisions(run_)) {
+      output += text(decision, name_of(plans, decision.from), name_of(plans, decision.to)) + "\n";
+      list.push_back(to_json(decision));
     }
     console.result(list, output.empty() ? "no decisions\n" : output);
     return 0;

@@ -38,7 +38,7 @@ class Learn final : public Command {
     table.add("seed", seed_, "S", "random seed; other seeds give different policies of similar quality");
     table.add("minutes", options_.minutes, "M", "training time on two idle cores");
     table.add("threads", options_.threads, "N", "number of threads (does not change the result)");
-    table.add_word(kWithout, without_, {"nothing", "imitation", "reinforcement", kResidual},
+    table.add_word(kWithout, ablation_, {"nothing", "imitation", "reinforcement", kResidual},
                    "leave out a part of the training; residual: the prediction errors seen so far");
     table.add("curve", curve_, "FILE",
               "file for the learning curve (default: the policy's name with .curve.csv)");
@@ -52,8 +52,8 @@ class Learn final : public Command {
     LearnedPolicy start;
     if (!start_.empty()) start = start_ == "shipped" ? shipped_policy() : read_learned_policy(start_);
     if (!start_.empty()) options_.start = &start;
-    options_.imitates = without_ != "imitation", options_.reinforces = without_ != "reinforcement";
-    options_.sees_misses = without_ != kResidual;
+    options_.imitates = ablation_ != "imitation", options_.reinforces = ablation_ != "reinforcement";
+    options_.sees_misses = ablation_ != kResidual;
     std::vector<LearningPoint> points;
     LearnedPolicy learned = learn(options_, [&](const LearningPoint& point) {
       points.push_back(point);
@@ -105,9 +105,10 @@ class Learn final : public Command {
   }
 
   static void add_decisions(const std::string& run, std::vector<double>& prediction_errors) {
-    for (const Decision& one : read_decisions(run))
-      if (one.predicted_gain && one.measured_gain && *one.predicted_gain > -1 && *one.measured_gain > -1)
-        prediction_errors.push_back(std::log((1 + *one.predicted_gain) / (1 + *one.measured_gain)));
+    for (const Decision& decision : read_decisions(run))
+      if (decision.predicted_gain && decision.measured_gain && *decision.predicted_gain > -1 &&
+          *decision.measured_gain > -1)
+        prediction_errors.push_back(std::log((1 + *decision.predicted_gain) / (1 + *decision.measured_gain)));
   }
 
   // An error factor that all runs share affects every plan's prediction equally and cancels in gains: only
@@ -118,7 +119,7 @@ class Learn final : public Command {
     for (const PastRun& run : history.runs)
       for (const Evidence& one : run.evidence)
         if (one.kind == ResidualKind::layers)
-          prediction_errors.push_back(std::log(factor_of(known, one.kind, one.where)) - one.log_factor);
+          prediction_errors.push_back(std::log(factor_of(known, one.kind, one.device_type)) - one.log_factor);
   }
 
   void read_history_errors() {
@@ -144,7 +145,7 @@ class Learn final : public Command {
   std::map<std::string, std::string> origin() const {
     return {{"seed", std::to_string(seed_)},
             {"minutes", fmt::format("{}", options_.minutes)},
-            {kWithout, without_},
+            {kWithout, ablation_},
             {"start", start_},
             {"failures", traces_},
             {"history", history_},
@@ -174,7 +175,7 @@ class Learn final : public Command {
 
   Path out_, curve_;
   std::int64_t seed_ = 1;
-  std::string start_, traces_, history_, cluster_, without_ = "nothing";
+  std::string start_, traces_, history_, cluster_, ablation_ = "nothing";
   ModelOptions model_;
   FailureOptions speeds_;
   LearningOptions options_;

@@ -187,8 +187,8 @@ struct Totals {
   int gemms = 0;
 };
 
-// Sums over a whole step: layers x passes x micro-batches. best_any_ms uses, for each weight, the storage whose
-// three passes are fastest in total.
+// Sums over a whole step: layers x passes x micro-batches. best_any_ms uses, for each weight, the storage
+// whose three passes are fastest in total.
 inline Totals step_totals(const Case& c, const std::vector<Row>& rows, Pass weight_grad) {
   Totals t;
   const std::string from = c.same_as ? c.same_as : c.name;

@@ -20,7 +20,7 @@ struct AdaptationContext {
   HardwareProfile machines;  // as the cost model knows them
   RecoveryCosts costs{};
   // The planner's demand on this cluster, with the batch and sequence length of the present plan; any thread.
-  std::function<Demand(const Cluster&, const Plan& now)> demand;
+  std::function<Demand(const Cluster&, const Plan& present_plan)> demand;
   std::function<bool(const Plan&)>
       can_run;                    // whether the engine can run the plan and the run allows it; any thread
   std::function<double()> clock;  // seconds; any thread

@@ -55,7 +55,7 @@ class AdaptationController {
   std::optional<PlanProposal> take_proposal();
   // Conditions that were weighed without a proposal, conditions that no plan can answer, and changes of the
   // training's phase. In order.
-  std::optional<StayDecision> take_stay() { return stays_.take(); }
+  std::optional<StayDecision> take_stay() { return stay_reports_.take(); }
 
   // The run uses this plan after `step`. proposal: null if the plan came from outside.
   void plan_adopted(const Plan& plan, const std::optional<PlanProposal>& proposal, std::int64_t step);
@@ -102,7 +102,7 @@ class AdaptationController {
   GainVerdicts verdicts_;
   ProbeScheduler probes_;
   QuestionSchedule schedule_;
-  StayReports stays_;
+  StayReports stay_reports_;
   PhaseMonitor phase_;
   PredictionMemory memory_;
   std::optional<PendingProposal> pending_;

@@ -137,7 +137,7 @@ std::optional<double> Calibration::rate(BlockRole role) const {
   return mean.count > 0 ? std::optional(mean.value()) : std::nullopt;
 }
 
-double Calibration::doubt(BlockRole role) const {
+double Calibration::uncertainty(BlockRole role) const {
   return std::sqrt(rates_[static_cast<std::size_t>(role)].square);
 }
 

@@ -61,7 +61,7 @@ class Calibration {
   // Measured over predicted seconds; empty before the first measurement. doubt: the standard deviation of its
   // logarithm over steps.
   std::optional<double> rate(BlockRole role) const;
-  double doubt(BlockRole role) const;
+  double uncertainty(BlockRole role) const;
 
  private:
   static constexpr int kWarmUp = 8;  // steps

@@ -30,11 +30,11 @@ namespace optimus {
 
 struct Finding {
   Cause cause = Cause::device;
-  std::vector<int> where;  // as in Condition; of a link: all nodes that measurements cannot tell apart
-  double factor = 1;       // median over the last steps
-  double spread = 0;       // standard deviation of the factor's logarithm
-  std::int64_t since = 0;  // the first step of it, as far as measurements show
-  double clock = 0;        // of a device that reports a lower clock: relative to the clock of the others
+  std::vector<int> locations;   // as in Condition; of a link: all nodes that measurements cannot tell apart
+  double factor = 1;            // median over the last steps
+  double spread = 0;            // standard deviation of the factor's logarithm
+  std::int64_t begin_step = 0;  // the first step of it, as far as measurements show
+  double clock = 0;             // of a device that reports a lower clock: relative to the clock of the others
 };
 // "slow device 5: 1.52x since step 397", followed by " (clock at 0.66)" if the clock is known to be lower
 std::string text(const Finding& finding);
@@ -70,7 +70,7 @@ class Detector {
   // usual: baselines of groups that are known before the first step (adapt/calibration.h). The others are
   // learned.
   explicit Detector(Topology topology, DetectorOptions options = {},
-                    const std::map<std::pair<int, Measure>, double>& usual = {});
+                    const std::map<std::pair<int, Measure>, double>& baseline_seconds = {});
 
   // Returns the findings in force after this step, the worst first. Steps must come in order; some may be
   // missing.
@@ -83,14 +83,14 @@ class Detector {
     std::deque<double> ratios;
     std::deque<std::int64_t> steps;  // [ratio]
     std::int64_t high_since = 0;     // first step of the present run of high ratios
-    std::int64_t since = 0;          // first step of a lasting one
+    std::int64_t begin_step = 0;     // first step of a lasting one
     int quiet = 0;                   // steps since the last high ratio
     bool is_lasting = false;
     double high_seconds = 0;  // how long ratios have been high, except single steps
   };
   struct Baseline {
-    std::vector<double> first;  // medians of the warm-up
-    double value = 0;           // 0: not known yet
+    std::vector<double> warm_up_medians;  // medians of the warm-up
+    double value = 0;                     // 0: not known yet
   };
   using Key = std::pair<Measure, int>;  // rank, or -1 - group for the whole group
 
@@ -109,7 +109,7 @@ class Detector {
   std::int64_t first_step_of(const Track& track) const;
   void learn(const Observation& observation, const Common& common);
   bool is_slow(Measure measure, int rank) const;
-  Finding finding_of(Cause cause, std::vector<int> where, const std::vector<const Track*>& tracks) const;
+  Finding finding_of(Cause cause, std::vector<int> locations, const std::vector<const Track*>& tracks) const;
   const Track* track_of(Measure measure, int rank) const;
   // The track of a slow rank's computing. Where computing is not measured (CUDA), the track of its clock.
   const Track* slowness_of(int rank) const;
@@ -117,7 +117,7 @@ class Detector {
   void find_slow_ranks(std::vector<Finding>& found) const;
   std::set<int> slow_ranks() const;
   // Attributes these ranks to one location if all of them are slow, and removes them from `slow`.
-  void attribute(Cause cause, int where, std::vector<int> ranks, std::set<int>& slow,
+  void attribute(Cause cause, int location, std::vector<int> ranks, std::set<int>& slow,
                  std::vector<Finding>& found) const;
   bool is_node_explanation(int group, const std::set<int>& slow) const;
   // The devices of a host become slow at the same time but are found one after the other. If some are found,

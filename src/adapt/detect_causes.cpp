@@ -15,8 +15,9 @@ void keep_last(std::deque<double>& values, double value, std::size_t max_count) 
   if (values.size() > max_count) values.pop_front();
 }
 
-double middle_of(const std::deque<double>& all, std::size_t last) {
-  std::vector<double> values(all.end() - static_cast<std::ptrdiff_t>(std::min(last, all.size())), all.end());
+double middle_of(const std::deque<double>& values, std::size_t last) {
+  std::vector<double> values(values.end() - static_cast<std::ptrdiff_t>(std::min(last, values.size())),
+                             values.end());
   std::sort(values.begin(), values.end());
   return values.empty() ? 0 : values[(values.size() - 1) / 2];
 }
@@ -73,7 +74,7 @@ std::set<int> Detector::slow_ranks() const {
   return slow;
 }
 
-void Detector::attribute(Cause cause, int where, std::vector<int> ranks, std::set<int>& slow,
+void Detector::attribute(Cause cause, int location, std::vector<int> ranks, std::set<int>& slow,
                          std::vector<Finding>& found) const {
   std::sort(ranks.begin(), ranks.end());
   if (ranks.size() < 2 || !std::includes(slow.begin(), slow.end(), ranks.begin(), ranks.end())) return;
@@ -82,7 +83,7 @@ void Detector::attribute(Cause cause, int where, std::vector<int> ranks, std::se
     if (const Track* const track = slowness_of(rank); track != nullptr) tracks.push_back(track);
     slow.erase(rank);
   }
-  if (!tracks.empty()) found.push_back(finding_of(cause, {where}, tracks));
+  if (!tracks.empty()) found.push_back(finding_of(cause, {location}, tracks));
 }
 
 // A stage that runs on a single node: if that node has no other ranks, or if all of them are slow too, the
@@ -159,24 +160,24 @@ void Detector::find_slow_links(std::vector<Finding>& found) const {
     std::map<int, double> scores;
     for (const SlowChannel& one : slow)
       for (const int node : one.nodes) scores[node] += 1;
-    double best = -1e300;
+    double best_ratio = -1e300;
     for (auto& [node, score] : scores) {
       for (const int rank : topology_.ranks_of_node(node))
         for (std::size_t c = 0; c < kChannels; ++c) {
           const auto channel = static_cast<Channel>(c);
           if (!is_link_slow(channel, rank) && topology_.nodes_of(rank, channel).size() > 1) score -= 2;
         }
-      best = std::max(best, score);
+      best_ratio = std::max(best_ratio, score);
     }
     std::vector<int> blamed;
     for (const auto& [node, score] : scores)
-      if (score == best) blamed.push_back(node);
+      if (score == best_ratio) blamed.push_back(node);
     std::vector<const Track*> tracks;
-    std::erase_if(slow, [&](const SlowChannel& one) {
-      const bool is_explained = std::any_of(one.nodes.begin(), one.nodes.end(), [&](int node) {
-        return std::binary_search(blamed.begin(), blamed.end(), node);
-      });
-      if (is_explained) tracks.push_back(one.track);
+    std::erase_if(slow, [&](const SlowChannel& slow_channel) {
+      const bool is_explained =
+          std::any_of(slow_channel.nodes.begin(), slow_channel.nodes.end(),
+                      [&](int node) { return std::binary_search(blamed.begin(), blamed.end(), node); });
+      if (is_explained) tracks.push_back(slow_channel.track);
       return is_explained;
     });
     found.push_back(finding_of(Cause::link, std::move(blamed), tracks));

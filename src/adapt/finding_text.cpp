@@ -46,7 +46,7 @@ std::optional<Finding> finding_in(std::string_view text) {
     places.remove_prefix(starts_with(places, " ") ? 1 : kBetween.size());
     const auto place = read_number<int>(places);
     if (!place) break;
-    finding.where.push_back(*place);
+    finding.locations.push_back(*place);
   }
   text.remove_prefix(colon + 2);
   const auto factor = read_number<double>(text);
@@ -54,7 +54,7 @@ std::optional<Finding> finding_in(std::string_view text) {
   text.remove_prefix(kTimes.size());
   const auto since = read_number<std::int64_t>(text);
   if (!since) return std::nullopt;
-  finding.factor = *factor, finding.since = *since;
+  finding.factor = *factor, finding.begin_step = *since;
   return finding;
 }
 
@@ -62,12 +62,12 @@ std::optional<Finding> finding_in(std::string_view text) {
 
 std::string text(const Finding& finding) {
   std::string where;
-  for (const int one : finding.where) where += fmt::format("{}{}", where.empty() ? " " : kBetween, one);
-  if (finding.where.size() > 4)
-    where = fmt::format(" {} and {} others", finding.where[0], finding.where.size() - 1);
+  for (const int one : finding.locations) where += fmt::format("{}{}", where.empty() ? " " : kBetween, one);
+  if (finding.locations.size() > 4)
+    where = fmt::format(" {} and {} others", finding.locations[0], finding.locations.size() - 1);
   const std::string clock = finding.clock > 0 ? fmt::format(" (clock at {:.2f})", finding.clock) : "";
-  return fmt::format("{}{}: {:.2f}{}{}{}", text(finding.cause), where, finding.factor, kTimes, finding.since,
-                     clock);
+  return fmt::format("{}{}: {:.2f}{}{}{}", text(finding.cause), where, finding.factor, kTimes,
+                     finding.begin_step, clock);
 }
 
 std::vector<Finding> parse_findings(std::string_view evidence) {

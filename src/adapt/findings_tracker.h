@@ -60,8 +60,8 @@ class FindingsTracker {
   bool is_quiet() const;
   bool was_ever_slow() const { return was_slow_; }
 
-  // Conditions of the plan that have begun since its first steps, other than `known_conditions`. A heavy stage
-  // belongs to the plan itself.
+  // Conditions of the plan that have begun since its first steps, other than `known_conditions`. A heavy
+  // stage belongs to the plan itself.
   std::vector<Condition> begun_since_switch(const std::vector<Condition>& known_conditions) const;
   // Since the plan's first steps something slows the run down that would slow down any plan.
   bool is_any_plan_slowed() const;
@@ -80,7 +80,7 @@ class FindingsTracker {
   std::unique_ptr<Detector> detector_;
   ProvisionalFindings provisional_;
   UnseenFindings unseen_;
-  std::vector<Finding> findings_, held_;
+  std::vector<Finding> findings_, held_back_;
   // Devices that were not slow on the plan before. Empty once the baselines of stages come from their own
   // first steps.
   std::set<int> healthy_before_;

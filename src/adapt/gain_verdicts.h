@@ -30,13 +30,13 @@ struct GainTotals {
   // Both gains are of steps per second.
   void add(double predicted_gain, double measured_gain);
   // Uncertainty of predictions for plans that have not run; some correct predictions are assumed as a prior.
-  double doubt() const;
+  double uncertainty() const;
   void describe(Situation& situation) const;
 };
 
 class GainVerdicts {
  public:
-  explicit GainVerdicts(double now) : began_(now) {}
+  explicit GainVerdicts(double now) : begin_time_(now) {}
 
   // The run is on a new plan. proposal: null if it was not proposed by the controller.
   void begin(const std::optional<PlanProposal>& proposal, PendingProposal pending);
@@ -62,7 +62,7 @@ class GainVerdicts {
   double exploration_left(double now) const;
 
  private:
-  const double began_;  // time of the controller's clock
+  const double begin_time_;  // time of the controller's clock
   std::optional<double> predicted_, measured_;
   double seconds_before_ = 0;  // of a step before the switch, under the conditions that it answers
   double pause_ = 0;           // predicted

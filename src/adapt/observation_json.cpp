@@ -47,10 +47,10 @@ Spread spread_of(const JsonView& view) {
   spread.count = view.at("count").integer(1, kMostRanks), spread.sum = amount(view.at("sum"));
   spread.smallest = rank_value_of(view.at("smallest"));
   const JsonView largest = view.at("largest");
-  const std::vector<JsonView> seen = largest.elements();
-  if (std::ssize(seen) != std::min<std::int64_t>(spread.count, Spread::kLargest))
+  const std::vector<JsonView> observation = largest.elements();
+  if (std::ssize(observation) != std::min<std::int64_t>(spread.count, Spread::kLargest))
     largest.refuse("one for each rank, at most 16");
-  for (const JsonView& one : seen) {
+  for (const JsonView& one : observation) {
     spread.largest.push_back(rank_value_of(one));
     if (spread.largest.back().value > spread.largest.front().value) one.refuse("descending values");
   }
@@ -125,21 +125,21 @@ Observation parse_observation(std::string_view document_text, const std::string&
   if (json.at("format").text() != "optimus-observation") json.at("format").refuse("\"optimus-observation\"");
   if (const auto version = json.at("version").integer(); version != kObservationVersion)
     throw UserError("{}: version {}; this program reads version {}", source, version, kObservationVersion);
-  Observation seen;
-  seen.step = json.at("step").integer(0, kMostCount), seen.seconds = amount(json.at("seconds"));
-  seen.num_ranks = json.at("num_ranks").integer(0, kMostRanks);
-  seen.lengths = lengths_of(json.at("lengths"));
-  seen.rates = rates_of(json.at("rates"));
-  seen.memory_limit = Bytes(json.at("memory_limit").integer(0, kMostCount));
+  Observation observation;
+  observation.step = json.at("step").integer(0, kMostCount), observation.seconds = amount(json.at("seconds"));
+  observation.num_ranks = json.at("num_ranks").integer(0, kMostRanks);
+  observation.lengths = lengths_of(json.at("lengths"));
+  observation.rates = rates_of(json.at("rates"));
+  observation.memory_limit = Bytes(json.at("memory_limit").integer(0, kMostCount));
   for (const JsonView& one : json.at("groups").elements()) {
     const auto number = static_cast<int>(one.at("group").integer(0, kMostGroups));
-    const auto [place, is_new] = seen.groups.emplace(number, GroupStep{});
+    const auto [place, is_new] = observation.groups.emplace(number, GroupStep{});
     if (!is_new) one.at("group").refuse("each group only once");
     for (std::size_t m = 0; m < kMeasures; ++m)
       if (const auto spread = one.find(text(static_cast<Measure>(m))))
         place->second.spreads[m] = spread_of(*spread);
   }
-  return seen;
+  return observation;
 }
 
 }  // namespace optimus

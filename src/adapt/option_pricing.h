@@ -15,7 +15,8 @@ std::vector<PlannedOption> planned_options(const Question& question, const Adapt
                                            const Cluster& cluster);
 
 // What the present plan's measured step time shows about predictions. now: the present plan as predicted.
-PredictionMemory learned_from(const Question& question, const PlanOption& now, const Cluster& cluster);
+PredictionMemory learned_from(const Question& question, const PlanOption& present_option,
+                              const Cluster& cluster);
 
 // Corrects predicted step times by what plans of their kind took of their predictions, and replaces them by
 // what the very same plan took under the same conditions.

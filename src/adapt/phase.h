@@ -31,7 +31,7 @@ class LengthMix {
   double change() const;  // 1: no change
 
  private:
-  double first_ = 0, recent_ = 0;
+  double first_length_ = 0, recent_length_ = 0;
   int steps_ = 0;
 };
 

@@ -25,8 +25,8 @@ bool is_answerable(const Finding& finding);
 std::vector<Condition> conditions_of_plan(const std::vector<Condition>& conditions, const Plan& plan,
                                           const Cluster& cluster);
 
-// Whether `one` is the same condition as `known_condition`, or a slow device of a slow host.
-bool is_part_of(const Condition& one, const Condition& known_condition, const Cluster& cluster);
+// Whether `condition` is the same condition as `known_condition`, or a slow device of a slow host.
+bool is_part_of(const Condition& condition, const Condition& known_condition, const Cluster& cluster);
 // Whether one of the findings covers a location of `known_finding`.
 bool is_covered_by(const Finding& known_finding, const std::vector<Finding>& findings,
                    const Cluster& cluster);

@@ -9,9 +9,9 @@ void PlanHistory::adopt(const Plan& plan, bool is_proposed, std::int64_t first_s
   const bool is_known = is_return(plan);
   previous_ = is_proposed && !is_known ? std::optional(plan_) : std::nullopt;
   before_proposal_ = is_proposed ? std::optional(plan_) : std::nullopt;
-  if (is_proposed && !home_) home_ = plan_;
-  // A plan that comes from outside is not questioned: the run does not return from it.
-  if (!is_proposed || home_ == plan) home_.reset();
+  if (is_proposed && !original_plan_) original_plan_ = plan_;
+  // The run does not return from a plan that was requested from outside.
+  if (!is_proposed || original_plan_ == plan) original_plan_.reset();
   plan_ = plan, first_step_ = first_step, switched_at_ = now;
   recent_.clear(), last_conditions_.clear(), num_observations_ = 0;
 }

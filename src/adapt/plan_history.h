@@ -42,10 +42,10 @@ class PlanHistory {
   void forget_step_times();
 
   const Plan& plan() const { return plan_; }
-  const std::optional<Plan>& home() const { return home_; }
+  const std::optional<Plan>& original_plan() const { return original_plan_; }
   const std::optional<Plan>& previous() const { return previous_; }
   const std::optional<Plan>& before_proposal() const { return before_proposal_; }
-  bool is_return(const Plan& plan) const { return home_ == plan || previous_ == plan; }
+  bool is_return(const Plan& plan) const { return original_plan_ == plan || previous_ == plan; }
   std::int64_t first_step() const { return first_step_; }
   std::int64_t last_step() const { return last_step_; }
   int num_observations() const { return num_observations_; }
@@ -65,7 +65,7 @@ class PlanHistory {
  private:
   const Cluster& cluster_;
   Plan plan_;
-  std::optional<Plan> home_;      // the plan before the first proposal that was adopted
+  std::optional<Plan> original_plan_;  // the plan before the first proposal that was adopted
   std::optional<Plan> previous_;  // the plan before this one, unless this one is a return to an earlier plan
   std::optional<Plan> before_proposal_;          // the plan before this one; only if this one was proposed
   std::int64_t first_step_ = 0, last_step_ = 0;  // of the present plan; last: observed

@@ -33,11 +33,11 @@ class PredictionMemory {
   double added(Cause cause) const;
   bool knows_quiet(const Plan& plan) const;  // whether its kind has run without conditions
   struct Trust {
-    double factor = 1;  // expected over predicted seconds
-    double doubt = 0;   // standard deviation of its logarithm, in addition to the prediction's own
+    double factor = 1;       // expected over predicted seconds
+    double uncertainty = 0;  // standard deviation of its logarithm, in addition to the prediction's own
   };
   // now: the present plan, of which record() was called.
-  Trust trust_in(const Plan& plan, const Plan& now) const;
+  Trust trust_in(const Plan& plan, const Plan& present_plan) const;
 
  private:
   struct Measured {

@@ -47,10 +47,11 @@ class ProbeScheduler {
   enum class State { idle, wanted, under_way };
   struct Networks {
     std::vector<double> slowdowns{};
-    double next = 0, wait = 0;  // time of the controller's clock from which another probe is due; seconds
-    int num_clear = 0;          // observations since a link was ambiguous
+    double next_time = 0,
+           wait = 0;    // time of the controller's clock from which another probe is due; seconds
+    int num_clear = 0;  // observations since a link was ambiguous
   };
-  void want(const ProbeRequest& request);
+  void set_request(const ProbeRequest& request);
 
   const bool sees_networks_;
   State state_ = State::idle;

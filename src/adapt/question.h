@@ -15,15 +15,15 @@
 namespace optimus {
 
 struct Question {
-  Plan plan;                  // the present one
-  std::vector<Plan> earlier;  // plans that the run may return to
+  Plan plan;                        // the present one
+  std::vector<Plan> earlier_plans;  // plans that the run may return to
   std::vector<Condition> conditions;
   std::map<std::pair<Cause, int>, double> spreads;  // of the conditions' factors: of the logarithm
   std::vector<OngoingCondition> ongoing;
   HardwareProfile machines;                                      // as calibrated, without conditions
   double seconds = 0;                                            // of a step
   double since_switch = 0;                                       // seconds
-  double doubt = 0;                                              // of measured step times
+  double uncertainty = 0;                                        // of measured step times
   double exploration_left = 0, run_left = Situation{}.run_left;  // seconds
   RoleRates rates{};
   double ring_factor = 1;
@@ -42,7 +42,7 @@ struct Question {
 struct Answer {
   // At most one of them. Neither: the last switch is too recent.
   std::optional<PlanProposal> proposal{};
-  std::optional<StayDecision> stay{};
+  std::optional<StayDecision> stay_decision{};
   std::vector<Condition> conditions{};
   double pause = 0;  // predicted pause of the proposed switch, in seconds
   PredictionMemory memory{};

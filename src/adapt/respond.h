@@ -36,7 +36,7 @@ double pause_of(const RecoveryCosts& costs, const ModelSpec& model, const Plan& 
 // The present plan first, then other plans. The demand's cluster is the one without conditions; `conditions`
 // are in force now. Every other plan is valid and fits in memory; equal plans are listed once. If no plan can
 // answer the conditions, the present plan is the only option.
-std::vector<PlannedOption> responses(const Demand& usual, const Plan& plan,
+std::vector<PlannedOption> responses(const Demand& usual_demand, const Plan& plan,
                                      const std::vector<Condition>& conditions, const RecoveryCosts& costs,
                                      const ResponseLimits& limits = {});
 

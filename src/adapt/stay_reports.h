@@ -15,11 +15,11 @@ namespace optimus {
 
 class StayReports {
  public:
-  void add(StayDecision stay) { queue_.push_back(std::move(stay)); }
+  void add(StayDecision stay_decision) { queue_.push_back(std::move(stay_decision)); }
   // Only if no report with this key was added on this plan.
-  void add_once(const std::string& key, StayDecision stay);
+  void add_once(const std::string& key, StayDecision stay_decision);
   // Only for severe conditions, once for these conditions and this reason.
-  void add_for(const std::vector<Condition>& conditions, StayDecision stay);
+  void add_for(const std::vector<Condition>& conditions, StayDecision stay_decision);
   // The oldest one.
   std::optional<StayDecision> take();
   // The plan has changed.

@@ -11,8 +11,8 @@
 namespace optimus {
 namespace {
 
-WorkKind kind_of(const Instruction& at) {
-  switch (at.op) {
+WorkKind kind_of(const Instruction& instruction) {
+  switch (instruction.op) {
     case Op::load_batch:
       return WorkKind::load_batch;
     case Op::forward:
@@ -68,13 +68,13 @@ int group_of(const Plan& plan, const PlanLocation& location) {
   return group;
 }
 
-double bytes_on_the_wire(const Instruction& at, const Group* group) {
-  const auto bytes = static_cast<double>(at.bytes);
+double bytes_on_the_wire(const Instruction& instruction, const Group* group) {
+  const auto bytes = static_cast<double>(instruction.bytes);
   if (group == nullptr) return bytes;
   const auto size = static_cast<double>(std::max<std::size_t>(1, group->members.size()));
   // A reduce-scatter has half the volume of an all-reduce.
-  const bool is_both_ways = at.op == Op::all_reduce || at.op == Op::sync_gradients ||
-                            (at.op == Op::reduce_gradients && group->role != Role::shard);
+  const bool is_both_ways = instruction.op == Op::all_reduce || instruction.op == Op::sync_gradients ||
+                            (instruction.op == Op::reduce_gradients && group->role != Role::shard);
   return bytes * (size - 1) / size * (is_both_ways ? 2 : 1);
 }
 
@@ -131,25 +131,26 @@ StepMeter::StepMeter(const Program& program, const Plan& plan, const ModelSpec& 
 }
 
 StepMeter::InstructionInfo StepMeter::info_of(const Program& program, const Plan& plan,
-                                              const ModelSpec& model, const Instruction& at,
+                                              const ModelSpec& model, const Instruction& instruction,
                                               double predicted) const {
-  InstructionInfo info{.is_counted = true, .kind = kind_of(at), .predicted = predicted};
-  info.is_compute = is_computing(at.op);
-  if (info.is_compute && at.block >= 0) info.role = role_of(model, at.block);
-  if (at.op == Op::send || at.op == Op::receive) {
+  InstructionInfo info{.is_counted = true, .kind = kind_of(instruction), .predicted = predicted};
+  info.is_compute = is_computing(instruction.op);
+  if (info.is_compute && instruction.block >= 0) info.role = role_of(model, instruction.block);
+  if (instruction.op == Op::send || instruction.op == Op::receive) {
     // Messages to other pipelines, or to stages further away, belong to no channel.
-    const PlanLocation peer = location_of(plan, at.peer);
+    const PlanLocation peer = location_of(plan, instruction.peer);
     const int away = peer.stage - program.location.stage;
     info.is_message = peer.pipeline == program.location.pipeline && (away == 1 || away == -1);
     info.channel = away > 0 ? Channel::next : Channel::previous;
-  } else if (at.group >= 0 && at.op != Op::step_gate) {
-    const Role role = program.groups[static_cast<std::size_t>(at.group)].role;
+  } else if (instruction.group >= 0 && instruction.op != Op::step_gate) {
+    const Role role = program.groups[static_cast<std::size_t>(instruction.group)].role;
     info.is_message = role != Role::world;
     info.channel = role == Role::tensor || role == Role::context || role == Role::expert ? Channel::tensor
                                                                                          : Channel::data;
   }
-  const Group* const group = at.group < 0 ? nullptr : &program.groups[static_cast<std::size_t>(at.group)];
-  info.bytes = info.is_message ? bytes_on_the_wire(at, group) : 0;
+  const Group* const group =
+      instruction.group < 0 ? nullptr : &program.groups[static_cast<std::size_t>(instruction.group)];
+  info.bytes = info.is_message ? bytes_on_the_wire(instruction, group) : 0;
   info.is_message = info.is_message && info.bytes > 0;
   return info;
 }

@@ -22,7 +22,7 @@ namespace optimus {
 // The stage, counted through all pipelines as in Topology.
 int group_of(const Plan& plan, const PlanLocation& location);
 // Bytes that a device sends in a message, or in a collective with ring algorithms.
-double bytes_on_the_wire(const Instruction& at, const Group* group);
+double bytes_on_the_wire(const Instruction& instruction, const Group* group);
 BlockRole role_of(const ModelSpec& model, int block);
 // Whether the instruction is forward, recompute or backward.
 bool is_computing(Op op);
@@ -69,7 +69,7 @@ class StepMeter {
     double bytes = 0, predicted = 0;
   };
   InstructionInfo info_of(const Program& program, const Plan& plan, const ModelSpec& model,
-                          const Instruction& at, double predicted) const;
+                          const Instruction& instruction, double predicted) const;
   void add_links(const std::vector<InstructionTime>& times);
 
   RankStep sum_;

@@ -24,14 +24,14 @@ namespace optimus {
 
 struct TimedCondition {
   Condition condition;
-  double at = 0, length = 0;
+  double begin = 0, length = 0;
   bool operator==(const TimedCondition&) const = default;
 };
 
 // A node that is lost, and returns after `length` seconds.
 struct TimedLoss {
   int node = 0;
-  double at = 0, length = 0;
+  double begin = 0, length = 0;
   bool operator==(const TimedLoss&) const = default;
 };
 

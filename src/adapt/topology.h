@@ -40,8 +40,8 @@ class Topology {
   std::vector<Place> places_;  // [rank]
   std::map<int, std::vector<int>> ranks_of_node_;
   std::vector<std::vector<int>> ranks_of_group_;
-  std::vector<int> inner_;         // [group]: tp * cp of its first layers
-  std::vector<int> first_, last_;  // [group]: first and last group of its pipeline
+  std::vector<int> inner_;                     // [group]: tp * cp of its first layers
+  std::vector<int> first_group_, last_group_;  // [group]: first and last group of its pipeline
   // [group]: groups of any pipeline that have some of its blocks, including itself. Empty for plans with one
   // pipeline.
   std::vector<std::vector<int>> groups_with_same_blocks_;

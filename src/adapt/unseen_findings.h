@@ -45,8 +45,8 @@ class UnseenFindings {
  private:
   struct Entry {
     Finding finding;
-    double since = 0, until = 0;  // time of the controller's clock: last seen; expected to be over
-    bool seemed_well = false;     // at the last probe
+    double begin_time = 0, end_time = 0;  // time of the controller's clock: last seen; expected to be over
+    bool seemed_well = false;             // at the last probe
   };
 
   const Cluster& cluster_;

@@ -85,7 +85,7 @@ Answer weigh(const Question& question, const AdaptationContext& context, const C
   try {
     options = planned_options(question, context, cluster);
   } catch (const UserError&) {
-    answer.stay = StayDecision{question.evidence, "no other plan fits", cause_of(question)};
+    answer.stay_decision = StayDecision{question.evidence, "no other plan fits", cause_of(question)};
     return answer;
   }
   if (question.is_settled) answer.memory = learned_from(question, options.front().option, cluster);
@@ -96,8 +96,8 @@ Answer weigh(const Question& question, const AdaptationContext& context, const C
     answer.proposal = proposal_of(question, options, situation, choice, context.policy.kind);
     answer.pause = situation.options[choice.option].pause_seconds;
   } else if (question.since_switch >= context.policy.settle_seconds) {
-    answer.stay = StayDecision{question.evidence, choice.reason, cause_of(question),
-                               alternatives_of(question, options, 0)};
+    answer.stay_decision = StayDecision{question.evidence, choice.reason, cause_of(question),
+                                        alternatives_of(question, options, 0)};
   }
   return answer;
 }

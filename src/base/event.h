@@ -12,10 +12,10 @@
 
 namespace optimus {
 
-// `done` of `total` in `unit`; total 0 means that the total is unknown.
+// `num_done` of `total` in `unit`; total 0 means that the total is unknown.
 struct Progress {
   std::string activity;  // "tokenizing"
-  std::int64_t done = 0, total = 0;
+  std::int64_t num_done = 0, total = 0;
   std::string unit;  // "bytes"
 };
 

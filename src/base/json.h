@@ -34,10 +34,10 @@ Json read_json(const Path& path);
 // A value inside a JSON document together with its path. Does not own the document.
 class JsonView {
  public:
-  JsonView(const Json& value, std::string where) : value_(&value), where_(std::move(where)) {}
+  JsonView(const Json& value, std::string location) : value_(&value), location_(std::move(location)) {}
 
   const Json& raw() const { return *value_; }
-  const std::string& where() const { return where_; }
+  const std::string& location() const { return location_; }
   bool is_null() const { return value_->is_null(); }
 
   // Members of an object. at() throws if the member is absent; find() returns nullopt if it is absent or
@@ -66,7 +66,7 @@ class JsonView {
 
  private:
   const Json* value_;
-  std::string where_;
+  std::string location_;
 };
 
 }  // namespace optimus

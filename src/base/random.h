@@ -4,7 +4,7 @@
 // do not depend on how the work is split. A key is derived from the purpose of the numbers, never from a
 // rank:
 //
-//   const RandomKey key = RandomKey(seed).with("init").with(layer).with("q");
+//   const RandomKey key = RandomKey(seed).derive("init").derive(layer).derive("q");
 //   fill_normal(key, shape, my_box, values);   // the part of the logical tensor that my_box covers
 //
 // Element i (row-major in the whole tensor) uses word i % 4 of block i / 4, in every precision.
@@ -24,10 +24,10 @@ struct RandomKey {
 
   constexpr RandomKey() = default;
   constexpr explicit RandomKey(std::uint64_t seed) : value(mix(seed)) {}
-  constexpr RandomKey with(std::uint64_t id) const {
+  constexpr RandomKey derive(std::uint64_t id) const {
     return raw(mix(value ^ mix(id + 0x9e3779b97f4a7c15ULL)));
   }
-  constexpr RandomKey with(std::string_view name) const {
+  constexpr RandomKey derive(std::string_view name) const {
     std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
     for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
     return raw(mix(value ^ mix(hash)));

@@ -19,8 +19,8 @@ class TraceEvents {
   // start and end are in seconds; a span with end < start gets the length 0.
   void span(std::string_view name, std::size_t process, std::size_t track, double start, double end);
 
-  // The contents of the trace file. `more`: additional top-level members, which viewers ignore.
-  std::string text(const OrderedJson& more = OrderedJson::object()) const;
+  // The contents of the trace file. `attributes`: additional top-level members, which viewers ignore.
+  std::string text(const OrderedJson& attributes = OrderedJson::object()) const;
 
  private:
   void add_name(std::string_view kind, std::size_t process, std::size_t track, std::string_view name);

@@ -9,10 +9,10 @@ namespace {
 using Index = std::array<std::int64_t, kMaxDims>;
 
 // The offset of an element in the row-major values of a box.
-std::int64_t offset_of(const Index& at, const Box& box) {
+std::int64_t offset_of(const Index& position, const Box& box) {
   std::int64_t offset = 0;
   for (int d = 0; d < box.num_dims; ++d)
-    offset = offset * box[d].size() + at[static_cast<std::size_t>(d)] - box[d].begin;
+    offset = offset * box[d].size() + position[static_cast<std::size_t>(d)] - box[d].begin;
   return offset;
 }
 

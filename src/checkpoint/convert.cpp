@@ -143,11 +143,11 @@ Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& e
     throw UsageError("--shard-size: expected at least 1 byte, got {}", options.largest_shard.value);
   refuse_filled(options.to);
   const OpenedModel from = open_trained_model(options.from, events);
-  Converted done{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};
+  Converted converted{from.spec, from.weights->type(), options.type.value_or(from.weights->type())};
   // Training resumes from master weights, which always have at least 32 bits.
-  if (options.format == ModelFormat::checkpoint && !options.type && width(done.to_type) < 4)
-    done.to_type = ElementType::f32;
-  const HfDescription description{done.model, done.to_type, from.folder.string(), from.folder};
+  if (options.format == ModelFormat::checkpoint && !options.type && width(converted.to_type) < 4)
+    converted.to_type = ElementType::f32;
+  const HfDescription description{converted.model, converted.to_type, from.folder.string(), from.folder};
   switch (options.format) {
     case ModelFormat::hf:
       write_model_folder(files, options.to, description, *from.weights, options.largest_shard, events);
@@ -156,23 +156,24 @@ Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& e
       write_model_checkpoint(files, options.to, description, *from.weights, events);
       break;
   }
-  return done;
+  return converted;
 }
 
-OrderedJson to_json(const ConvertOptions& options, const Converted& done) {
+OrderedJson to_json(const ConvertOptions& options, const Converted& converted) {
   OrderedJson json;
   json["folder"] = options.to.string();
-  json["model_type"] = text(done.model.family);
-  json["parameters"] = num_parameters(done.model);
-  json["dtype"] = text(done.to_type);
-  json["from_dtype"] = text(done.from_type);
+  json["model_type"] = text(converted.model.family);
+  json["parameters"] = num_parameters(converted.model);
+  json["dtype"] = text(converted.to_type);
+  json["from_dtype"] = text(converted.from_type);
   return json;
 }
 
-std::string text(const ConvertOptions& options, const Converted& done) {
-  return fmt::format("{}: {} with {} parameters, {}{}\n", options.to.string(), text(done.model.family),
-                     with_commas(num_parameters(done.model)), text(done.to_type),
-                     done.to_type == done.from_type ? "" : fmt::format(" (from {})", text(done.from_type)));
+std::string text(const ConvertOptions& options, const Converted& converted) {
+  return fmt::format(
+      "{}: {} with {} parameters, {}{}\n", options.to.string(), text(converted.model.family),
+      with_commas(num_parameters(converted.model)), text(converted.to_type),
+      converted.to_type == converted.from_type ? "" : fmt::format(" (from {})", text(converted.from_type)));
 }
 
 }  // namespace optimus

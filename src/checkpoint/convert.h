@@ -42,7 +42,7 @@ struct Converted {
 // The folder `to` must be new or empty. Throws UserError.
 Converted convert(const ConvertOptions& options, FileSystem& files, EventSink& events);
 
-OrderedJson to_json(const ConvertOptions& options, const Converted& done);
-std::string text(const ConvertOptions& options, const Converted& done);
+OrderedJson to_json(const ConvertOptions& options, const Converted& converted);
+std::string text(const ConvertOptions& options, const Converted& converted);
 
 }  // namespace optimus

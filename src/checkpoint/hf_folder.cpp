@@ -109,8 +109,8 @@ std::vector<SmallFile> hf_description(const HfDescription& description) {
   return files;
 }
 
-Outcome<void> write_files(FileSystem& files, const Path& folder, const std::vector<SmallFile>& all) {
-  for (const SmallFile& file : all)
+Outcome<void> write_files(FileSystem& files, const Path& folder, const std::vector<SmallFile>& small_files) {
+  for (const SmallFile& file : small_files)
     if (Outcome<void> done = write_atomically(files, folder / file.name, file.content); !done) return done;
   return {};
 }

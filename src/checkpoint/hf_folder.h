@@ -38,6 +38,6 @@ struct HfDescription {
 std::vector<SmallFile> hf_description(const HfDescription& description);
 
 // Writes the files in order, each atomically.
-Outcome<void> write_files(FileSystem& files, const Path& folder, const std::vector<SmallFile>& all);
+Outcome<void> write_files(FileSystem& files, const Path& folder, const std::vector<SmallFile>& small_files);
 
 }  // namespace optimus

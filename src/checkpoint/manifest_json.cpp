@@ -103,9 +103,9 @@ std::int64_t number_at(const Json& row, std::size_t index) {
 }
 
 // Avoids a JsonView per number, because there may be millions of them.
-CheckpointPiece parse_row(const Json& row, const std::string& where) {
+CheckpointPiece parse_row(const Json& row, const std::string& location) {
   const auto refuse = [&] {
-    JsonView(row, where).refuse("[tensor, file, begin, end, …] of whole numbers, for 1 to 4 dims");
+    JsonView(row, location).refuse("[tensor, file, begin, end, …] of whole numbers, for 1 to 4 dims");
   };
   if (!row.is_array() || row.size() < 4 || row.size() > 2 + 2 * kMaxDims || row.size() % 2 != 0) refuse();
   for (std::size_t i = 0; i < row.size(); ++i)
@@ -130,19 +130,19 @@ void parse_group(const JsonView& group, std::vector<CheckpointPiece>& pieces) {
   const JsonView boxes = group.at("boxes");
   if (!boxes.raw().is_array()) boxes.refuse("a list");
   for (const Json& row : boxes.raw()) {
-    CheckpointPiece piece = parse_row(row, boxes.where());
+    CheckpointPiece piece = parse_row(row, boxes.location());
     for (const StateField field : fields) piece.field = field, pieces.push_back(piece);
   }
 }
 
 void check_version(const JsonView& view, const char* format) {
   if (view.at("format").text() != format)
-    throw UserError("{}: expected format {}, got {}", view.where(), format,
+    throw UserError("{}: expected format {}, got {}", view.location(), format,
                     in_quotes(view.at("format").text()));
   const std::int64_t version = view.at("version").integer();
   if (version != kManifestVersion)
     throw UserError("{}: checkpoint format version {} is not supported; this program reads version {}{}",
-                    view.where(), version, kManifestVersion,
+                    view.location(), version, kManifestVersion,
                     version > kManifestVersion ? "; a newer program is required" : "");
 }
 

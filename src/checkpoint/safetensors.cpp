@@ -52,10 +52,10 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
     if (depth_ != 2) return refuse("a string");
     if (is_metadata_) return metadata.insert_or_assign(key_, std::move(text)), true;
     if (key_ != "dtype") return refuse("a string");
-    if (entry().type) throw UserError("{}: dtype appears twice", where());
+    if (entry().type) throw UserError("{}: dtype appears twice", location());
     entry().type = find_element_type(text);
     if (!entry().type)
-      throw UserError("{}: dtype {} is not one of {}", where(), in_quotes(text), element_type_names());
+      throw UserError("{}: dtype {} is not one of {}", location(), in_quotes(text), element_type_names());
     return true;
   }
 
@@ -82,7 +82,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
     if (depth_ != 2 || is_metadata_) return refuse("a list");
     if (key_ != "shape" && key_ != "data_offsets") return refuse("a list");
     auto& target = key_ == "shape" ? entry().shape : entry().offsets;
-    if (target) throw UserError("{}: {} appears twice", where(), key_);
+    if (target) throw UserError("{}: {} appears twice", location(), key_);
     list_ = &target.emplace();
     depth_ = 3;
     return true;
@@ -97,7 +97,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
  private:
   Entry& entry() { return entries.back(); }
 
-  std::string where() const {
+  std::string location() const {
     if (depth_ < 2) return fmt::format("{}: header", source_);
     return fmt::format("{}: {}", source_,
                        is_metadata_ ? std::string(kMetadata) : "tensor " + in_quotes(entries.back().name));
@@ -113,9 +113,9 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
                                 : !entry().shape   ? "shape"
                                 : !entry().offsets ? "data_offsets"
                                                    : "";
-    if (*missing) throw UserError("{}: {} is missing", where(), missing);
+    if (*missing) throw UserError("{}: {} is missing", location(), missing);
     if (entry().offsets->size() != 2)
-      throw UserError("{}: data_offsets: expected [begin, end], got {} numbers", where(),
+      throw UserError("{}: data_offsets: expected [begin, end], got {} numbers", location(),
                       entry().offsets->size());
   }
 
@@ -129,7 +129,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
 
   // Never returns; the return type allows event functions to return its call.
   [[noreturn]] bool refuse(std::string_view found) const {
-    throw UserError("{}: {}: expected {}, got {}", where(), in_quotes(key_), expected(), found);
+    throw UserError("{}: {}: expected {}, got {}", location(), in_quotes(key_), expected(), found);
   }
 
   const std::string& source_;

@@ -17,7 +17,7 @@ void check_shard_name(const JsonView& view, const std::string& name) {
       !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
   if (!is_plain || !ends_with(name, ".safetensors"))
     throw UserError("{}: expected the name of a .safetensors file in the folder of the index, got {}",
-                    view.where(), in_quotes(name));
+                    view.location(), in_quotes(name));
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ struct Curve {
 
 inline constexpr int kMaxCurvePoints = 1'000;
 
-// Throws a UserError that starts with `where` unless sizes are above 0 and ascend, and fractions are above 0,
-// at most 1 and do not descend.
-void validate(const Curve& curve, const std::string& where);
+// Throws a UserError that starts with `location` unless sizes are above 0 and ascend, and fractions are above
+// 0, at most 1 and do not descend.
+void validate(const Curve& curve, const std::string& location);
 
 }  // namespace optimus

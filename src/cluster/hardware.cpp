@@ -11,36 +11,36 @@
 namespace optimus {
 namespace {
 
-void require_positive(double value, const std::string& where, const char* field) {
+void require_positive(double value, const std::string& location, const char* field) {
   if (!(std::isfinite(value) && value > 0))
-    throw UserError("{}: {}: expected more than 0, got {}", where, field, value);
+    throw UserError("{}: {}: expected more than 0, got {}", location, field, value);
 }
 
-void require_range(std::int64_t value, std::int64_t smallest, std::int64_t largest, const std::string& where,
-                   const char* field) {
+void require_range(std::int64_t value, std::int64_t smallest, std::int64_t largest,
+                   const std::string& location, const char* field) {
   if (value < smallest || value > largest)
-    throw UserError("{}: {}: expected {} to {}, got {}", where, field, smallest, largest, value);
+    throw UserError("{}: {}: expected {} to {}, got {}", location, field, smallest, largest, value);
 }
 
-void check_type(const DeviceType& type, const std::string& where) {
-  if (type.name.empty()) throw UserError("{}: name is empty", where);
-  require_positive(static_cast<double>(type.memory.value), where, "memory");
-  require_positive(type.memory_bytes_per_second, where, "memory_bytes_per_second");
+void check_type(const DeviceType& type, const std::string& location) {
+  if (type.name.empty()) throw UserError("{}: name is empty", location);
+  require_positive(static_cast<double>(type.memory.value), location, "memory");
+  require_positive(type.memory_bytes_per_second, location, "memory_bytes_per_second");
   if (!(std::isfinite(type.watts) && type.watts >= 0))
-    throw UserError("{}: watts: expected at least 0, got {}", where, type.watts);
+    throw UserError("{}: watts: expected at least 0, got {}", location, type.watts);
   if (type.price_per_hour && !(std::isfinite(*type.price_per_hour) && *type.price_per_hour >= 0))
-    throw UserError("{}: price_per_hour: expected at least 0, got {}", where, *type.price_per_hour);
-  require_positive(type.peak.fp32, where, "peak_flops.fp32");
+    throw UserError("{}: price_per_hour: expected at least 0, got {}", location, *type.price_per_hour);
+  require_positive(type.peak.fp32, location, "peak_flops.fp32");
   const PeakFlops& peak = type.peak;
   for (const double value : {peak.fp64, peak.tf32, peak.bf16, peak.fp16, peak.fp8, peak.fp4})
     if (!(std::isfinite(value) && value >= 0))
-      throw UserError("{}: expected a peak of at least 0 operations per second, got {}", where, value);
-  validate(type.gemm_efficiency, where + ": product_efficiency");
+      throw UserError("{}: expected a peak of at least 0 operations per second, got {}", location, value);
+  validate(type.gemm_efficiency, location + ": product_efficiency");
   std::set<NumberFormat> formats;
   for (const KernelTimes& times : type.kernels) {
-    validate(times, fmt::format("{}: kernels in {}", where, text(times.format)));
+    validate(times, fmt::format("{}: kernels in {}", location, text(times.format)));
     if (!formats.insert(times.format).second)
-      throw UserError("{}: kernels in {} appear twice", where, text(times.format));
+      throw UserError("{}: kernels in {} appear twice", location, text(times.format));
   }
 }
 
@@ -55,33 +55,34 @@ void check_types(const HardwareProfile& profile, const std::string& source) {
   }
 }
 
-void check_link(const LinkSpec& link, const std::string& where) {
-  require_positive(link.bytes_per_second, where, "bytes_per_second");
+void check_link(const LinkSpec& link, const std::string& location) {
+  require_positive(link.bytes_per_second, location, "bytes_per_second");
   if (!(std::isfinite(link.latency.value) && link.latency.value >= 0))
-    throw UserError("{}: latency_seconds: expected at least 0, got {}", where, link.latency.value);
-  validate(link.efficiency, where + ": efficiency");
+    throw UserError("{}: latency_seconds: expected at least 0, got {}", location, link.latency.value);
+  validate(link.efficiency, location + ": efficiency");
 }
 
-void check_group(const HardwareProfile& profile, const NodeGroup& group, const std::string& where) {
-  require_range(group.type, 0, static_cast<std::int64_t>(profile.types.size()) - 1, where, "the device type");
-  require_range(group.island, 0, kMaxIslands - 1, where, "island");
-  require_range(group.num_devices, 1, kMaxDevices, where, "devices");
-  require_range(group.devices_per_node, 1, kMaxDevices, where, "devices_per_node");
-  require_range(group.devices_per_domain, 1, kMaxDevices, where, "devices_per_domain");
+void check_group(const HardwareProfile& profile, const NodeGroup& group, const std::string& location) {
+  require_range(group.type, 0, static_cast<std::int64_t>(profile.types.size()) - 1, location,
+                "the device type");
+  require_range(group.island, 0, kMaxIslands - 1, location, "island");
+  require_range(group.num_devices, 1, kMaxDevices, location, "devices");
+  require_range(group.devices_per_node, 1, kMaxDevices, location, "devices_per_node");
+  require_range(group.devices_per_domain, 1, kMaxDevices, location, "devices_per_domain");
   const int larger = std::max(group.devices_per_node, group.devices_per_domain);
   const int smaller = std::min(group.devices_per_node, group.devices_per_domain);
   if (larger % smaller != 0)
     throw UserError("{}: devices_per_domain: expected a divisor or multiple of devices_per_node {}, got {}",
-                    where, group.devices_per_node, group.devices_per_domain);
-  require_range(group.host_memory.value, 0, INT64_MAX, where, "host_memory");
-  require_range(group.network.nics_per_node, 1, 1000, where, "network.nics_per_node");
+                    location, group.devices_per_node, group.devices_per_domain);
+  require_range(group.host_memory.value, 0, INT64_MAX, location, "host_memory");
+  require_range(group.network.nics_per_node, 1, 1000, location, "network.nics_per_node");
   if (!(std::isfinite(group.network.oversubscription) && group.network.oversubscription >= 1))
-    throw UserError("{}: network.oversubscription: expected at least 1, got {}", where,
+    throw UserError("{}: network.oversubscription: expected at least 1, got {}", location,
                     group.network.oversubscription);
-  check_link(group.domain_link, where + ": domain_link");
-  check_link(group.node_link, where + ": node_link");
-  check_link(group.host_link, where + ": host_link");
-  check_link(group.network.nic, where + ": network");
+  check_link(group.domain_link, location + ": domain_link");
+  check_link(group.node_link, location + ": node_link");
+  check_link(group.host_link, location + ": host_link");
+  check_link(group.network.nic, location + ": network");
 }
 
 // Returns the number of devices.

@@ -57,8 +57,8 @@ struct KernelTimes {
 
 inline constexpr int kMaxKernelTables = 100, kMaxTableRates = 100'000;
 
-// Throws a UserError that starts with `where` unless axes are above 0 and ascend, rates are above 0, and
+// Throws a UserError that starts with `location` unless axes are above 0 and ascend, rates are above 0, and
 // there is one rate per grid point.
-void validate(const KernelTimes& times, const std::string& where);
+void validate(const KernelTimes& times, const std::string& location);
 
 }  // namespace optimus

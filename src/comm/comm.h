@@ -76,11 +76,11 @@ class Pending {
   // the group.
   virtual CommOutcome<void> wait(const Deadline& deadline) = 0;
   // After wait(): when the operation ended, which may be long before wait() returned. nullopt: not known.
-  virtual std::optional<Deadline::Clock::time_point> ended() const { return std::nullopt; }
+  virtual std::optional<Deadline::Clock::time_point> end_time() const { return std::nullopt; }
   // After wait(), once the device has passed it: how long the transport (a network behind host memory, a
   // stream between GPUs) worked on the operation after its tensors were ready. nullopt: not known, or not
   // yet.
-  virtual std::optional<Seconds> took() const { return std::nullopt; }
+  virtual std::optional<Seconds> duration() const { return std::nullopt; }
 };
 
 class Comm {
@@ -97,9 +97,9 @@ class Comm {
   virtual void shrink(int size) = 0;
 
   // Connects this rank's groups for a plan epoch, eagerly and in an order that all ranks derive without
-  // communication (sorted by role and members). Members are ranks; The role world without listed members is all
-  // ranks. Groups without this rank may be listed and are skipped. Operations belong to the epoch that was
-  // connected last; groups of earlier epochs stay until they are dropped.
+  // communication (sorted by role and members). Members are ranks; The role world without listed members is
+  // all ranks. Groups without this rank may be listed and are skipped. Operations belong to the epoch that
+  // was connected last; groups of earlier epochs stay until they are dropped.
   virtual CommOutcome<void> connect(int epoch, std::span<const Group> groups, const Deadline& deadline) = 0;
   // Connects the groups of a future epoch in advance, from another thread, while operations of the present
   // one continue. connect() then reuses them.
@@ -112,8 +112,8 @@ class Comm {
   // From another thread: makes every present and future wait fail at once with this reason.
   virtual void abandon(const std::string& reason) = 0;
 
-  // Tensors are contiguous and have the same type and size on all members. `description` names the operation in
-  // failures and logs.
+  // Tensors are contiguous and have the same type and size on all members. `description` names the operation
+  // in failures and logs.
   virtual std::unique_ptr<Pending> all_reduce(const Group& group, at::Tensor tensor, ReduceOp kind,
                                               std::string_view description) = 0;
   // `to` has the size of `from` times the number of members, in their order.

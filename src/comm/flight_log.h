@@ -22,7 +22,8 @@ struct FlightEntry {
   std::string operation, group;
   std::int64_t bytes = 0;
   FlightState state = FlightState::posted;
-  Seconds began, seconds;  // relative to the creation of the log; until the operation ended, or until now
+  Seconds begin_time,
+      seconds;  // relative to the creation of the log; until the operation ended, or until now
 };
 
 class FlightLog {
@@ -43,7 +44,7 @@ class FlightLog {
 
   const int rank_;
   const std::size_t capacity_;
-  const std::chrono::steady_clock::time_point began_;
+  const std::chrono::steady_clock::time_point begin_time_;
   mutable std::mutex mutex_;
   std::int64_t num_posted_ = 0;
   std::vector<FlightEntry> ring_;

@@ -14,8 +14,8 @@
 namespace optimus {
 namespace {
 
-Seconds seconds_since(Deadline::Clock::time_point began) {
-  return Seconds(std::chrono::duration<double>(Deadline::Clock::now() - began).count());
+Seconds seconds_since(Deadline::Clock::time_point begin_time) {
+  return Seconds(std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count());
 }
 
 // The group's thread has no deadline of its own: the thread that waits for the operation cancels it.
@@ -68,7 +68,7 @@ ProcessOperation::ProcessOperation(std::shared_ptr<ProcessGroup> group,
     : group_(std::move(group)),
       exchange_(std::move(exchange)),
       flight_(flight),
-      began_(Deadline::Clock::now()) {}
+      begin_time_(Deadline::Clock::now()) {}
 
 void ProcessOperation::begin() {
   try {
@@ -76,7 +76,7 @@ void ProcessOperation::begin() {
       throw LinkError{LinkError::Kind::stopped, -1, *reason};
     exchange_->begin();
   } catch (const LinkError& error) {
-    end(tl::unexpected(group_->fail(*exchange_, error, seconds_since(began_))));
+    end(tl::unexpected(group_->fail(*exchange_, error, seconds_since(begin_time_))));
   }
 }
 
@@ -107,7 +107,7 @@ void ProcessOperation::run(const Deadline& deadline) {
     exchange_->run(group_->shared().interrupter, {deadline, [this] { return stop_reason(); }});
     end({});
   } catch (const LinkError& error) {
-    end(tl::unexpected(group_->fail(*exchange_, error, seconds_since(began_))));
+    end(tl::unexpected(group_->fail(*exchange_, error, seconds_since(begin_time_))));
   }
 }
 
@@ -116,7 +116,7 @@ void ProcessOperation::end(CommOutcome<void> outcome) {
   {
     const std::lock_guard lock(mutex_);
     state_ = State::ended;
-    ended_ = Deadline::Clock::now();
+    end_time_ = Deadline::Clock::now();
     outcome_ = std::move(outcome);
   }
   changed_.notify_all();

@@ -56,8 +56,8 @@ class ProcessOperation {
   CommOutcome<void> wait(const Deadline& deadline);
   const MemberExchange& exchange() const { return *exchange_; }
   // Valid after wait().
-  Deadline::Clock::time_point ended() const { return ended_; }
-  Seconds took() const { return Seconds(std::chrono::duration<double>(ended_ - began_).count()); }
+  Deadline::Clock::time_point end_time() const { return end_time_; }
+  Seconds duration() const { return Seconds(std::chrono::duration<double>(end_time_ - begin_time_).count()); }
 
  private:
   enum class State { idle, queued, running, ended };
@@ -68,8 +68,8 @@ class ProcessOperation {
       group_;  // shared: an operation may be in flight when its group is dropped
   const std::unique_ptr<MemberExchange> exchange_;
   const std::int64_t flight_;
-  const Deadline::Clock::time_point began_;
-  Deadline::Clock::time_point ended_;
+  const Deadline::Clock::time_point begin_time_;
+  Deadline::Clock::time_point end_time_;
   std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::idle;

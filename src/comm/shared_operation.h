@@ -73,8 +73,8 @@ class SharedOperation {
 
   const std::vector<int> members_;
   std::vector<Contribution> contributions_;
-  std::array<std::vector<StreamMark>, 2> marks_;  // [stage][part]: recorded after the part
-  std::size_t num_arrived_ = 0, first_ = 0;       // group index of the member that arrived first
+  std::array<std::vector<StreamMark>, 2> marks_;     // [stage][part]: recorded after the part
+  std::size_t num_arrived_ = 0, first_arrived_ = 0;  // group index of the member that arrived first
   std::size_t stage_ = 0, num_stages_ = 1;
   std::size_t next_part_ = 0, num_running_ = 0, num_ended_ = 0;  // of this stage
   std::optional<BreakReason> broken_;

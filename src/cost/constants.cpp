@@ -97,7 +97,7 @@ constexpr std::size_t kNumFittedConstants = [] {
 }();
 
 struct FittedRow {
-  std::string_view without;  // "": fitted on all data
+  std::string_view excluded_source;  // "": fitted on all data
   std::array<double, kNumFittedConstants> values;
 };
 constexpr FittedRow kFitted[] = {
@@ -121,14 +121,14 @@ const Constants& fitted_constants() {
 
 Constants constants_fitted_without(std::string_view source) {
   for (const FittedRow& row : kFitted)
-    if (!row.without.empty() && row.without == source) return made_from(row);
+    if (!row.excluded_source.empty() && row.excluded_source == source) return made_from(row);
   return fitted_constants();
 }
 
 std::vector<std::string_view> left_out_sources() {
   std::vector<std::string_view> sources;
   for (const FittedRow& row : kFitted)
-    if (!row.without.empty()) sources.push_back(row.without);
+    if (!row.excluded_source.empty()) sources.push_back(row.excluded_source);
   return sources;
 }
 

@@ -69,7 +69,7 @@ struct Constants {
 struct ConstantRow {
   std::string_view name;
   double Constants::*member;
-  double low, high;
+  double min_value, max_value;
   std::string_view meaning;
   bool is_stated = false;  // excluded from fits
 };

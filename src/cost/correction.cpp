@@ -59,8 +59,8 @@ class Corrector {
     const std::string name = result_.profile.types[static_cast<std::size_t>(group.type)].name;
     if (!find_device_type(name)) return;
     const NodeGroup shipped = standard_group(name, group.type, group.num_devices);
-    const auto correct_link = [&](LinkSpec& link, const LinkSpec& usual, const std::string& kind) {
-      if (!(link == usual)) return;
+    const auto correct_link = [&](LinkSpec& link, const LinkSpec& nominal_link, const std::string& kind) {
+      if (!(link == nominal_link)) return;
       link.bytes_per_second /= factor(ResidualKind::large_messages, name + "/" + kind);
       link.latency.value *= factor(ResidualKind::small_messages, name + "/" + kind);
     };
@@ -68,22 +68,22 @@ class Corrector {
     correct_link(group.network.nic, shipped.network.nic, "network");
   }
 
-  const Residual* find(ResidualKind kind, const std::string& where) const {
+  const Residual* find(ResidualKind kind, const std::string& device_type) const {
     for (const Residual& one : residuals_)
-      if (one.kind == kind && one.where == where) return &one;
+      if (one.kind == kind && one.device_type == device_type) return &one;
     return nullptr;
   }
 
-  double use(const Residual& one) {
+  double use(const Residual& residual) {
     const bool is_listed = std::any_of(result_.used.begin(), result_.used.end(), [&](const Residual& other) {
-      return other.kind == one.kind && other.where == one.where;
+      return other.kind == residual.kind && other.device_type == residual.device_type;
     });
-    if (!is_listed) result_.used.push_back(one);
-    return std::clamp(one.factor, 1 / kMaxCorrection, kMaxCorrection);
+    if (!is_listed) result_.used.push_back(residual);
+    return std::clamp(residual.factor, 1 / kMaxCorrection, kMaxCorrection);
   }
 
-  double factor(ResidualKind kind, const std::string& where) {
-    const Residual* const known = find(kind, where);
+  double factor(ResidualKind kind, const std::string& device_type) {
+    const Residual* const known = find(kind, device_type);
     return known == nullptr ? 1 : use(*known);
   }
 
@@ -104,8 +104,9 @@ std::string text(const Corrected& corrected) {
   if (corrected.used.empty()) return "history: no runs of these devices and links";
   std::vector<std::string> parts;
   for (const Residual& one : corrected.used)
-    parts.push_back(fmt::format("{} on {} x {:.2f} ({:.2f}–{:.2f}, {} run{})", text(one.kind), one.where,
-                                one.factor, one.low, one.high, one.num_runs, one.num_runs == 1 ? "" : "s"));
+    parts.push_back(fmt::format("{} on {} x {:.2f} ({:.2f}–{:.2f}, {} run{})", text(one.kind),
+                                one.device_type, one.factor, one.low, one.high, one.num_runs,
+                                one.num_runs == 1 ? "" : "s"));
   return "history: seconds of " + join(parts, "; ");
 }
 
@@ -113,7 +114,7 @@ OrderedJson to_json(const std::vector<Residual>& residuals) {
   OrderedJson json = OrderedJson::array();
   for (const Residual& one : residuals)
     json.push_back({{"kind", text(one.kind)},
-                    {"where", one.where},
+                    {"where", one.device_type},
                     {"factor", one.factor},
                     {"low", one.low},
                     {"high", one.high},

@@ -19,9 +19,9 @@ struct Sums {
   double mean() const { return weighted / weight; }
 };
 
-Sums sums_of(const std::vector<RunObservation>& all, double run_variance) {
+Sums sums_of(const std::vector<RunObservation>& observations, double run_variance) {
   Sums sums;
-  for (const RunObservation& one : all) {
+  for (const RunObservation& one : observations) {
     const double weight = one.age_weight / (run_variance + one.variance);
     sums.weight += weight, sums.weighted += weight * one.log;
   }
@@ -33,31 +33,31 @@ Sums sums_of(const std::vector<RunObservation>& all, double run_variance) {
 double quantile(double freedom) { return 1.96 + 2.372 / freedom + 2.823 / (freedom * freedom); }
 
 // The variance between runs beyond the variation between steps. The prior has the weight of kRunWeight runs.
-double run_variance_of(const std::vector<RunObservation>& all, double num_others) {
+double run_variance_of(const std::vector<RunObservation>& observations, double num_others) {
   double variance = kRunSpread * kRunSpread;
   constexpr int kRounds = 3;  // the mean's weights depend on the variance
   for (int round = 0; round < kRounds; ++round) {
-    const double mean = sums_of(all, variance).mean();
+    const double mean = sums_of(observations, variance).mean();
     double beyond = 0;
-    for (const RunObservation& one : all)
+    for (const RunObservation& one : observations)
       beyond += one.age_weight * ((one.log - mean) * (one.log - mean) - one.variance);
     variance = (kRunWeight * kRunSpread * kRunSpread + std::max(0.0, beyond)) / (kRunWeight + num_others);
   }
   return variance;
 }
 
-Residual residual_factor_of(const std::vector<RunObservation>& all) {
+Residual residual_factor_of(const std::vector<RunObservation>& observations) {
   double count = 0;
-  for (const RunObservation& one : all) count += one.age_weight;
-  const double num_others = std::max(0.0, count - 1), variance = run_variance_of(all, num_others);
-  const Sums sums = sums_of(all, variance);
+  for (const RunObservation& one : observations) count += one.age_weight;
+  const double num_others = std::max(0.0, count - 1), variance = run_variance_of(observations, num_others);
+  const Sums sums = sums_of(observations, variance);
   const double precision = 1 / (kPriorSpread * kPriorSpread) + sums.weight;
   const double middle = sums.weighted / precision;
   const double width = quantile(kRunWeight + num_others) / std::sqrt(precision);
   Residual result;
   result.factor = std::exp(middle), result.low = std::exp(middle - width),
   result.high = std::exp(middle + width);
-  result.run_spread = std::sqrt(variance), result.num_runs = static_cast<int>(all.size());
+  result.run_spread = std::sqrt(variance), result.num_runs = static_cast<int>(observations.size());
   return result;
 }
 
@@ -94,7 +94,8 @@ void add_run(History& history, PastRun run) {
 std::vector<Residual> residuals(const History& history) {
   std::map<std::pair<ResidualKind, std::string>, std::vector<std::pair<std::int64_t, const Evidence*>>> told;
   for (const PastRun& run : history.runs)
-    for (const Evidence& one : run.evidence) told[{one.kind, one.where}].emplace_back(run.end_time, &one);
+    for (const Evidence& one : run.evidence)
+      told[{one.kind, one.device_type}].emplace_back(run.end_time, &one);
   std::vector<Residual> result;
   for (auto& [key, all] : told) {
     // Sums are computed in a fixed order, independent of the order of the runs.
@@ -107,18 +108,19 @@ std::vector<Residual> residuals(const History& history) {
     std::vector<RunObservation> words;
     for (const auto& [when, one] : all) {
       const double age = static_cast<double>(all.back().first) - static_cast<double>(when);
-      words.push_back({one->log_factor, one->doubt * one->doubt + kStepSpread * kStepSpread / one->steps,
+      words.push_back({one->log_factor,
+                       one->uncertainty * one->uncertainty + kStepSpread * kStepSpread / one->steps,
                        std::exp2(-age / kHalfLife)});
     }
     Residual& found = result.emplace_back(residual_factor_of(words));
-    found.kind = key.first, found.where = key.second;
+    found.kind = key.first, found.device_type = key.second;
   }
   return result;
 }
 
-double factor_of(const std::vector<Residual>& residuals, ResidualKind kind, const std::string& where) {
+double factor_of(const std::vector<Residual>& residuals, ResidualKind kind, const std::string& device_type) {
   for (const Residual& one : residuals)
-    if (one.kind == kind && one.where == where) return one.factor;
+    if (one.kind == kind && one.device_type == device_type) return one.factor;
   return 1;
 }
 

@@ -26,10 +26,10 @@ std::string text(ResidualKind kind);
 // The observation of one run for one kind.
 struct Evidence {
   ResidualKind kind = ResidualKind::layers;
-  std::string where;      // device type, such as "h100"; for messages with the link, such as "h100/domain"
-  double log_factor = 0;  // of measured over predicted seconds
+  std::string device_type;  // device type, such as "h100"; for messages with the link, such as "h100/domain"
+  double log_factor = 0;    // of measured over predicted seconds
   // standard deviation in addition to the variation between steps, from other contributions to the value
-  double doubt = 0;
+  double uncertainty = 0;
   int steps = 1;  // number of measured steps
   bool operator==(const Evidence&) const = default;
 };
@@ -64,7 +64,7 @@ void add_run(History& history, PastRun run);
 // The combined result of all runs for one kind.
 struct Residual {
   ResidualKind kind = ResidualKind::layers;
-  std::string where{};
+  std::string device_type{};
   double factor = 1, low = 1, high = 1;  // low to high: 95 % interval
   double run_spread = 0;                 // standard deviation of the logarithm from run to run
   int num_runs = 0;
@@ -72,7 +72,7 @@ struct Residual {
 // By kind and place. Bitwise independent of the order of the runs.
 std::vector<Residual> residuals(const History& history);
 // 1 if nothing is known.
-double factor_of(const std::vector<Residual>& residuals, ResidualKind kind, const std::string& where);
+double factor_of(const std::vector<Residual>& residuals, ResidualKind kind, const std::string& device_type);
 
 // Priors. kPriorSpread: standard deviation of the logarithm of factors. kRunSpread: variation from run to
 // run, with the weight of kRunWeight runs. kStepSpread: variation from step to step. The weight of a run

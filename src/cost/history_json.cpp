@@ -23,9 +23,10 @@ ResidualKind kind_of(const JsonView& word) {
   word.refuse("a kind of work, such as \"layers\"");
 }
 
-double number_within(const JsonView& value, double low, double high) {
+double number_within(const JsonView& value, double min_value, double max_value) {
   const double number = value.number();
-  if (!(number >= low && number <= high)) value.refuse(fmt::format("a number from {} to {}", low, high));
+  if (!(number >= min_value && number <= max_value))
+    value.refuse(fmt::format("a number from {} to {}", min_value, max_value));
   return number;
 }
 
@@ -35,21 +36,21 @@ std::string name_in(const JsonView& value) {
   return value.text();
 }
 
-OrderedJson to_json(const Evidence& one) {
-  return {{"kind", text(one.kind)},
-          {"where", one.where},
-          {"log_factor", one.log_factor},
-          {"doubt", one.doubt},
-          {"steps", one.steps}};
+OrderedJson to_json(const Evidence& evidence) {
+  return {{"kind", text(evidence.kind)},
+          {"where", evidence.device_type},
+          {"log_factor", evidence.log_factor},
+          {"doubt", evidence.uncertainty},
+          {"steps", evidence.steps}};
 }
 
 Evidence evidence_in(const JsonView& json) {
   static const std::vector<std::string> keys = {"kind", "where", "log_factor", "doubt", "steps"};
   json.allow_only(keys);
   return {.kind = kind_of(json.at("kind")),
-          .where = name_in(json.at("where")),
+          .device_type = name_in(json.at("where")),
           .log_factor = number_within(json.at("log_factor"), -kMaxLogFactor, kMaxLogFactor),
-          .doubt = number_within(json.at("doubt"), 0, kMaxLogFactor),
+          .uncertainty = number_within(json.at("doubt"), 0, kMaxLogFactor),
           .steps = static_cast<int>(json.at("steps").integer(1, INT_MAX))};
 }
 
@@ -80,8 +81,8 @@ PastStrategy strategy_in(const JsonView& json) {
   }
   strategy.sequence_parallel = json.at("sequence_parallel").boolean();
   strategy.recompute = json.at("recompute").text(), strategy.schedule = json.at("schedule").text();
-  (void)parse_recompute(strategy.recompute, json.at("recompute").where());
-  (void)parse_schedule(strategy.schedule, json.at("schedule").where());
+  (void)parse_recompute(strategy.recompute, json.at("recompute").location());
+  (void)parse_schedule(strategy.schedule, json.at("schedule").location());
   return strategy;
 }
 

@@ -41,25 +41,26 @@ class PricedProgram {
   std::vector<double> price(const Constants& constants) const;
 
  private:
-  double price_one(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
+  double price_one(const Instruction& instruction, const DeviceCost& device, const LinkCost& links) const;
   double host_seconds_of_step(const DeviceCost& device) const;
-  double compute(const Instruction& at, const DeviceCost& device) const;
+  double compute(const Instruction& instruction, const DeviceCost& device) const;
   double residual_factor_of(int block, const Constants& constants) const;
-  double item(const WorkItem& item, const Instruction& at, double tokens, const LayerStrategy& strategy,
-              const DeviceCost& device) const;
+  double item(const WorkItem& item, const Instruction& instruction, double tokens,
+              const LayerStrategy& strategy, const DeviceCost& device) const;
   bool is_low_precision(int block) const {
     return std::binary_search(fp8_blocks_.begin(), fp8_blocks_.end(), block);
   }
-  double gemm(const WorkItem& item, Op op, double tokens, double share, const LayerStrategy& strategy,
+  double gemm(const WorkItem& item, Op op, double tokens, double fraction, const LayerStrategy& strategy,
               const DeviceCost& device) const;
   // Tokens of the busiest device of an MoE layer relative to the mean.
   double imbalance(const LayerStrategy& strategy, const Constants& constants) const;
-  double attention(const WorkItem& item, Op op, double tokens, double share, const DeviceCost& device) const;
-  double collective(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
-  double ring(const Instruction& at, const DeviceCost& device, const LinkCost& links) const;
-  double optimizer(const Instruction& at, const DeviceCost& device) const;
+  double attention(const WorkItem& item, Op op, double tokens, double fraction,
+                   const DeviceCost& device) const;
+  double collective(const Instruction& instruction, const DeviceCost& device, const LinkCost& links) const;
+  double ring(const Instruction& instruction, const DeviceCost& device, const LinkCost& links) const;
+  double optimizer(const Instruction& instruction, const DeviceCost& device) const;
   const LayerStrategy& strategy(int block) const { return strategy_of(stage_, block); }
-  double tokens(const Instruction& at) const;
+  double tokens(const Instruction& instruction) const;
 
   Setup setup_;
   const ModelWork& model_work_;

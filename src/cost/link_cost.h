@@ -23,7 +23,7 @@ enum class Collective { gather, reduce_scatter, all_reduce, ring_step };
 struct GroupShape {
   int size = 1, domains = 1, nodes = 1;
   // slowest link inside a domain; link between domains. Kind same_device if there is none
-  Link inside, between;
+  Link intra_node, inter_node;
 };
 GroupShape shape_of(std::span<const int> members, const Cluster& cluster, const DeviceMap& map);
 // The shape of the first `num_devices` of the cluster, without visiting each device.

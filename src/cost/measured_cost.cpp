@@ -11,7 +11,7 @@ namespace {
 // gradient of up in fp8 (engine/layer_block.cpp).
 double fp8_gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
-  const double inner = item.inner, outer = item.outer * task.share, work = 2 * task.rows * inner * outer;
+  const double inner = item.inner, outer = item.outer * task.fraction, work = 2 * task.rows * inner * outer;
   const bool can_be_fused = !task.has_current_scaling;
   const bool is_down = can_be_fused && item.part == Part::mlp && item.adds_to_stream,
              is_up = can_be_fused && item.part == Part::mlp && !item.adds_to_stream;
@@ -43,9 +43,9 @@ double gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
   if (task.is_low_precision && times.tables.contains("narrow.product")) return fp8_gemm_seconds(times, task);
   // For a cut output (heads, ffn, vocabulary), each part computes its share; for a cut input too, with the
   // same amount of work.
-  const double inner = item.inner, outer = item.outer * task.share;
+  const double inner = item.inner, outer = item.outer * task.fraction;
   // Logits are computed for a slice of tokens at a time.
-  const double rows = item.cut == CutUnit::vocab
+  const double rows = item.split == SplitUnit::vocab
                           ? static_cast<double>(logit_rows(static_cast<std::int64_t>(task.rows)))
                           : task.rows;
   const double work = 2 * task.rows * inner * outer;
@@ -61,7 +61,7 @@ double gemm_seconds(const KernelTimes& times, const MeasuredTask& task) {
 double pointwise_seconds(const KernelTimes& times, const MeasuredTask& task) {
   const WorkItem& item = task.item;
   const bool is_forward = task.op == Op::forward || task.op == Op::recompute;
-  const double elements = task.rows * item.width * task.share;
+  const double elements = task.rows * item.width * task.fraction;
   const bool writes_fp8 =
       task.is_low_precision && !task.has_current_scaling &&
       (item.kind == OperationKind::activation || (item.kind == OperationKind::norm && !task.is_post_norm));
@@ -102,7 +102,7 @@ double measured_seconds(const KernelTimes& times, const MeasuredTask& task) {
   if (task.op == Op::backward_weight) return 0;
   const bool is_backward = task.op == Op::backward_input;
   const double flops =
-      (is_backward ? task.item.backward_flops : task.item.forward_flops) * task.share * task.rows;
+      (is_backward ? task.item.backward_flops : task.item.forward_flops) * task.fraction * task.rows;
   const std::string name = task.is_causal ? "attention" : "attention.whole";
   return times.seconds(is_backward ? name + ".backward" : name, flops, {task.length, task.head_dim});
 }

@@ -14,7 +14,7 @@ namespace optimus {
 struct MeasuredTask {
   const WorkItem& item;
   Op op = Op::forward;
-  double rows = 0, share = 1;
+  double rows = 0, fraction = 1;
   double head_dim = 0, length = 0;
   bool is_causal = true, is_post_norm = false;
   bool is_low_precision = false;  // the layer computes in fp8

@@ -13,7 +13,7 @@ namespace optimus {
 
 struct WorkItem {
   OperationKind kind = OperationKind::gemm;
-  CutUnit cut = CutUnit::none;
+  SplitUnit split = SplitUnit::none;
   Part part = Part::whole;  // attention, mlp, router, experts, or whole
   Part ring_part =
       // with a context ring: attention_input, attention_ring_step, attention_output; otherwise same as part
@@ -40,6 +40,6 @@ struct ModelWork {
 ModelWork work_of(const ModelSpec& model, std::int64_t sequence_length);
 
 // The fraction that one of tp parts has of a dimension cut in `unit`, for the largest part.
-double share_of_part(const ModelSpec& model, CutUnit unit, int tp);
+double share_of_part(const ModelSpec& model, SplitUnit unit, int tp);
 
 }  // namespace optimus

@@ -260,18 +260,18 @@ Outcome<void> MegatronWriter::add(std::span<const TokenId> tokens) {
 
 Outcome<void> MegatronWriter::finish() {
   std::string index(kMegatronMagic);
-  const auto put = [&index](auto number) {
+  const auto append_number = [&index](auto number) {
     index.append(reinterpret_cast<const char*>(&number), sizeof(number));
   };
-  put(kMegatronVersion);
-  put(static_cast<std::uint8_t>(type_));
-  put(static_cast<std::uint64_t>(lengths_.size()));
-  put(static_cast<std::uint64_t>(lengths_.size() + 1));
-  for (const std::int32_t length : lengths_) put(length);
+  append_number(kMegatronVersion);
+  append_number(static_cast<std::uint8_t>(type_));
+  append_number(static_cast<std::uint64_t>(lengths_.size()));
+  append_number(static_cast<std::uint64_t>(lengths_.size() + 1));
+  for (const std::int32_t length : lengths_) append_number(length);
   std::int64_t offset = 0;
   for (const std::int32_t length : lengths_)
-    put(std::exchange(offset, offset + length * bytes_per_token(type_)));
-  for (std::int64_t bound = 0; bound <= std::ssize(lengths_); ++bound) put(bound);
+    append_number(std::exchange(offset, offset + length * bytes_per_token(type_)));
+  for (std::int64_t bound = 0; bound <= std::ssize(lengths_); ++bound) append_number(bound);
 
   const Path index_path = with_extension(prefix_, ".idx");
   Outcome<AtomicFile> index_file = AtomicFile::create(*files_, index_path);

@@ -113,7 +113,7 @@ class Samples {
  private:
   // A range of positions in the stream of the part.
   Span window_of(const SampleSource& source) const;
-  Sample cut(std::size_t part, Span window) const;
+  Sample slice(std::size_t part, Span window) const;
 
   SampleOptions options_;
   std::int64_t vocab_size_;

@@ -34,7 +34,7 @@ struct SurvivorState {
   bool is_at_gate = false;       // it has all gradients of the next step
   std::vector<double> gate{};    // sums of the gate of state.step; empty: not known
   std::vector<int> missing{};    // ranks that did not respond
-  bool leaves = false;           // it was asked to leave
+  bool is_leaving = false;       // it was asked to leave
   std::string failure_reason{};  // its own failure; empty: it lost others, or nothing is wrong
 };
 std::string text(const SurvivorState& survivor_state);

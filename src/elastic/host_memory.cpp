@@ -248,10 +248,10 @@ void remove_steps(const HostMemory& memory) {
   if (is_own_folder(memory.folder)) remove_inside(memory.folder);
 }
 
-Outcome<void> write_step_files(FileSystem& files, const Path& step_folder, const std::vector<SmallFile>& all,
-                               int num_writers) {
+Outcome<void> write_step_files(FileSystem& files, const Path& step_folder,
+                               const std::vector<SmallFile>& small_files, int num_writers) {
   if (Outcome<void> made = files.create_folders(step_folder / kSmallFiles); !made) return made;
-  for (const SmallFile& file : all)
+  for (const SmallFile& file : small_files)
     if (Outcome<void> done = write_atomically(files, step_folder / kSmallFiles / file.name, file.content);
         !done)
       return done;

@@ -69,8 +69,8 @@ void make_memory_folder(const HostMemory& memory);
 void open_host_memory(const HostMemory& memory, int rank, Bytes checkpoint_bytes);
 // The first writer of a host writes a step's small files and its number of writers; older steps are then
 // removed.
-Outcome<void> write_step_files(FileSystem& files, const Path& step_folder, const std::vector<SmallFile>& all,
-                               int num_writers);
+Outcome<void> write_step_files(FileSystem& files, const Path& step_folder,
+                               const std::vector<SmallFile>& small_files, int num_writers);
 void remove_steps_before(const Path& step_folder);
 // Removes parts that were copied to the run's folder and not used.
 void remove_exported(const Path& run);

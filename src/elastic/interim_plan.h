@@ -52,10 +52,10 @@ class InterimPlanner {
   // Called periodically with the present number of devices.
   void plan_ahead(int num_devices);
   // state: nullopt if all state is read from files. Throws UserError when there is no plan.
-  InterimPlan answer(int num_devices, const std::optional<StateLocation>& state);
+  InterimPlan plan_for(int num_devices, const std::optional<StateLocation>& state);
   // The planner's plan for this number of devices, once it is available and if it is worth a change from
-  // `now`. Poll until it returns a plan or is_settled().
-  std::optional<Plan> improvement(const InterimPlan& now, int num_devices);
+  // `interim_plan`. Poll until it returns a plan or is_settled().
+  std::optional<Plan> improvement(const InterimPlan& interim_plan, int num_devices);
   bool is_settled(int num_devices);
 
  private:

@@ -6,7 +6,7 @@
 
 namespace optimus {
 
-// Rank r is the worker with id seats[r]; a process or thread keeps its worker id for life. Generations
+// Rank r is the worker with id worker_ids[r]; a process or thread keeps its worker id for life. Generations
 // increase.
 struct Membership {
   int generation = 0;

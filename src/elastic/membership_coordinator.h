@@ -45,13 +45,14 @@ class MembershipCoordinator {
     ModelSpec model;
     Path run;
     std::optional<Path> memory{};  // first level of checkpoints (memory_level.h)
-    InterimPlanner::Inputs answers;
+    InterimPlanner::Inputs interim_planner_inputs;
     std::vector<Phase> phases{};  // of the training; empty: it has one
     RecoveryCosts costs{};        // of continuing without a rank, and of admitting it again
     // Proposes a better plan than the one that the run continued with; any thread. Empty: the plan stays.
     std::function<void(const Plan& plan)> propose_improvement{};
     // Called when an order was made; members: as in workers.json.
-    std::function<void(const MembershipChange& order, const std::vector<WorkerEntry>& members)> done{};
+    std::function<void(const MembershipChange& order, const std::vector<WorkerEntry>& members)>
+        on_change_done{};
   };
   // The initial workers have ids 0 …, on the plan of this epoch. `board` must outlive this.
   MembershipCoordinator(Board& board, Inputs inputs, const std::vector<WorkerEntry>& workers,
@@ -63,7 +64,7 @@ class MembershipCoordinator {
 
   const Membership& membership() const { return membership_; }
   bool is_member(int worker_id) const;
-  std::vector<int> staying() const;  // worker ids of the members that have not been asked to leave
+  std::vector<int> remaining_workers() const;  // worker ids of the members that have not been asked to leave
   // Whether leaving ranks may still have state that others need: true until some rank has completed the move
   // that this generation began with.
   bool needs_leaving_ranks(const std::vector<SurvivorState>& survivor_states) const;

@@ -27,8 +27,8 @@ class PreemptionNotice {
     std::string path;
   };
   // A file path, or http://HOST[:PORT]/PATH. Throws UserError for anything else.
-  static Place parse(const std::string& where);
-  explicit PreemptionNotice(const std::string& where);
+  static Place parse(const std::string& source);
+  explicit PreemptionNotice(const std::string& source);
   ~PreemptionNotice();
   PreemptionNotice(const PreemptionNotice&) = delete;
 

@@ -42,11 +42,11 @@ std::vector<int> backward_starts(const Program& program, const Order& order) {
 
 }  // namespace
 
-std::vector<int> delays(Schedule schedule, const StagePosition& at) {
-  std::vector<int> result(static_cast<std::size_t>(at.num_microbatches));
+std::vector<int> delays(Schedule schedule, const StagePosition& position) {
+  std::vector<int> result(static_cast<std::size_t>(position.num_microbatches));
   if (!is_asynchronous(schedule)) return result;
   int num_updates = 0;
-  for (const Slot& slot : order_of(schedule, at)) {
+  for (const Slot& slot : order_of(schedule, position)) {
     int& delay = result[static_cast<std::size_t>(slot.microbatch)];
     if (slot.work == Work::forward) delay = -num_updates;
     if (slot.work == Work::backward) delay += num_updates;

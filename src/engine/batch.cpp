@@ -129,7 +129,7 @@ Batch build_batch(const Plan& plan, std::int64_t step, std::int64_t first_sample
   const PlanLocation location = location_of(plan, device);
   const Pipeline& pipeline = plan.pipelines[static_cast<std::size_t>(location.pipeline)];
   const Stage& stage = pipeline.stages[static_cast<std::size_t>(location.stage)];
-  const int counted = split_of(stage, stage.chunks.back().end() - 1);
+  const int counted = split_of(stage, stage.chunks.back().end_block() - 1);
   if (is_asynchronous(plan.schedule)) {
     std::int64_t next = num_sequences_before(plan, location.pipeline);
     for (const int size : pipeline.microbatches) {

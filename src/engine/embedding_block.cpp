@@ -66,12 +66,12 @@ class EmbeddingBlock final : public Block {
                               *kNormBias = "embedding.norm.bias";
   bool has_norm(const Pass& pass) const { return (*pass.weights)[kNorm].weight.defined(); }
   at::Tensor sum_of(const Pass& pass) const {
-    return has_norm(pass) ? pass["embedding.norm.input"] : *pass.next;
+    return has_norm(pass) ? pass["embedding.norm.input"] : *pass.next_input;
   }
 
   // Computes the residual stream from the sum of tables, for all tokens or the own slice.
   void finish(const Pass& pass) {
-    at::Tensor y = *pass.next;
+    at::Tensor y = *pass.next_input;
     if (has_norm(pass)) {
       at::Tensor statistics = pass["embedding.norm.statistics"];
       services_.kernels.norm(norm_options(), sum_of(pass), (*pass.weights)[kNorm].weight,

@@ -47,7 +47,7 @@ void StepGraph::record(const std::function<void()>& body) {
   const c10::cuda::CUDAStreamGuard on_side_stream(c10::cuda::getStreamFromPool(false, device_.index()));
   try {
     recording->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
-    work();
+    body();
     recording->graph.capture_end();
     recording_ = std::move(recording);
   } catch (const std::exception& error) {

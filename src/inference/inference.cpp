@@ -46,9 +46,9 @@ Inference open_for_inference(const std::string& model, const ComputeOptions& opt
   return {std::move(opened), precision, device, std::move(parameters)};
 }
 
-void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes more,
+void refuse_too_large_pass(const Plan& plan, const ModelSpec& model, at::Device device, Bytes extra_bytes,
                            const std::string& work_description) {
-  const Bytes needed = plan_arena(compile(plan, model, 0)).bytes + more;
+  const Bytes needed = plan_arena(compile(plan, model, 0)).bytes + extra_bytes;
   const std::optional<Bytes> free = free_memory(device);
   if (free && needed > *free)
     throw UserError("{} need {} besides the weights, but {} has only {} free", work_description, text(needed),

@@ -40,12 +40,12 @@ Outcome<void> skip(Socket& socket, std::size_t size, const Deadline& deadline) {
 
 // Sends one message and receives it back.
 Outcome<double> exchange(Socket& socket, const std::string& message, const Deadline& deadline) {
-  const auto began = Deadline::Clock::now();
+  const auto begin_time = Deadline::Clock::now();
   if (auto sent = socket.send(fmt::format("{:08}", message.size()), deadline); !sent)
     return tl::unexpected(sent.error());
   if (auto sent = socket.send(message, deadline); !sent) return tl::unexpected(sent.error());
   if (auto got = skip(socket, message.size(), deadline); !got) return tl::unexpected(got.error());
-  return std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+  return std::chrono::duration<double>(Deadline::Clock::now() - begin_time).count();
 }
 
 // The fastest of as many messages as fit into the budget: other load on the two hosts only slows them down.
@@ -66,20 +66,20 @@ Outcome<std::optional<double>> message_time(Socket& socket, std::size_t size, Se
 
 Outcome<std::vector<MessageTime>> measure_pair(Socket& socket, Seconds budget) {
   const Deadline deadline = Deadline::after(Seconds(budget.value + 10), "messages between two hosts");
-  const Deadline usual = Deadline::after(budget, "a pair's time");
+  const Deadline pair_deadline = Deadline::after(budget, "a pair's time");
   std::vector<MessageTime> times;
   for (const std::size_t size : kMessageSizes) {
     // Round-trip time, extrapolated from the previous size; small messages do not predict it well.
     const double expected = size <= kFirstLarge || times.empty()
                                 ? 0
                                 : 2 * times.back().seconds * static_cast<double>(size) / times.back().bytes;
-    const double left = usual.remaining().value;
+    const double left = pair_deadline.remaining().value;
     const auto seconds =
         message_time(socket, size, Seconds(size < kFirstLarge ? left / 8 : left), expected, deadline);
     if (!seconds) return tl::unexpected(seconds.error());
     if (!*seconds) break;
     times.push_back({static_cast<double>(size), **seconds});
-    if (usual.has_passed() && times.size() >= 2) break;
+    if (pair_deadline.has_passed() && times.size() >= 2) break;
   }
   if (auto published = socket.send(fmt::format("{:08}", 0), deadline); !published)
     return tl::unexpected(published.error());
@@ -224,7 +224,7 @@ std::vector<PairTimes> collect_pairs(const LinkMeasurement& measurement, const D
 namespace {
 
 LinkSpec fastest_link_of(int host, const std::string& name, const std::vector<PairTimes>& pairs) {
-  std::optional<LinkSpec> best;
+  std::optional<LinkSpec> fastest_link;
   std::string why = "there is no other host";
   for (const PairTimes& pair : pairs) {
     if (pair.first != host && pair.second != host) continue;
@@ -233,10 +233,11 @@ LinkSpec fastest_link_of(int host, const std::string& name, const std::vector<Pa
       continue;
     }
     LinkSpec link = link_from_messages(pair.times);
-    if (!best || link.bytes_per_second > best->bytes_per_second) best = std::move(link);
+    if (!fastest_link || link.bytes_per_second > fastest_link->bytes_per_second)
+      fastest_link = std::move(link);
   }
-  if (!best) throw UserError("no link of host {} could be measured: {}", name, why);
-  return *best;
+  if (!fastest_link) throw UserError("no link of host {} could be measured: {}", name, why);
+  return *fastest_link;
 }
 
 // Tolerance for measurement noise; larger differences indicate another kind of host.

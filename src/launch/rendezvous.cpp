@@ -87,7 +87,7 @@ void Rendezvous::Impl::host() {
     return;
   }
   StoreServerOptions how{.token = address.token};
-  if (!launch.is_one_host) how.where = Listening::everywhere;
+  if (!launch.is_one_host) how.interface = Listening::everywhere;
   // torchrun itself uses the port.
   if (!launch.is_one_host && !launch.has_torch_store) how.port = launch.master_port;
   server = std::make_unique<StoreServer>(how);
@@ -252,9 +252,9 @@ Outcome<std::string> wait_for_join_reply(const RendezvousOptions& options, KeySt
   }
 }
 
-Outcome<void> read_join_reply(const RendezvousOptions& options, const std::string& answer,
+Outcome<void> read_join_reply(const RendezvousOptions& options, const std::string& reply,
                               RendezvousResult& result) {
-  const Json json = parse_json(answer, "rank 0's reply");
+  const Json json = parse_json(reply, "rank 0's reply");
   const JsonView view(json, "rank 0's reply");
   if (const auto refused = view.find("refused")) throw RankRefused{refused->text()};
   result.prefix = view.at("prefix").text();

@@ -12,17 +12,21 @@ namespace {
 
 Path store_path(const Path& run) { return run / "logs" / "store.json"; }
 
-std::string text_of(const RunStoreAddress& where) {
-  const StoreAddress& place = where.address;
-  const Json json{{"host", place.host},       {"port", place.port},     {"token", place.token},
-                  {"is_etcd", place.is_etcd}, {"prefix", where.prefix}, {"may_move", where.may_move}};
+std::string text_of(const RunStoreAddress& store_address) {
+  const StoreAddress& place = store_address.address;
+  const Json json{{"host", place.host},
+                  {"port", place.port},
+                  {"token", place.token},
+                  {"is_etcd", place.is_etcd},
+                  {"prefix", store_address.prefix},
+                  {"may_move", store_address.may_move}};
   return json.dump() + "\n";
 }
 
 }  // namespace
 
-StoreFile::StoreFile(const Path& run, const RunStoreAddress& where)
-    : path_(store_path(run)), text_(text_of(where)) {
+StoreFile::StoreFile(const Path& run, const RunStoreAddress& store_address)
+    : path_(store_path(run)), text_(text_of(store_address)) {
   write_private_file(path_, text_);
 }
 

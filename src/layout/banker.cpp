@@ -72,19 +72,21 @@ std::optional<std::vector<int>> find_forwards(const BankerProblem& problem, std:
   Headroom headroom(problem);
   std::vector<int> order;
   while (!queues.empty()) {
-    Queue* best = nullptr;
+    Queue* best_queue = nullptr;
     std::int64_t best_headroom = 0;
     for (Queue& queue : queues) {
       if (headroom.excess(queue.kind->demands) > reserve) continue;
       const std::int64_t after = queue.only_frees ? std::numeric_limits<std::int64_t>::max()
                                                   : headroom.headroom_after(queue.kind->demands);
-      if (best == nullptr || after > best_headroom || (after == best_headroom && queue.item() < best->item()))
-        best = &queue, best_headroom = after;
+      if (best_queue == nullptr || after > best_headroom ||
+          (after == best_headroom && queue.item() < best_queue->item()))
+        best_queue = &queue, best_headroom = after;
     }
-    if (best == nullptr) return std::nullopt;
-    headroom.begin(best->kind->demands), headroom.end(best->kind->demands);
-    order.push_back(best->item());
-    if (++best->next == best->kind->items.size()) queues.erase(queues.begin() + (best - queues.data()));
+    if (best_queue == nullptr) return std::nullopt;
+    headroom.begin(best_queue->kind->demands), headroom.end(best_queue->kind->demands);
+    order.push_back(best_queue->item());
+    if (++best_queue->next == best_queue->kind->items.size())
+      queues.erase(queues.begin() + (best_queue - queues.data()));
   }
   return order;
 }

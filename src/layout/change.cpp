@@ -105,7 +105,7 @@ void append_pieces(const LayoutChange::Kind& kind, Bytes chunk, int to_slot, con
     piece.num_boxes = static_cast<int>(list.boxes.size()) - piece.first_box;
     if (const auto owners = list.sets[cell.holders]; !owners.empty()) {
       const SlotCount count = count_slots(kind.to, kind.from.box(owners[0]), to_slot);
-      piece.turn = count.before, piece.num_turns = count.all;
+      piece.turn = count.num_before, piece.num_turns = count.total;
     }
     list.pieces.push_back(piece);
   }

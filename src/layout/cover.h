@@ -15,7 +15,7 @@ struct CoverMistake {
 };
 
 // Returns the first mistake, or nullopt. All boxes must have the same number of dims and must not be empty.
-std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& wanted,
+std::optional<CoverMistake> find_cover_mistake(const std::vector<Box>& required_boxes,
                                                const std::vector<Box>& pieces);
 
 }  // namespace optimus

@@ -15,11 +15,11 @@ namespace {
 // entries.
 struct Entry {
   const TransferPieces* list = nullptr;
-  int to_slot = 0, piece = 0, chunk = 0;
+  int to_slot = 0, piece_index = 0, chunk = 0;
   int receiver = 0, peer = 0;  // places
   bool is_send = false;
 
-  const TransferPiece& of() const { return list->pieces[static_cast<std::size_t>(piece)]; }
+  const TransferPiece& of() const { return list->pieces[static_cast<std::size_t>(piece_index)]; }
   const Box& box() const { return list->boxes[static_cast<std::size_t>(of().first_box + chunk)]; }
   std::array<std::int64_t, kMaxDims> corner() const {
     const Box& first = list->boxes[static_cast<std::size_t>(of().first_box)];
@@ -27,7 +27,7 @@ struct Entry {
   }
   friend bool operator<(const Entry& a, const Entry& b) {
     if (a.to_slot != b.to_slot) return a.to_slot < b.to_slot;
-    if (a.list != b.list || a.piece != b.piece)
+    if (a.list != b.list || a.piece_index != b.piece_index)
       if (const auto ca = a.corner(), cb = b.corner(); ca != cb) return ca < cb;
     return std::tie(a.chunk, a.receiver) < std::tie(b.chunk, b.receiver);
   }

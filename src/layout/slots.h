@@ -53,12 +53,12 @@ struct Slots {
   int num_slots() const;
   const Partition& partition_of(int slot) const;
   Box box(int slot) const;  // may be empty
-  // Whether both tensors are cut in the same way, regardless of the ranks that hold them.
+  // Whether both tensors are split in the same way, regardless of the ranks that hold them.
   bool has_same_cuts(const Slots& other) const;
 };
 
 Slots slots_of(const Layout& layout, int tensor);
-// The slot of a seat, or -1 if the partition does not include the seat's grid.
+// The slot of a grid position, or -1 if the partition does not include its grid.
 int slot_of(const Partition& partition, const RankIndex::GridPosition& position);
 // Appends the holders of a slot. A rank that is in several grids of the partition may be appended more than
 // once.
@@ -72,7 +72,7 @@ struct SlotBox {
 void find_slots(const Slots& slots, const Box& region, std::vector<SlotBox>& found);
 // The number of slots that find_slots would append, and the number of these that precede `slot`.
 struct SlotCount {
-  int all = 0, before = 0;
+  int total = 0, num_before = 0;
 };
 SlotCount count_slots(const Slots& slots, const Box& region, int slot);
 
@@ -81,10 +81,10 @@ class SlotSets {
  public:
   int intern(std::span<const int> slots);
   std::span<const int> operator[](int set) const;
-  int size() const { return static_cast<int>(first_.size()) - 1; }
+  int size() const { return static_cast<int>(begin_of_.size()) - 1; }
 
  private:
-  std::vector<int> first_{0}, slots_;
+  std::vector<int> begin_of_{0}, slots_;
   std::unordered_multimap<std::size_t, int> by_hash_;
 };
 
@@ -92,10 +92,10 @@ struct SlotCell {
   Box box;
   int holders = 0;  // index into the SlotSets
 };
-// Appends `region` cut along all edges of the slots of `holders`, and also of `others` if given, in
+// Appends `region` cut along all edges of the slots of `holders`, and also of `other_slots` if given, in
 // lexicographic order, without empty cells. A partition cuts dimension by dimension, so the cells of a
 // smaller region are the clipped cells of a larger one.
-void append_cells(const Slots& holders, const Slots* others, const Box& region, SlotSets& sets,
+void append_cells(const Slots& holders, const Slots* other_slots, const Box& region, SlotSets& sets,
                   std::vector<SlotCell>& cells);
 
 }  // namespace optimus

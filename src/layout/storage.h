@@ -90,7 +90,7 @@ std::vector<CopyRun> copy_runs(const StorageEntry& entry, const Box& sub_box);
 // The first two entries that share memory, or one entry that exceeds its buffer (then both indices are
 // equal).
 struct StorageOverlap {
-  std::size_t first = 0, second = 0;
+  std::size_t first_tensor = 0, second_tensor = 0;
 };
 std::optional<StorageOverlap> find_overlap(const Storage& storage);
 

@@ -78,21 +78,21 @@ class ExactTransport {
     };
     visit_row(start, 0);
     while (true) {  // terminates at the latest in the "unassigned" column
-      const Reached next = queue.top();
+      const Reached nearest = queue.top();
       queue.pop();
-      const auto column = static_cast<std::size_t>(next.column);
+      const auto column = static_cast<std::size_t>(nearest.column);
       if (is_final_[column]) continue;
       is_final_[column] = true;
-      final_columns_.push_back(next.column);
+      final_columns_.push_back(nearest.column);
       if (supply_[column] > 0) {
-        update_potentials(next.distance);
-        return next.column;
+        update_potentials(nearest.distance);
+        return nearest.column;
       }
       for (const int e : users_of_column_[column]) {
         const int row = edges_[static_cast<std::size_t>(e)].row;
         if (row_distance_[static_cast<std::size_t>(row)] != kInfinity) continue;
         reached_from_[static_cast<std::size_t>(row)] = e;
-        visit_row(row, next.distance);
+        visit_row(row, nearest.distance);
       }
     }
   }

@@ -38,7 +38,7 @@ class ByRank {
  public:
   ByRank(int num_ranks, std::size_t num_records,
          const std::function<void(std::size_t, std::vector<Rank>&)>& ranks_of)
-      : first_(static_cast<std::size_t>(num_ranks) + 1) {
+      : begin_of_(static_cast<std::size_t>(num_ranks) + 1) {
     std::vector<Rank> ranks;
     const auto visit = [&](const auto& use) {
       for (std::size_t i = 0; i < num_records; ++i) {
@@ -47,19 +47,19 @@ class ByRank {
         for (const Rank rank : ranks) use(static_cast<std::size_t>(rank.value), i);
       }
     };
-    visit([&](std::size_t rank, std::size_t) { ++first_[rank + 1]; });
-    for (std::size_t r = 0; r + 1 < first_.size(); ++r) first_[r + 1] += first_[r];
-    std::vector<std::size_t> next(first_);
-    records_.resize(first_.back());
+    visit([&](std::size_t rank, std::size_t) { ++begin_of_[rank + 1]; });
+    for (std::size_t r = 0; r + 1 < begin_of_.size(); ++r) begin_of_[r + 1] += begin_of_[r];
+    std::vector<std::size_t> next(begin_of_);
+    records_.resize(begin_of_.back());
     visit([&](std::size_t rank, std::size_t i) { records_[next[rank]++] = static_cast<std::uint32_t>(i); });
   }
   std::span<const std::uint32_t> of(int rank) const {
     const auto r = static_cast<std::size_t>(rank);
-    return std::span(records_).subspan(first_[r], first_[r + 1] - first_[r]);
+    return std::span(records_).subspan(begin_of_[r], begin_of_[r + 1] - begin_of_[r]);
   }
 
  private:
-  std::vector<std::size_t> first_;
+  std::vector<std::size_t> begin_of_;
   std::vector<std::uint32_t> records_;
 };
 

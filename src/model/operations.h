@@ -2,7 +2,7 @@
 // saves for its backward. The engine's blocks execute exactly these operations, and the memory model and the
 // cost model count them. A new fused kernel therefore requires a change here.
 //
-// All numbers are per token of a sequence of a given length, for the whole (unsplit) model; `cut` specifies
+// All numbers are per token of a sequence of a given length, for the whole (unsplit) model; `split` specifies
 // what tensor parallelism divides. Operations with cut none work on whole activations, which sequence
 // parallelism divides.
 //
@@ -36,7 +36,7 @@ struct SavedTensor {
   std::string name;  // "norm1.input"
   double elements_per_token = 0;
   SavedType type = SavedType::activation;
-  CutUnit cut = CutUnit::none;
+  SplitUnit split = SplitUnit::none;
   RecomputeMode saved_up_to = RecomputeMode::selective;  // the strongest mode that still saves the tensor
   std::string matrix =
       {};  // if not empty: the tensor is a range of columns of this matrix, which one GEMM fills
@@ -61,8 +61,8 @@ enum class OperationKind {
 struct Operation {
   std::string name;  // "attention.q"
   OperationKind kind = OperationKind::gemm;
-  CutUnit cut = CutUnit::none;
-  // A GEMM is [tokens, inner] x [inner, outer]; 0 for other kinds. Before any cut.
+  SplitUnit split = SplitUnit::none;
+  // A GEMM is [tokens, inner] x [inner, outer]; 0 for other kinds. Before any split.
   std::int64_t inner = 0, outer = 0;
   // GEMMs of a mixture's experts: the number of such matrices, and the number of them that each token uses.
   std::int64_t experts = 1, passes = 1;
@@ -91,7 +91,7 @@ std::vector<Operation> operations(const ModelSpec& spec, BlockKind block, std::i
 struct GradientTensor {
   std::string name;  // "mlp.up.gradient"
   double elements_per_token = 0;
-  CutUnit cut = CutUnit::none;
+  SplitUnit split = SplitUnit::none;
   bool is_for_weights = false;
   std::string matrix = {};  // as in SavedTensor
 };

@@ -25,7 +25,7 @@ std::string text(BlockKind kind);  // "layer"
 // experts, of `ffn` rows each (expert_inner) or `hidden` rows (expert_outer), and tensor parallelism never
 // cuts them. The heads of latent attention are wider (keys and values together) or narrower (values) than
 // head_dim.
-enum class CutUnit {
+enum class SplitUnit {
   none,
   heads,
   kv_heads,
@@ -36,12 +36,14 @@ enum class CutUnit {
   key_value_heads,
   value_heads
 };
-inline bool is_expert(CutUnit unit) { return unit == CutUnit::expert_inner || unit == CutUnit::expert_outer; }
+inline bool is_expert(SplitUnit unit) {
+  return unit == SplitUnit::expert_inner || unit == SplitUnit::expert_outer;
+}
 
-struct Cut {
-  CutUnit unit = CutUnit::none;  // none: every tensor-parallel rank has the whole tensor
-  int dim = 0;                   // the dimension that is cut
-  bool operator==(const Cut&) const = default;
+struct TensorSplit {
+  SplitUnit unit = SplitUnit::none;  // none: every tensor-parallel rank has the whole tensor
+  int dim = 0;                       // the dimension that is cut
+  bool operator==(const TensorSplit&) const = default;
 };
 
 // given: the creator of the model provides the values.
@@ -73,7 +75,7 @@ struct LogicalTensor {
   // True for norms of heads: the tensor is not cut, but each tensor-parallel rank applies it only to its own
   // heads and therefore computes only a part of its gradient.
   bool is_per_head = false;
-  Cut cut;
+  TensorSplit split;
   Init init;
   bool has_weight_decay = false;  // true for matrices and embeddings, false for biases and norms
   HfLocation hf;
@@ -104,7 +106,7 @@ std::int64_t num_active_parameters(const ModelSpec& spec);
 
 // The number of units in the cut dimension of `unit` (heads, kv_heads, ffn, vocab), and the width of each
 // unit in elements; 1 and 1 for none.
-std::int64_t num_units(const ModelSpec& spec, CutUnit unit);
-std::int64_t unit_width(const ModelSpec& spec, CutUnit unit);
+std::int64_t num_units(const ModelSpec& spec, SplitUnit unit);
+std::int64_t unit_width(const ModelSpec& spec, SplitUnit unit);
 
 }  // namespace optimus

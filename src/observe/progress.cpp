@@ -50,23 +50,23 @@ void StatusLineSink::show(const Progress& progress) {
   double seconds = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (activity_ != progress.activity) activity_ = progress.activity, began_ = now;
-    seconds = std::max((now - began_).value, 1e-3);
+    if (activity_ != progress.activity) activity_ = progress.activity, begin_time_ = now;
+    seconds = std::max((now - begin_time_).value, 1e-3);
   }
   if (!line_.is_due()) return;
   const auto amount = [&](double number) {
     return progress.unit == "bytes" ? text(Bytes(static_cast<std::int64_t>(number)))
                                     : short_count(number) + " " + progress.unit;
   };
-  const auto done = static_cast<double>(progress.done), total = static_cast<double>(progress.total);
+  const auto done = static_cast<double>(progress.num_done), total = static_cast<double>(progress.total);
   std::string line = fmt::format("{} {}", progress.activity, amount(done));
   if (progress.total > 0) line += fmt::format(" of {} ({:.0f} %)", amount(total), 100 * done / total);
   line_.show(line + fmt::format(", {}/s", amount(done / seconds)));
 }
 
 void StepTimeEstimator::step_ended(Seconds now) {
-  if (last_) intervals_.push_back((now - *last_).value);
-  last_ = now;
+  if (last_seconds_) intervals_.push_back((now - *last_seconds_).value);
+  last_seconds_ = now;
   if (intervals_.size() > kIntervals) intervals_.pop_front();
 }
 

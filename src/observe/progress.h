@@ -26,7 +26,7 @@ class StatusLineSink final : public EventSink {
   StatusLine& line_;
   std::mutex mutex_;
   std::string activity_;  // the last activity, and when it began
-  Seconds began_;
+  Seconds begin_time_;
 };
 
 // Estimates the time per step from the last steps: the median of the means of adjacent groups. A pause has
@@ -37,7 +37,7 @@ class StepTimeEstimator {
   std::optional<Seconds> per_step() const;  // known from the second step on: the first one is a warm-up
 
  private:
-  std::optional<Seconds> last_;
+  std::optional<Seconds> last_seconds_;
   std::deque<double> intervals_;
 };
 

@@ -59,7 +59,7 @@ class StatusLine {
   bool has_time_stamps_ = false;
   bool is_terminal_;
   mutable std::mutex mutex_;
-  Seconds next_, next_logged_;
+  Seconds next_print_, next_logged_;
   std::string shown_;  // on the terminal at present
 };
 

@@ -31,6 +31,6 @@ void import_deepspeed(std::string_view text, const std::string& source, const Im
                       ImportedPlan& imported);
 
 // Parses a layout such as "Et*2|(t|)*3L" into the number of layers of each part. Throws UserError.
-std::vector<std::int64_t> parse_layout(const std::string& layout, const std::string& where);
+std::vector<std::int64_t> parse_layout(const std::string& layout, const std::string& location);
 
 }  // namespace optimus

@@ -57,9 +57,9 @@ void read_biases(ArgumentList& a, ModelSpec& model, bool is_named) {
 
 // Further model properties from flags. Megatron-LM's defaults apply if the user did not name a model.
 void read_model_options(ArgumentList& a, ModelSpec& model, bool is_named) {
-  const auto set = [&](const std::string& flag, double& target, double usual) {
+  const auto set = [&](const std::string& flag, double& target, double default_value) {
     const std::optional<double> value = a.number(flag);
-    if (value || !is_named) target = value.value_or(usual);
+    if (value || !is_named) target = value.value_or(default_value);
   };
   set("--norm-epsilon", model.norm_eps, 1e-5);
   read_rope(a, model, is_named);

@@ -44,9 +44,9 @@ Plan with_copies_in_other_domains(Plan plan, const std::vector<int>& domain_of);
 // The range of each of `tp` parts in a dimension that is cut in `unit`, in elements. Heads, ffn columns and
 // vocabulary rows are cut evenly. Experts are assigned whole. Key/value heads follow the query heads of the
 // part, so several parts may have the same ones.
-std::vector<Span> tensor_parts(const ModelSpec& model, CutUnit unit, int tp);
+std::vector<Span> tensor_parts(const ModelSpec& model, SplitUnit unit, int tp);
 // The range of one part.
-Span tensor_part(const ModelSpec& model, CutUnit unit, int tp, int part);
+Span tensor_part(const ModelSpec& model, SplitUnit unit, int tp, int part);
 
 // The number of arbitrary devices that may be lost without losing any block's state.
 int num_tolerated_losses(const Plan& plan);

@@ -24,9 +24,9 @@ namespace optimus {
 
 inline constexpr std::int64_t kUndecidedStep = std::numeric_limits<std::int64_t>::max();
 
-// A phase starts after step `after`. kUndecidedStep: the step is not decided yet.
+// A phase starts after `begin_step` steps. kUndecidedStep: the step is not decided yet.
 struct Phase {
-  std::int64_t after = 0, batch = 0, sequence_length = 0;
+  std::int64_t begin_step = 0, batch = 0, sequence_length = 0;
   bool operator==(const Phase&) const = default;
 };
 std::string text(const Phase& from, const Phase& to);  // "batch 8 → 16"
@@ -38,14 +38,14 @@ std::vector<Phase> phases_of(const std::string& batch_ramp, std::int64_t batch,
                              const std::string& sequence_ramp, std::int64_t sequence_length);
 // Sets the first steps of those phases for which they have been decided in the meantime.
 std::vector<Phase> with_decided_starts(std::vector<Phase> phases, const std::vector<std::int64_t>& begins);
-// The phase of the next step after `done` steps.
-const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t done);
+// The phase of the next step after `num_done_steps` steps.
+const Phase& phase_at(const std::vector<Phase>& phases, std::int64_t num_done_steps);
 
-// Called after step `done`: returns the step after which the next phase starts, if it is to start. `begins`
-// as in with_decided_starts; noise: the measured noise scale in samples.
+// Called after step `num_done_steps`: returns the step after which the next phase starts, if it is to start.
+// `begins` as in with_decided_starts; noise: the measured noise scale in samples.
 std::optional<std::int64_t> next_phase_start(const std::vector<Phase>& phases,
-                                             const std::vector<std::int64_t>& begins, std::int64_t done,
-                                             std::optional<double> noise);
+                                             const std::vector<std::int64_t>& begins,
+                                             std::int64_t num_done_steps, std::optional<double> noise);
 
 // The same devices and layers with another batch and sequence length. Pipelines keep their shares of the
 // batch, and micro-batches keep their approximate size if their number may change. The result need not be

@@ -46,15 +46,15 @@ struct LayerStrategy {
 // Consecutive blocks [first, first + count) of the model with one strategy. Block 0 is the embedding, the
 // last block is the head.
 struct BlockRun {
-  int first = 0, count = 0;
+  int first_block = 0, count = 0;
   LayerStrategy strategy;
   bool operator==(const BlockRun&) const = default;
 };
 
 struct Chunk {
   std::vector<BlockRun> runs;  // contiguous
-  int first() const { return runs.front().first; }
-  int end() const { return runs.back().first + runs.back().count; }
+  int first_block() const { return runs.front().first_block; }
+  int end_block() const { return runs.back().first_block + runs.back().count; }
   bool operator==(const Chunk&) const = default;
 };
 

@@ -44,19 +44,20 @@ NodePlace place_of_node(const HardwareProfile& profile, int node) {
 
 // Splits the group into up to three groups, so that the node is a group of its own. Returns the index of that
 // group.
-std::size_t cut_out(HardwareProfile& profile, const NodePlace& at) {
-  const NodeGroup whole = profile.groups[at.group];
-  if (whole.devices_per_domain > whole.devices_per_node || whole.num_nodes() == 1) return at.group;
-  const int before = at.node * whole.devices_per_node, after = whole.num_devices - before - at.devices;
+std::size_t cut_out(HardwareProfile& profile, const NodePlace& node_place) {
+  const NodeGroup whole = profile.groups[node_place.group];
+  if (whole.devices_per_domain > whole.devices_per_node || whole.num_nodes() == 1) return node_place.group;
+  const int before = node_place.node * whole.devices_per_node,
+            after = whole.num_devices - before - node_place.devices;
   std::vector<NodeGroup> parts;
-  for (const int devices : {before, at.devices, after}) {
+  for (const int devices : {before, node_place.devices, after}) {
     if (devices == 0) continue;
     parts.push_back(whole);
     parts.back().num_devices = devices;
   }
-  const auto place = profile.groups.begin() + static_cast<std::ptrdiff_t>(at.group);
+  const auto place = profile.groups.begin() + static_cast<std::ptrdiff_t>(node_place.group);
   profile.groups.insert(profile.groups.erase(place), parts.begin(), parts.end());
-  return at.group + (before > 0 ? 1 : 0);
+  return node_place.group + (before > 0 ? 1 : 0);
 }
 
 }  // namespace
@@ -81,20 +82,21 @@ HardwareProfile with_conditions(HardwareProfile profile, const std::vector<Condi
   const auto slow_down = [&](int device, double factor) {
     speeds[device] = (speeds.contains(device) ? speeds[device] : 1) / factor;
   };
-  for (const Condition& one : conditions) {
-    if (one.cause == Cause::device) {
-      if (one.where < 0 || one.where >= num_devices)
-        throw UserError("{}: there is no device {}; it has {} devices", profile.name, one.where, num_devices);
-      slow_down(one.where, one.factor);
-    } else if (one.cause == Cause::host) {
-      const NodePlace at = place_of_node(profile, one.where);
+  for (const Condition& condition : conditions) {
+    if (condition.cause == Cause::device) {
+      if (condition.location < 0 || condition.location >= num_devices)
+        throw UserError("{}: there is no device {}; it has {} devices", profile.name, condition.location,
+                        num_devices);
+      slow_down(condition.location, condition.factor);
+    } else if (condition.cause == Cause::host) {
+      const NodePlace at = place_of_node(profile, condition.location);
       for (int device = at.first_device; device < at.first_device + at.devices; ++device)
-        slow_down(device, one.factor);
-    } else if (one.cause == Cause::cluster) {
-      for (int device = 0; device < num_devices; ++device) slow_down(device, one.factor);
-    } else if (one.cause == Cause::link) {
-      const std::size_t group = cut_out(profile, place_of_node(profile, one.where));
-      profile.groups[group].network.nic.bytes_per_second /= one.factor;
+        slow_down(device, condition.factor);
+    } else if (condition.cause == Cause::cluster) {
+      for (int device = 0; device < num_devices; ++device) slow_down(device, condition.factor);
+    } else if (condition.cause == Cause::link) {
+      const std::size_t group = cut_out(profile, place_of_node(profile, condition.location));
+      profile.groups[group].network.nic.bytes_per_second /= condition.factor;
     }
   }
   profile.speed_factors.clear();

@@ -31,7 +31,7 @@ inline bool is_answerable(Cause cause) {
 
 struct Condition {
   Cause cause = Cause::device;
-  int where = 0;
+  int location = 0;
   double factor = 1;  // time with the condition relative to time without; data_loading: of the whole step
   bool operator==(const Condition&) const = default;
 };

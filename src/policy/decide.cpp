@@ -30,9 +30,9 @@ Choice fastest(const Situation& situation) {
 Choice by_threshold(const Policy& policy, const Situation& situation) {
   const Choice best = fastest(situation);
   if (!can_run(situation.options.front())) return best;
-  const bool is_slow =
-      std::any_of(situation.conditions.begin(), situation.conditions.end(),
-                  [&](const OngoingCondition& one) { return one.factor >= policy.condition_threshold; });
+  const bool is_slow = std::any_of(
+      situation.conditions.begin(), situation.conditions.end(),
+      [&](const OngoingCondition& condition) { return condition.factor >= policy.condition_threshold; });
   const double gain = gain_of(situation, best.option);
   if (gain >= policy.threshold || (is_slow && gain > kNoticeableGain)) return best;
   return {0, 0, "gain too small"};
@@ -57,9 +57,9 @@ Choice by_lookahead(const Policy& policy, const Situation& situation) {
 Choice by_malleus(const Policy& policy, const Situation& situation) {
   if (!can_run(situation.options.front())) return fastest(situation);
   bool has_straggler = false;
-  for (const OngoingCondition& one : situation.conditions)
-    has_straggler |=
-        (one.cause == Cause::device || one.cause == Cause::host) && one.factor >= policy.condition_threshold;
+  for (const OngoingCondition& condition : situation.conditions)
+    has_straggler |= (condition.cause == Cause::device || condition.cause == Cause::host) &&
+                     condition.factor >= policy.condition_threshold;
   const Choice best = fastest(situation);
   // Without conditions it returns to the even plan.
   const bool is_over = situation.conditions.empty() && gain_of(situation, best.option) > kNoticeableGain;

@@ -24,8 +24,8 @@ constexpr double kLeastGainPart = 0.25;
 
 float leaky(float x) { return x > 0 ? x : kLeak * x; }
 
-float within(const LearnedPolicy& network, std::size_t feature, float value) {
-  return std::clamp(value, network.low[feature], network.high[feature]);
+float clamp_to_range(const LearnedPolicy& network, std::size_t feature, float value) {
+  return std::clamp(value, network.min_values[feature], network.max_values[feature]);
 }
 
 template <std::size_t Units>
@@ -37,7 +37,7 @@ void add_scaled(std::array<float, Units>& sums, float scale, const float* row) {
 std::optional<std::string> unfamiliar(const LearnedPolicy& network, std::span<const float> values,
                                       std::size_t first) {
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const float low = network.low[first + i], high = network.high[first + i];
+    const float low = network.min_values[first + i], high = network.max_values[first + i];
     const float slack = kSlack * (high - low) + 0.02F;
     if (values[i] < low - slack || values[i] > high + slack)
       return fmt::format("{}: {:.2f}; in training {:.2f} to {:.2f}", feature_names()[first + i], values[i],
@@ -103,14 +103,14 @@ std::vector<NetworkPass> passes_of(const LearnedPolicy& network, const FeatureTa
   std::array<float, kFirstLayer> shared{};
   add_scaled(shared, 1, numbers + LearnedPolicy::kFirstBias);
   for (std::size_t i = 0; i < kSituationFeatures; ++i)
-    add_scaled(shared, within(network, kOptionFeatures + i, table.situation[i]),
+    add_scaled(shared, clamp_to_range(network, kOptionFeatures + i, table.situation[i]),
                numbers + (kOptionFeatures + i) * kFirstLayer);
   std::vector<NetworkPass> passes(table.rows.size());
   for (std::size_t row = 0; row < passes.size(); ++row) {
     NetworkPass& pass = passes[row];
     pass.first = shared;
     for (std::size_t i = 0; i < kOptionFeatures; ++i)
-      add_scaled(pass.first, within(network, i, table.rows[row][i]), numbers + i * kFirstLayer);
+      add_scaled(pass.first, clamp_to_range(network, i, table.rows[row][i]), numbers + i * kFirstLayer);
     add_scaled(pass.second, 1, numbers + LearnedPolicy::kSecondBias);
     for (std::size_t u = 0; u < kFirstLayer; ++u)
       add_scaled(pass.second, leaky(pass.first[u]), numbers + LearnedPolicy::kSecond + u * kSecondLayer);

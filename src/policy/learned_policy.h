@@ -38,7 +38,7 @@ struct LearnedPolicy {
                                kLast = kSecondBias + kSecondLayer, kNumbers = kLast + kSecondLayer;
   std::array<float, kNumbers> numbers{};
   // Ranges of the features in training. Values outside of them are clamped.
-  std::array<float, kFeatures> low{}, high{};
+  std::array<float, kFeatures> min_values{}, max_values{};
   std::map<std::string, std::string> origin{};  // metadata of its training, for users
   // Whether the features include errors of earlier predictions. False: metadata `without` is `residual`.
   bool sees_misses = true;

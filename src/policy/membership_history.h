@@ -14,24 +14,24 @@ namespace optimus {
 // The times of events of one kind, in order; seconds.
 class LastHour {
  public:
-  void add(double at) { times_.push_back(at), last_ = at; }
+  void add(double time) { times_.push_back(time), last_time_ = time; }
   int count(double now) {
-    while (first_ < times_.size() && times_[first_] < now - kHour) ++first_;
-    return static_cast<int>(times_.size() - first_);
+    while (oldest_ < times_.size() && times_[oldest_] < now - kHour) ++oldest_;
+    return static_cast<int>(times_.size() - oldest_);
   }
-  double since(double now) const { return now - last_; }
+  double seconds_since_last(double now) const { return now - last_time_; }
   std::size_t total() const { return times_.size(); }
 
   static constexpr double kHour = 3600;
 
  private:
   std::vector<double> times_;
-  std::size_t first_ = 0;
-  double last_ = -1e9;
+  std::size_t oldest_ = 0;
+  double last_time_ = -1e9;
 };
 
 struct MembershipHistory {
-  std::optional<double> began{};  // start of the run
+  std::optional<double> begin_time{};  // start of the run
   LastHour losses{}, arrivals{};
   double device_seconds = 0, counted_until = 0;  // of all devices, until their number last changed
 
@@ -40,7 +40,7 @@ struct MembershipHistory {
     device_seconds = device_seconds_at(now, num_devices), counted_until = now;
   }
   double device_seconds_at(double now, int num_devices) const {
-    return device_seconds + num_devices * (now - std::max(counted_until, began.value_or(now)));
+    return device_seconds + num_devices * (now - std::max(counted_until, begin_time.value_or(now)));
   }
 };
 
@@ -56,8 +56,9 @@ struct ExpectedLifetime {
 // minute.
 inline void describe_membership(MembershipHistory& history, double now, int num_devices,
                                 const ExpectedLifetime& expected, Situation& situation) {
-  situation.now = now - history.began.value_or(now);
-  situation.since_loss = history.losses.since(now), situation.since_arrival = history.arrivals.since(now);
+  situation.elapsed_seconds = now - history.begin_time.value_or(now);
+  situation.since_loss = history.losses.seconds_since_last(now),
+  situation.since_arrival = history.arrivals.seconds_since_last(now);
   situation.losses_last_hour = history.losses.count(now);
   situation.arrivals_last_hour = history.arrivals.count(now);
   situation.losses_per_device_second =

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kHour = 3600, kLongestRest = 36'000;
 
-double bounded(double value, double limit) { return std::clamp(value, -limit, limit); }
+double clamped(double value, double limit) { return std::clamp(value, -limit, limit); }
 double digits(double seconds) { return std::log10(1 + std::clamp(seconds, 0.0, 1e7)); }
 
 double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
@@ -32,11 +32,11 @@ double closed_form_rest(Cause cause, double age) {
 // Expected seconds until something changes: by the conditions, and by losses and arrivals of the last hour.
 double likely_remaining_seconds(const Situation& situation) {
   double remaining_seconds = kLongestRest;
-  const double seen = std::clamp(situation.now, 60.0, kHour);
+  const double seen = std::clamp(situation.elapsed_seconds, 60.0, kHour);
   const double changes = situation.losses_last_hour + situation.arrivals_last_hour;
   remaining_seconds = std::min(remaining_seconds, (seen + 600) / (changes + 0.1));
-  for (const OngoingCondition& one : situation.conditions)
-    remaining_seconds = std::min(remaining_seconds, closed_form_rest(one.cause, one.age));
+  for (const OngoingCondition& condition : situation.conditions)
+    remaining_seconds = std::min(remaining_seconds, closed_form_rest(condition.cause, condition.age));
   return std::max(remaining_seconds, 1.0);
 }
 
@@ -142,8 +142,8 @@ std::vector<std::size_t> promising_options(const Situation& situation, const Est
 struct Common {
   const Situation& situation;
   const Estimates& estimates;
-  double now;                // the logarithm of the step time that options are compared with
-  double remaining_seconds;  // seconds
+  double log_present_seconds;  // the logarithm of the step time that options are compared with
+  double remaining_seconds;    // seconds
   double best_corrected, best_predicted;
   bool is_broken;  // the present plan cannot run
   int present;     // devices
@@ -165,7 +165,7 @@ Common common_of(const Situation& situation, const Estimates& estimates) {
     common.best_predicted = std::min(common.best_predicted, estimates.predicted[i]);
     max_devices = std::max(max_devices, situation.options[i].devices);
   }
-  common.now = common.is_broken ? common.best_corrected : estimates.predicted.front();
+  common.log_present_seconds = common.is_broken ? common.best_corrected : estimates.predicted.front();
   common.present = std::max(max_devices, situation.devices_present);
   return common;
 }
@@ -173,38 +173,39 @@ Common common_of(const Situation& situation, const Estimates& estimates) {
 std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
   const Situation& situation = common.situation;
   const PlanOption &option = situation.options[i], &now = situation.options.front();
-  const double predicted = common.now - common.estimates.predicted[i],
-               corrected = common.now - common.estimates.corrected[i],
-               smooth = common.now - common.estimates.smooth[i];
-  const double doubt = option.doubt / std::sqrt(option.prediction_spread > 1e-6 ? option.num_predictions : 1);
+  const double predicted = common.log_present_seconds - common.estimates.predicted[i],
+               corrected = common.log_present_seconds - common.estimates.corrected[i],
+               smooth = common.log_present_seconds - common.estimates.smooth[i];
+  const double doubt =
+      option.uncertainty / std::sqrt(option.prediction_spread > 1e-6 ? option.num_predictions : 1);
   const double pause = option.pause_seconds, remaining_seconds = common.remaining_seconds,
-               step = std::exp(common.now);
-  const double usual = common.is_broken ? 0 : std::log(now.usual_seconds / option.usual_seconds);
+               step = std::exp(common.log_present_seconds);
+  const double usual_gain = common.is_broken ? 0 : std::log(now.usual_seconds / option.usual_seconds);
   const double devices = std::max(1, option.devices);
   const double before = common.is_broken ? common.present : std::max(1, now.devices);
   const std::array<double, kOptionFeatures> row = {
       i == 0 ? 1.0 : 0.0,
-      bounded(predicted, 2),
-      bounded(corrected, 2),
-      bounded(smooth, 2),
-      5 * bounded(common.estimates.spread[i], 0.5),
-      10 * bounded(doubt, 0.5),
+      clamped(predicted, 2),
+      clamped(corrected, 2),
+      clamped(smooth, 2),
+      5 * clamped(common.estimates.spread[i], 0.5),
+      10 * clamped(doubt, 0.5),
       std::log1p(option.num_predictions) / 3,
-      10 * bounded(option.prediction_spread, 0.5),
+      10 * clamped(option.prediction_spread, 0.5),
       option.is_measured ? 1.0 : 0.0,
-      bounded(pause / remaining_seconds, 3),
-      bounded(1 - std::exp(-corrected) - pause / remaining_seconds, 2),
-      bounded(1 - std::exp(-corrected) - pause / kHour, 2),
+      clamped(pause / remaining_seconds, 3),
+      clamped(1 - std::exp(-corrected) - pause / remaining_seconds, 2),
+      clamped(1 - std::exp(-corrected) - pause / kHour, 2),
       std::log1p(pause / step) / 3,
-      bounded(usual, 2),
-      bounded(std::log(devices / before), 3),
+      clamped(usual_gain, 2),
+      clamped(std::log(devices / before), 3),
       (common.present - devices) / common.present,
       option.response == Response::resume ? 1.0 : 0.0,
       option.response == Response::drop ? 1.0 : 0.0,
       option.response == Response::share || option.response == Response::recut ? 1.0 : 0.0,
-      bounded(common.estimates.corrected[i] - common.best_corrected, 2),
-      bounded(common.estimates.predicted[i] - common.best_predicted, 2),
-      bounded(1 - std::exp(-(corrected - doubt)) - pause / remaining_seconds, 2),
+      clamped(common.estimates.corrected[i] - common.best_corrected, 2),
+      clamped(common.estimates.predicted[i] - common.best_predicted, 2),
+      clamped(1 - std::exp(-(corrected - doubt)) - pause / remaining_seconds, 2),
       std::log1p(option.undone_steps) / 6,
       undone_part(situation, option),
   };
@@ -215,11 +216,12 @@ std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
 
 std::array<float, kSituationFeatures> shared_row(const Common& common) {
   const Situation& situation = common.situation;
-  double worst = 1, newest = 1e7, links = 0;
-  for (const OngoingCondition& one : situation.conditions)
-    worst = std::max(worst, one.factor), newest = std::min(newest, one.age),
-    links += one.cause == Cause::link;
-  const double num = static_cast<double>(situation.conditions.size()), step = std::exp(common.now);
+  double largest_factor = 1, newest = 1e7, links = 0;
+  for (const OngoingCondition& condition : situation.conditions)
+    largest_factor = std::max(largest_factor, condition.factor), newest = std::min(newest, condition.age),
+    links += condition.cause == Cause::link;
+  const double num = static_cast<double>(situation.conditions.size()),
+               step = std::exp(common.log_present_seconds);
   const double used = common.is_broken ? 0 : situation.options.front().devices;
   const double shortfall = situation.predicted_gain && situation.measured_gain
                                ? *situation.predicted_gain - *situation.measured_gain
@@ -232,17 +234,17 @@ std::array<float, kSituationFeatures> shared_row(const Common& common) {
       std::log1p(situation.losses_last_hour) / 3,
       std::log1p(situation.arrivals_last_hour) / 3,
       std::min(num, 8.0) / 4,
-      bounded(std::log(worst), 2),
+      clamped(std::log(largest_factor), 2),
       num > 0 ? digits(newest) / 4 : 0,
       num > 0 ? links / num : 0,
       digits(common.remaining_seconds) / 4,
-      bounded(std::log(step / common.remaining_seconds) / 5, 3),
+      clamped(std::log(step / common.remaining_seconds) / 5, 3),
       std::log1p(situation.recovery_seconds / step) / 3,
       (common.present - used) / common.present,
-      std::log1p(situation.switches / std::max(situation.now / kHour, 1.0)) / 3,
-      bounded(shortfall, 1),
-      bounded(situation.mean_miss, 1),
-      5 * bounded(situation.miss_spread, 0.5),
+      std::log1p(situation.switches / std::max(situation.elapsed_seconds / kHour, 1.0)) / 3,
+      clamped(shortfall, 1),
+      clamped(situation.mean_miss, 1),
+      5 * clamped(situation.miss_spread, 0.5),
   };
   std::array<float, kSituationFeatures> result{};
   std::transform(row.begin(), row.end(), result.begin(), [](double x) { return static_cast<float>(x); });

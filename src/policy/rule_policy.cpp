@@ -34,7 +34,8 @@ double until_membership_change(const Situation& situation, const PlanOption& opt
   const double losses = situation.losses_per_device_second;
   const auto after = [&](double rate) { return rate > 0 ? std::min(longest, 1 / rate) : longest; };
   if (more <= 0) return after(losses * std::max(1, now));
-  const double arrivals = situation.arrivals_last_hour / std::clamp(situation.now, kShortest, kArrivalWindow);
+  const double arrivals =
+      situation.arrivals_last_hour / std::clamp(situation.elapsed_seconds, kShortest, kArrivalWindow);
   return std::min(after(losses * node), after(arrivals * node / more));
 }
 
@@ -42,15 +43,15 @@ double until_membership_change(const Situation& situation, const PlanOption& opt
 double rest_of(const Policy& policy, const Situation& situation, const PlanOption& option, int node) {
   double rest =
       std::min(until_membership_change(situation, option, node, policy.horizon), situation.run_left);
-  for (const OngoingCondition& one : situation.conditions)
-    rest = std::min(rest, expected_rest(usual_lifetime(one.cause), one.age, policy.horizon));
+  for (const OngoingCondition& condition : situation.conditions)
+    rest = std::min(rest, expected_rest(usual_lifetime(condition.cause), condition.age, policy.horizon));
   return rest;
 }
 
 // What a try costs if the option is worse by its doubt: both pauses, and the slower steps until that is
 // measured.
 double price_of_try(const Policy& policy, const Situation& situation, const PlanOption& option) {
-  return 2 * option.pause_seconds + option.doubt * settling_seconds(policy, situation);
+  return 2 * option.pause_seconds + option.uncertainty * settling_seconds(policy, situation);
 }
 
 // The fastest earlier plan that is worth its pause. Empty if the last switch has reached its gain, or if no
@@ -109,8 +110,9 @@ Choice fastest_lasting(const Situation& situation) {
 
 double net_gain(const Situation& situation, std::size_t i, double remaining_seconds, double caution) {
   const PlanOption &now = situation.options.front(), &option = situation.options[i];
-  const double doubted = lasting_seconds(situation, option) * std::exp(caution * option.doubt);
-  const double saved = remaining_seconds * (1 - doubted / lasting_seconds(situation, now));
+  const double pessimistic_seconds =
+      lasting_seconds(situation, option) * std::exp(caution * option.uncertainty);
+  const double saved = remaining_seconds * (1 - pessimistic_seconds / lasting_seconds(situation, now));
   const bool will_return = !situation.conditions.empty() && option.usual_seconds > now.usual_seconds * 1.005;
   return saved - option.pause_seconds * (will_return ? 2 : 1);
 }

@@ -27,9 +27,9 @@ std::optional<std::size_t> best_by(const Situation& situation, Value value) {
 // The runnable option with the least lasting_seconds().
 Choice fastest_lasting(const Situation& situation);
 
-// Seconds that an option gains within `remaining_seconds`, minus the pause, minus the pause of the way back if the
-// option is slower without the conditions, minus what losses undo. caution: standard deviations of doubt to
-// subtract.
+// Seconds that an option gains within `remaining_seconds`, minus the pause, minus the pause of the way back
+// if the option is slower without the conditions, minus what losses undo. caution: standard deviations of
+// doubt to subtract.
 double net_gain(const Situation& situation, std::size_t option, double remaining_seconds, double caution);
 
 Choice rule_choice(const Policy& policy, const Situation& situation);

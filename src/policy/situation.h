@@ -1,5 +1,5 @@
 // Situation: what a policy knows when it decides, as plain data: the options, the conditions, the losses, and
-// what has come of earlier switches. Simulated runs (trials/trial.h) and real ones use the same values. Pure.
+// the outcomes of earlier switches. Simulated runs (trials/trial.h) and real ones use the same values. Pure.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ std::string text(Response response);
 
 struct PlanOption {
   Response response = Response::stay;
-  double step_seconds = 1;   // predicted under the present conditions; 0: the plan cannot run
-  double usual_seconds = 1;  // predicted without conditions
-  double doubt = 0.05;       // standard deviation of the prediction's logarithm
-  double pause_seconds = 0;  // of the switch to this plan
+  double step_seconds = 1;    // predicted under the present conditions; 0: the plan cannot run
+  double usual_seconds = 1;   // predicted without conditions
+  double uncertainty = 0.05;  // standard deviation of the prediction's logarithm
+  double pause_seconds = 0;   // of the switch to this plan
   int devices = 0;
   // All predictions for this plan under these conditions so far, including the present one.
   double mean_predicted_seconds = 0;  // geometric mean; 0: as step_seconds
@@ -39,7 +39,7 @@ struct OngoingCondition {
 };
 
 struct Situation {
-  double now = 0;  // seconds since the run began
+  double elapsed_seconds = 0;  // seconds since the run began
   // The first option is the present plan: its step time is measured, its doubt is small.
   std::vector<PlanOption> options{};
   std::vector<OngoingCondition> conditions{};

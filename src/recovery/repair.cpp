@@ -53,8 +53,8 @@ RepairForecast::RepairForecast(const std::vector<Outage>& history, double now) {
   for (std::size_t k = 0; k < kinds.size(); ++k) kind_weights[k] = kinds[k].weight;
   constexpr double kShortest = 1e-3;  // resolution of the clocks
   for (const Outage& outage : history) {
-    const bool has_ended = outage.ended >= outage.began;
-    const double length = std::max(kShortest, (has_ended ? outage.ended : now) - outage.began);
+    const bool has_ended = outage.end_time >= outage.begin_time;
+    const double length = std::max(kShortest, (has_ended ? outage.end_time : now) - outage.begin_time);
     // The posterior probability of each kind for this outage.
     std::array<double, 3> part{};
     double all = 0;

@@ -24,8 +24,8 @@ struct OutageKind {
 const std::array<OutageKind, 3>& outage_kinds();
 
 struct Outage {
-  double began = 0;
-  double ended = -1;  // -1: ongoing
+  double begin_time = 0;
+  double end_time = -1;  // -1: ongoing
 };
 
 class RepairForecast {

@@ -113,7 +113,7 @@ std::vector<int> tensor_parallel_sizes(const Demand& demand, int num_devices, in
 std::optional<PipelineTemplate> best_pipeline_template(const Demand& demand, int nodes, int devices_per_node,
                                                        int microbatch) {
   const int num_devices = nodes * devices_per_node;
-  std::optional<PipelineTemplate> best;
+  std::optional<PipelineTemplate> best_template;
   for (const int tp : tensor_parallel_sizes(demand, num_devices, devices_per_node)) {
     Candidate c{.pp = num_devices / tp, .tp = tp, .microbatch = microbatch};
     c.is_fitted = demand.constraints.recompute.empty();
@@ -126,11 +126,11 @@ std::optional<PipelineTemplate> best_pipeline_template(const Demand& demand, int
     const auto seconds = [&](const PipelineTemplate& one) {
       return one.first_seconds + (2.0 * one.candidate.pp - 1) * one.next_seconds;
     };
-    if (!best || seconds(*pipeline_template) / (2 * pipeline_template->candidate.pp) <
-                     seconds(*best) / (2 * best->candidate.pp))
-      best = std::move(pipeline_template);
+    if (!best_template || seconds(*pipeline_template) / (2 * pipeline_template->candidate.pp) <
+                              seconds(*best_template) / (2 * best_template->candidate.pp))
+      best_template = std::move(pipeline_template);
   }
-  return best;
+  return best_template;
 }
 
 }  // namespace optimus

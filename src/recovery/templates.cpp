@@ -174,12 +174,12 @@ std::vector<PipelineTemplates::Choice> PipelineTemplates::feasible_choices(int n
 // Chooses the number of pipelines and the micro-batch size. The required number of copies has priority over
 // speed. The best few by estimate are compared with the simulator.
 void PipelineTemplates::choose_for(int nodes, const Demand& demand, const TemplateOptions& options) {
-  Choice& best = choices_[static_cast<std::size_t>(nodes)];
+  Choice& best_choice = choices_[static_cast<std::size_t>(nodes)];
   std::vector<Choice> candidates = feasible_choices(nodes, options.failures + 1);
   // the batch has too few sequences for that many pipelines
   if (candidates.empty()) candidates = feasible_choices(nodes, 1);
   if (candidates.empty()) {  // one node is left idle: too many for the batch, or no template
-    if (nodes > 1) best = choices_[static_cast<std::size_t>(nodes) - 1];
+    if (nodes > 1) best_choice = choices_[static_cast<std::size_t>(nodes) - 1];
     return;
   }
   constexpr std::size_t kMaxSimulated = 4;
@@ -196,14 +196,14 @@ void PipelineTemplates::choose_for(int nodes, const Demand& demand, const Templa
     ensure(!problem, "template plan for {} nodes is invalid: {}", nodes, problem.value_or(""));
     if (!peak_memory_of(cluster_demand, cluster_view, plan).fits()) continue;
     choice.seconds = seconds_of(cluster_demand, cluster_view, plan);
-    if (best.nodes == 0 || choice.seconds < best.seconds) best = choice;
+    if (best_choice.nodes == 0 || choice.seconds < best_choice.seconds) best_choice = choice;
   }
-  if (best.nodes == 0 && nodes > 1) best = choices_[static_cast<std::size_t>(nodes) - 1];
+  if (best_choice.nodes == 0 && nodes > 1) best_choice = choices_[static_cast<std::size_t>(nodes) - 1];
 }
 
 Plan PipelineTemplates::assemble(const Choice& choice) const {
   Plan plan = base_plan_;
-  int next = 0;  // device
+  int next_device = 0;  // device
   for (const Share& share : shares(choice)) {
     Pipeline pipeline = share.pipeline_template->pipeline;
     const int size = share.pipeline_template->nodes * devices_per_node_;
@@ -211,9 +211,9 @@ Plan PipelineTemplates::assemble(const Choice& choice) const {
       const std::vector<int> one = stage.devices;
       stage.devices.clear();
       for (int replica = 0; replica < share.replicas; ++replica)
-        for (const int device : one) stage.devices.push_back(next + replica * size + device);
+        for (const int device : one) stage.devices.push_back(next_device + replica * size + device);
     }
-    next += share.replicas * size;
+    next_device += share.replicas * size;
     const std::int64_t rounds = num_rounds(share.sequences, share.replicas, choice.microbatch);
     for (std::int64_t i = 0; i < rounds; ++i)
       pipeline.microbatches.push_back(

@@ -48,7 +48,7 @@ class ControlFolder {
   std::optional<ControlRequest> next();
   bool has_waiting_requests() const { return !waiting().empty(); }
   // Write errors are ignored: they must not affect the run.
-  void answer(const std::string& name, const ControlAnswer& answer);
+  void write_answer(const std::string& name, const ControlAnswer& answer);
   // Claims the request for this rank, which then answers it; no other rank processes it while this rank
   // lives. False: the requester has cancelled it.
   bool take(const std::string& name);
@@ -69,7 +69,8 @@ class ControlFolder {
 };
 
 // The requester's side. Fails if no training answers before the deadline; the request is then cancelled.
-Outcome<ControlAnswer> ask(const Path& run, const OrderedJson& control_request, const Deadline& deadline);
+Outcome<ControlAnswer> send_request(const Path& run, const OrderedJson& control_request,
+                                    const Deadline& deadline);
 // Contents of a request: a plan, or the best one; the drain of a rank.
 OrderedJson plan_request_json(const std::optional<Plan>& plan, const std::string& why = "asked for");
 OrderedJson drain_request_json(int rank);

@@ -45,9 +45,9 @@ Plan with_consecutive_devices(Plan plan) {
 
 // Refuses changes that would alter what the model learns.
 void check_same_training(const Plan& from, const Plan& to, bool is_phase) {
-  const auto refuse = [](const char* property, const auto& now, const auto& then) {
+  const auto refuse = [](const char* property, const auto& present_value, const auto& new_value) {
     throw UserError("the run has {} {}, the plan {}: a plan change must not alter what the model learns",
-                    property, now, then);
+                    property, present_value, new_value);
   };
   if (from.batch != to.batch && !is_phase) refuse("batch", from.batch, to.batch);
   if (from.sequence_length != to.sequence_length && !is_phase)
@@ -85,9 +85,10 @@ void add_stateless_positions(std::vector<int>& device_of, int num_places, int nu
 WaveOrder order_of_moves(const PlanChange& change) {
   DiffOptions options = diff_options(change);
   options.reserve = change.room;
-  if (DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, options)))
+  if (DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.old_layout, change.new_layout, options)))
     return std::move(*order);
-  DiffOutcome<WaveOrder> order = order_waves(LayoutChange(change.before, change.after, diff_options(change)));
+  DiffOutcome<WaveOrder> order =
+      order_waves(LayoutChange(change.old_layout, change.new_layout, diff_options(change)));
   if (!order && !order.error().lost.empty()) throw UserError("{}", order.error().why);
   ensure(order.has_value(), "no order of moves: {}", order ? "" : order.error().why);
   return std::move(*order);
@@ -111,24 +112,26 @@ Plan with_devices(Plan plan, const std::vector<int>& device_of) {
 }
 
 PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
-                       const AvailableRanks& there) {
+                       const AvailableRanks& available_ranks) {
   validate(to, model, "the plan");
-  check_same_training(from, to, there.is_phase);
-  if (num_devices(to) > there.num_staying)
-    throw UserError("the plan needs {} devices, the run has {}", num_devices(to), there.num_staying);
+  check_same_training(from, to, available_ranks.is_phase);
+  if (num_devices(to) > available_ranks.num_staying)
+    throw UserError("the plan needs {} devices, the run has {}", num_devices(to),
+                    available_ranks.num_staying);
   PlanChange change;
-  change.from = from, change.copies = there.copies;
-  change.before = state_layout(from, model, there.copies);
+  change.from = from, change.copies = available_ranks.copies;
+  change.old_layout = state_layout(from, model, available_ranks.copies);
   const Plan places = with_consecutive_devices(to);
-  for (int rank = there.num_ranks; rank < num_ranks(change.before); ++rank) change.dead.push_back(Rank{rank});
+  for (int rank = available_ranks.num_ranks; rank < num_ranks(change.old_layout); ++rank)
+    change.dead.push_back(Rank{rank});
   std::vector<Rank> staying;
-  for (int rank = 0; rank < there.num_staying; ++rank) staying.push_back(Rank{rank});
-  const Assignment assigned = assign_devices(change.before, state_layout(places, model), staying);
+  for (int rank = 0; rank < available_ranks.num_staying; ++rank) staying.push_back(Rank{rank});
+  const Assignment assigned = assign_devices(change.old_layout, state_layout(places, model), staying);
   std::vector<int> device_of;
   for (const Rank rank : assigned.device_of) device_of.push_back(rank.value);
-  add_stateless_positions(device_of, num_devices(places), there.num_staying);
-  change.to = there.is_placed ? to : with_devices(places, device_of);
-  change.after = state_layout(change.to, model);
+  add_stateless_positions(device_of, num_devices(places), available_ranks.num_staying);
+  change.to = available_ranks.is_placed ? to : with_devices(places, device_of);
+  change.new_layout = state_layout(change.to, model);
   change.room = std::min(min_spare_memory(change.from, model), min_spare_memory(change.to, model));
   change.order = order_of_moves(change);
   change.moved = change.order.lower_bound;
@@ -138,12 +141,12 @@ PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
 
 RankShare share_of(const PlanChange& change, int rank) {
   if (!has_device(change.from, rank) && !has_device(change.to, rank)) return {Rank{rank}, {}};
-  if (rank >= std::max(num_ranks(change.before), num_ranks(change.after)))
+  if (rank >= std::max(num_ranks(change.old_layout), num_ranks(change.new_layout)))
     return {Rank{rank}, {}};  // its blocks have no parameters
-  const LayoutChange layouts(change.before, change.after, diff_options(change));
+  const LayoutChange layouts(change.old_layout, change.new_layout, diff_options(change));
   DiffOutcome<RankShare> share = diff_for(layouts, change.order, Rank{rank});
   ensure(share.has_value(), "no share of rank {}: {}", rank, share ? "" : share.error().why);
-  const Outcome<void> verified = verify_share(change.before, layouts.from_index, change.after,
+  const Outcome<void> verified = verify_share(change.old_layout, layouts.from_index, change.new_layout,
                                               layouts.to_index, *share, diff_options(change));
   ensure(verified.has_value(), "the share of rank {} is wrong: {}", rank,
          verified ? "" : verified.error().why);

@@ -37,8 +37,8 @@ enum class PrecopyMode { automatic, always, never };
 
 struct PlanChange {
   Plan from, to;                            // the devices of `to` are ranks of the run
-  MasterCopies copies = MasterCopies::all;  // valid copies in `before`
-  Layout before, after;
+  MasterCopies copies = MasterCopies::all;  // valid copies in `old_layout`
+  Layout old_layout, new_layout;
   std::vector<Rank> dead;  // devices of `from` that are lost, with their state
   WaveOrder order;
   Bytes room;     // memory that every rank has for moved data, beyond the larger of its old and new state
@@ -63,7 +63,8 @@ struct AvailableRanks {
 
 // Throws a UserError with one sentence if the change is impossible: a different model, batch, sequence length
 // or precision, too few ranks, or state that only lost ranks had.
-PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, const AvailableRanks& there);
+PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
+                       const AvailableRanks& available_ranks);
 inline PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model, int num_ranks) {
   return change_plan(from, to, model, {.num_ranks = num_ranks, .num_staying = num_ranks});
 }

@@ -32,17 +32,17 @@ MembershipCoordinator::Inputs coordinator_facts(const TrainSettings& settings, c
   // the given plans are of the phase in which the run started
   const bool has_phases = settings.phases.size() > 1;
   proposal.precision = text(settings.plan.precision);
-  return {
-      .model = settings.model,
-      .run = folder,
-      .memory = find_memory_level(settings.run),
-      .answers = first_answers(proposal, settings.model, device, kGrowthFactor * num_devices(settings.plan)),
-      .phases = settings.phases,
-      .propose_improvement = [folder, has_phases](const Plan& plan) {
-        if (has_phases) return;
-        (void)ask(folder, plan_request_json(plan, "improved by the planner"),
-                  Deadline::after(kRequestTimeout, "a better plan"));
-      }};
+  return {.model = settings.model,
+          .run = folder,
+          .memory = find_memory_level(settings.run),
+          .interim_planner_inputs =
+              first_answers(proposal, settings.model, device, kGrowthFactor * num_devices(settings.plan)),
+          .phases = settings.phases,
+          .propose_improvement = [folder, has_phases](const Plan& plan) {
+            if (has_phases) return;
+            (void)send_request(folder, plan_request_json(plan, "improved by the planner"),
+                               Deadline::after(kRequestTimeout, "a better plan"));
+          }};
 }
 
 RunHostOptions host_facts_of(const PreparedRun& run, const TrainOptions& options, const Path& folder,
@@ -53,7 +53,8 @@ RunHostOptions host_facts_of(const PreparedRun& run, const TrainOptions& options
                        .plan = run.settings.plan,
                        .epoch = newest_epoch(folder).value_or(0)};
   facts.emergency_checkpoint.may_be_partitioned = true;
-  facts.coordinator.done = [folder](const MembershipChange&, const std::vector<WorkerEntry>& members) {
+  facts.coordinator.on_change_done = [folder](const MembershipChange&,
+                                              const std::vector<WorkerEntry>& members) {
     RealFileSystem files;
     (void)write_atomically(files, folder / "workers.json", workers_json(members));
   };

@@ -35,7 +35,7 @@ Json run_settings(const PreparedRun& run, const OptionTable& table) {
 
 PreparedRun read_run_settings(const Path& folder, const JsonView& view, bool is_gpu, TrainOptions& options,
                               OptionTable& table) {
-  restore_options(table, view.at("options").raw(), view.where());
+  restore_options(table, view.at("options").raw(), view.location());
   PreparedRun run;
   if (const auto checkpoint = view.find("checkpoint")) {
     run.resumed.checkpoint = checkpoint->text();

@@ -25,7 +25,7 @@ struct LogLine {
 
 struct LogQuery {
   // time range around the failure, or around the last line if nothing failed; nullopt: all
-  std::optional<Seconds> around{};
+  std::optional<Seconds> window{};
   std::optional<int> rank{};
 };
 

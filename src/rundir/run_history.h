@@ -23,8 +23,8 @@ struct FinishedRun {
   Path folder;
   const Plan& plan;  // the last plan
   const ModelSpec& model;
-  std::string device;    // type, as in standard clusters
-  std::int64_t now = 0;  // seconds since 1970
+  std::string device;         // type, as in standard clusters
+  std::int64_t end_time = 0;  // seconds since 1970
 };
 // Returns whether the run was recorded.
 bool record_run(const std::string& history, const FinishedRun& run, EventSink& events);

@@ -56,7 +56,9 @@ namespace {
 // the moved ones among themselves.
 Program hoist_gathers_and_receives(Program program) {
   const std::vector<Instruction>& old = program.instructions;
-  const auto is_moved = [](const Instruction& at) { return at.lane == Lane::gather || at.op == Op::receive; };
+  const auto is_moved = [](const Instruction& instruction) {
+    return instruction.lane == Lane::gather || instruction.op == Op::receive;
+  };
   // (index of the instruction to insert after, -1: at the start; index of the moved instruction)
   std::vector<std::pair<int, int>> places;
   int gather_behind = -1, receive_behind = -1;
@@ -94,7 +96,7 @@ Program hoist_gathers_and_receives(Program program) {
 }  // namespace
 
 Program StepCompiler::compile() {
-  if (stage_.chunks.front().first() == 0 || stage_.chunks.back().end() == plan_.num_blocks)
+  if (stage_.chunks.front().first_block() == 0 || stage_.chunks.back().end_block() == plan_.num_blocks)
     batch_loaded_ = builder_.add({.op = Op::load_batch, .lane = Lane::host}, {});
   const StagePosition position{location_.stage, static_cast<int>(pipeline_.stages.size()),
                                static_cast<int>(pipeline_.microbatches.size()),
@@ -132,53 +134,55 @@ void StepCompiler::compile_slot(const Slot& slot) {
 void StepCompiler::forward(int microbatch, int chunk_number) {
   const Chunk& chunk = stage_.chunks[static_cast<std::size_t>(chunk_number)];
   Dependencies ready;
-  if (chunk.first() == 0) {
+  if (chunk.first_block() == 0) {
     ready = {batch_loaded_};
   } else {
-    const Neighbour from = before(chunk_number);
-    ready = cross(*from.stage, from.block, stage_, chunk.first(), microbatch, false,
-                  passed_on_[{chunk.first(), microbatch}]);
+    const Neighbour from = previous_neighbour(chunk_number);
+    ready = cross(*from.stage, from.block, stage_, chunk.first_block(), microbatch, false,
+                  passed_on_[{chunk.first_block(), microbatch}]);
   }
-  if (chunk.end() == plan_.num_blocks) ready.push_back(batch_loaded_);  // the targets
+  if (chunk.end_block() == plan_.num_blocks) ready.push_back(batch_loaded_);  // the targets
   ready.insert(ready.end(), pending_updates_.begin(), pending_updates_.end());
   pending_updates_.clear();
-  for (int block = chunk.first(); block < chunk.end(); ++block) {
-    if (block > chunk.first()) ready = cross(stage_, block - 1, stage_, block, microbatch, false, ready);
+  for (int block = chunk.first_block(); block < chunk.end_block(); ++block) {
+    if (block > chunk.first_block())
+      ready = cross(stage_, block - 1, stage_, block, microbatch, false, ready);
     ready = gather_parameters(block, std::move(ready));
     ready = forward_block(microbatch, block, std::move(ready), Op::forward);
   }
-  if (chunk.end() < plan_.num_blocks) {
-    const Neighbour to = after(chunk_number);
+  if (chunk.end_block() < plan_.num_blocks) {
+    const Neighbour to = next_neighbour(chunk_number);
     if (to.stage == &stage_)
       passed_on_[{to.block, microbatch}] = ready;  // sent when that chunk begins
     else
-      cross(stage_, chunk.end() - 1, *to.stage, to.block, microbatch, false, ready);
+      cross(stage_, chunk.end_block() - 1, *to.stage, to.block, microbatch, false, ready);
   }
 }
 
 void StepCompiler::backward(int microbatch, int chunk_number, bool with_weights) {
   const Chunk& chunk = stage_.chunks[static_cast<std::size_t>(chunk_number)];
   Dependencies ready;
-  if (chunk.end() < plan_.num_blocks) {
-    const Neighbour from = after(chunk_number);
-    ready = cross(*from.stage, from.block, stage_, chunk.end() - 1, microbatch, true,
-                  passed_on_[{chunk.end() - 1, microbatch}]);
+  if (chunk.end_block() < plan_.num_blocks) {
+    const Neighbour from = next_neighbour(chunk_number);
+    ready = cross(*from.stage, from.block, stage_, chunk.end_block() - 1, microbatch, true,
+                  passed_on_[{chunk.end_block() - 1, microbatch}]);
   }
   ready.insert(ready.end(), pending_updates_.begin(), pending_updates_.end());
-  for (int block = chunk.end() - 1; block >= chunk.first(); --block) {
-    if (block < chunk.end() - 1) ready = cross(stage_, block + 1, stage_, block, microbatch, true, ready);
+  for (int block = chunk.end_block() - 1; block >= chunk.first_block(); --block) {
+    if (block < chunk.end_block() - 1)
+      ready = cross(stage_, block + 1, stage_, block, microbatch, true, ready);
     if (is_recomputed(block) && block + 1 == recompute_group(block).end)
       ready = recompute(microbatch, block, std::move(ready));  // gathers the weights that the backward needs
     else if (needs_gather(block, microbatch, chunk_number))
       ready = gather_parameters(block, std::move(ready));
     ready = backward_block(microbatch, block, std::move(ready), with_weights);
   }
-  if (chunk.first() > 0) {
-    const Neighbour to = before(chunk_number);
+  if (chunk.first_block() > 0) {
+    const Neighbour to = previous_neighbour(chunk_number);
     if (to.stage == &stage_)
       passed_on_[{to.block, microbatch}] = ready;
     else
-      cross(stage_, chunk.first(), *to.stage, to.block, microbatch, true, ready);
+      cross(stage_, chunk.first_block(), *to.stage, to.block, microbatch, true, ready);
   }
 }
 
@@ -197,28 +201,29 @@ bool StepCompiler::needs_gather(int block, int microbatch, int chunk) const {
 
 void StepCompiler::backward_weights_only(int microbatch, int chunk_number) {
   const Chunk& chunk = stage_.chunks[static_cast<std::size_t>(chunk_number)];
-  for (int block = chunk.end() - 1; block >= chunk.first(); --block) backward_weights(microbatch, block);
+  for (int block = chunk.end_block() - 1; block >= chunk.first_block(); --block)
+    backward_weights(microbatch, block);
 }
 
-StepCompiler::Neighbour StepCompiler::before(int chunk) const {
+StepCompiler::Neighbour StepCompiler::previous_neighbour(int chunk) const {
   const bool wraps = location_.stage == 0;
   const Stage& stage =
       wraps ? pipeline_.stages.back() : pipeline_.stages[static_cast<std::size_t>(location_.stage - 1)];
-  return {&stage, stage.chunks[static_cast<std::size_t>(wraps ? chunk - 1 : chunk)].end() - 1};
+  return {&stage, stage.chunks[static_cast<std::size_t>(wraps ? chunk - 1 : chunk)].end_block() - 1};
 }
 
-StepCompiler::Neighbour StepCompiler::after(int chunk) const {
+StepCompiler::Neighbour StepCompiler::next_neighbour(int chunk) const {
   const bool wraps = location_.stage + 1 == std::ssize(pipeline_.stages);
   const Stage& stage =
       wraps ? pipeline_.stages.front() : pipeline_.stages[static_cast<std::size_t>(location_.stage + 1)];
-  return {&stage, stage.chunks[static_cast<std::size_t>(wraps ? chunk + 1 : chunk)].first()};
+  return {&stage, stage.chunks[static_cast<std::size_t>(wraps ? chunk + 1 : chunk)].first_block()};
 }
 
 Dependencies StepCompiler::cross(const Stage& from, int from_block, const Stage& to, int to_block,
-                                 int microbatch, bool is_backward, const Dependencies& ready) {
+                                 int microbatch, bool is_backward, const Dependencies& dependencies) {
   const LayerStrategy &from_strategy = strategy_of(from, from_block),
                       &to_strategy = strategy_of(to, to_block);
-  if (&from == &to && is_same_split(from_strategy, to_strategy)) return ready;
+  if (&from == &to && is_same_split(from_strategy, to_strategy)) return dependencies;
   const Crossing crossing{from,
                           to,
                           from_block,
@@ -226,12 +231,12 @@ Dependencies StepCompiler::cross(const Stage& from, int from_block, const Stage&
                           {static_cast<int>(from.devices.size()), from_strategy},
                           {static_cast<int>(to.devices.size()), to_strategy},
                           output_width(model_, std::min(from_block, to_block))};
-  if (&from == &stage_) send(crossing, microbatch, is_backward, ready);
+  if (&from == &stage_) send(crossing, microbatch, is_backward, dependencies);
   if (&to != &stage_) return {};
   Dependencies arrived = receive(crossing, microbatch, is_backward);
   if (crossing.is_inside()) {
     // The part that stays on this device is copied.
-    arrived.insert(arrived.end(), ready.begin(), ready.end());
+    arrived.insert(arrived.end(), dependencies.begin(), dependencies.end());
     if (has_buffers_)
       received_[{is_backward, to_block, microbatch}].push_back(outgoing(from_block, microbatch, is_backward));
   }
@@ -252,11 +257,11 @@ Instruction message(Op op, int peer, int microbatch, bool is_backward, std::int6
 // The messages of at most two crossings of one kind are in flight: a send waits for the messages of the
 // crossing before the last.
 Dependencies StepCompiler::send(const Crossing& crossing, int microbatch, bool is_backward,
-                                Dependencies ready) {
+                                Dependencies dependencies) {
   std::vector<Dependencies>& sent = sent_[{is_backward, &crossing.to}];
   if (sent.size() >= 2) {
     const Dependencies& before = sent[sent.size() - 2];
-    ready.insert(ready.end(), before.begin(), before.end());
+    dependencies.insert(dependencies.end(), before.begin(), before.end());
   }
   Dependencies messages;
   const Bytes all = sizes_.boundary(crossing.from_block, sequences(microbatch), crossing.width);
@@ -267,7 +272,7 @@ Dependencies StepCompiler::send(const Crossing& crossing, int microbatch, bool i
     const std::int64_t bytes = route.num_elements * bytes_of(plan_.precision);
     Instruction instruction = message(Op::send, peer, microbatch, is_backward, bytes);
     instruction.block = crossing.from_block, instruction.chunk = chunk_of(crossing.from_block);
-    messages.push_back(builder_.add(instruction, ready));
+    messages.push_back(builder_.add(instruction, dependencies));
     if (!has_buffers_) continue;
     builder_.use(outgoing(crossing.from_block, microbatch, is_backward), false);
     // A message with all data needs no buffer; a message with a part of them is packed first.
@@ -387,14 +392,15 @@ Dependencies StepCompiler::gather_parameters(int block, Dependencies waits) {
 
 int StepCompiler::chunk_of(int block) const {
   for (std::size_t c = 0; c < stage_.chunks.size(); ++c)
-    if (block >= stage_.chunks[c].first() && block < stage_.chunks[c].end()) return static_cast<int>(c);
+    if (block >= stage_.chunks[c].first_block() && block < stage_.chunks[c].end_block())
+      return static_cast<int>(c);
   return -1;
 }
 
 std::vector<int> StepCompiler::own_blocks() const {
   std::vector<int> blocks;
   for (const Chunk& chunk : stage_.chunks)
-    for (int block = chunk.first(); block < chunk.end(); ++block) blocks.push_back(block);
+    for (int block = chunk.first_block(); block < chunk.end_block(); ++block) blocks.push_back(block);
   return blocks;
 }
 

@@ -123,7 +123,7 @@ class EventMatcher {
 struct EventGraph {
   std::vector<double> duration, start;
   std::vector<int> num_unmet;
-  std::vector<std::vector<int>> next;
+  std::vector<std::vector<int>> successors;
 };
 
 // The order in which a lane is sequential: per lane; on the transfer lane per peer, direction and kind.
@@ -144,7 +144,7 @@ EventGraph build_graph(const std::vector<Program>& programs, const EventMatcher&
       const Instruction& instruction = programs[p].instructions[i];
       const int event = matcher.event_of(p, i);
       const auto after = [&](int earlier) {
-        graph.next[static_cast<std::size_t>(earlier)].push_back(event);
+        graph.successors[static_cast<std::size_t>(earlier)].push_back(event);
         ++graph.num_unmet[static_cast<std::size_t>(event)];
       };
       for (const int wait : programs[p].waits(instruction))
@@ -163,19 +163,19 @@ std::size_t run(EventGraph& graph) {
   std::vector<int> ready;
   for (std::size_t e = 0; e < graph.num_unmet.size(); ++e)
     if (graph.num_unmet[e] == 0) ready.push_back(static_cast<int>(e));
-  std::size_t done = 0;
+  std::size_t num_done = 0;
   while (!ready.empty()) {
     const auto event = static_cast<std::size_t>(ready.back());
     ready.pop_back();
-    ++done;
+    ++num_done;
     const double end = graph.start[event] + graph.duration[event];
-    for (const int next : graph.next[event]) {
+    for (const int next : graph.successors[event]) {
       double& start = graph.start[static_cast<std::size_t>(next)];
       start = std::max(start, end);
       if (--graph.num_unmet[static_cast<std::size_t>(next)] == 0) ready.push_back(next);
     }
   }
-  return done;
+  return num_done;
 }
 
 std::string first_blocked(const std::vector<Program>& programs, const EventMatcher& matcher,

@@ -37,26 +37,26 @@ struct StagePosition {
 
 // All forwards, then all backwards, the last micro-batch first. Saves activations of num_microbatches
 // micro-batches.
-Order gpipe(const StagePosition& at);
+Order gpipe(const StagePosition& position);
 // PipeDream-Flush: the fewest forwards in advance that keep the pipeline full. Saves activations of
 // min(num_stages - stage, num_microbatches) micro-batches.
-Order one_f_one_b(const StagePosition& at);
+Order one_f_one_b(const StagePosition& position);
 // Several chunks per stage, num_stages micro-batches of one chunk at a time: the bubble shrinks by the number
 // of chunks. Any number of micro-batches is allowed; the last round may be incomplete.
-Order interleaved(const StagePosition& at);
+Order interleaved(const StagePosition& position);
 // Weight gradients fill what would be bubbles (ZB-H1). Every stage needs the memory of the first stage of
 // 1F1B.
-Order zero_bubble(const StagePosition& at);
+Order zero_bubble(const StagePosition& position);
 // 1F1B without flush: the update of each micro-batch follows its backward. PipeDream keeps the weights of a
 // forward for its backward; PipeMare uses the newest weights and corrects them. The order is the
 // same.
-Order asynchronous(const StagePosition& at);
+Order asynchronous(const StagePosition& position);
 
-Order order_of(Schedule schedule, const StagePosition& at);
+Order order_of(Schedule schedule, const StagePosition& position);
 
 // The largest number of micro-batch chunks whose activations a stage saves at the same time, by the formula
 // of the schedule.
-int max_saved_microbatches(Schedule schedule, const StagePosition& at);
+int max_saved_microbatches(Schedule schedule, const StagePosition& position);
 
 std::string text(const Order& order);
 

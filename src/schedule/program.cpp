@@ -90,7 +90,7 @@ MemoryCategory category_of(BufferKind kind) {
 
 MemoryUse memory_use(const Program& program) {
   struct Change {
-    std::int64_t at, bytes;
+    std::int64_t index, bytes;
     MemoryCategory cause;
   };
   std::vector<Change> changes;
@@ -102,7 +102,7 @@ MemoryUse memory_use(const Program& program) {
   }
   // If one buffer ends where another begins, the end is counted first.
   std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
-    return std::pair(a.at, a.bytes) < std::pair(b.at, b.bytes);
+    return std::pair(a.index, a.bytes) < std::pair(b.index, b.bytes);
   });
   std::array<std::int64_t, 5> now{}, most{};
   std::int64_t total = 0, peak = 0;
@@ -129,7 +129,7 @@ bool is_owned_by_autograd(BufferKind kind) {
 // Free pieces of one memory block that grows at its end. Allocation is first-fit, lowest address first.
 class FreeList {
  public:
-  std::int64_t take(std::int64_t bytes) {
+  std::int64_t allocate(std::int64_t bytes) {
     for (auto at = free_.begin(); at != free_.end(); ++at) {
       if (at->second - at->first < bytes) continue;
       const std::int64_t offset = at->first, end = at->second;
@@ -145,7 +145,7 @@ class FreeList {
     end_ = offset + bytes;
     return offset;
   }
-  void give(std::int64_t begin, std::int64_t end) {
+  void release(std::int64_t begin, std::int64_t end) {
     const auto next = free_.lower_bound(begin);
     if (next != free_.end() && next->first == end) end = next->second, free_.erase(next);
     const auto after = free_.lower_bound(begin);
@@ -166,7 +166,7 @@ class FreeList {
 Arena plan_arena(const Program& program) {
   const std::vector<Span> lives = lifetimes(program);
   struct Event {
-    std::int64_t at;
+    std::int64_t index;
     bool is_begin;  // ends are sorted first
     int buffer;
     auto operator<=>(const Event&) const = default;
@@ -187,9 +187,9 @@ Arena plan_arena(const Program& program) {
     if (is_owned_by_autograd(program.buffers[b].kind))
       arena.autograd_peak = std::max(arena.autograd_peak, Bytes(outside += event.is_begin ? bytes : -bytes));
     else if (event.is_begin)
-      arena.offsets[b] = memory.take(bytes);
+      arena.offsets[b] = memory.allocate(bytes);
     else
-      memory.give(arena.offsets[b], arena.offsets[b] + bytes);
+      memory.release(arena.offsets[b], arena.offsets[b] + bytes);
   }
   arena.bytes = Bytes(memory.end());
   return arena;

@@ -19,8 +19,8 @@ struct Bin {
 };
 
 // Assigns the most expensive sample first, each to the bin with the lowest cost relative to its size.
-void fill(std::vector<Bin>& bins, const std::vector<std::int64_t>& samples,
-          const std::vector<double>& costs) {
+void fill_bins(std::vector<Bin>& bins, const std::vector<std::int64_t>& samples,
+               const std::vector<double>& costs) {
   const auto has_lower_priority = [&](std::size_t a, std::size_t b) {
     const double x = bins[a].cost * static_cast<double>(bins[b].size),
                  y = bins[b].cost * static_cast<double>(bins[a].size);
@@ -94,11 +94,11 @@ std::vector<std::int64_t> assign_samples_by_cost(const Plan& plan, const std::ve
     bin.capacity = bin.size, num_places += bin.size;
   }
   ensure(num_places == std::ssize(costs), "{} samples for {} places", costs.size(), num_places);
-  fill(bins, sample, costs);
+  fill_bins(bins, sample, costs);
   for (std::size_t r = 0; r < replicas.size(); ++r) {
     std::vector<Bin> microbatches = bins_of(replicas[r]);
     std::sort(bins[r].samples.begin(), bins[r].samples.end());
-    fill(microbatches, bins[r].samples, costs);
+    fill_bins(microbatches, bins[r].samples, costs);
     for (std::size_t m = 0; m < microbatches.size(); ++m) {
       std::vector<std::int64_t>& own = microbatches[m].samples;
       std::sort(own.begin(), own.end());

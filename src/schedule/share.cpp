@@ -82,17 +82,17 @@ std::vector<Box> token_boxes(const ActivationShare& share, Span features) {
     }
   };
   const std::int64_t length = total(share.positions);
-  std::int64_t next = share.tokens.begin;
-  while (next < share.tokens.end) {
-    const std::int64_t sample = next / length, offset = next % length;
-    if (offset == 0 && share.tokens.end - next >= length) {
+  std::int64_t next_token = share.tokens.begin;
+  while (next_token < share.tokens.end) {
+    const std::int64_t sample = next_token / length, offset = next_token % length;
+    if (offset == 0 && share.tokens.end - next_token >= length) {
       const std::int64_t end = share.tokens.end / length;
       add({sample, end}, {0, length});
-      next = end * length;
+      next_token = end * length;
     } else {
       const std::int64_t end = std::min(share.tokens.end, (sample + 1) * length);
       add({sample, sample + 1}, {offset, end - sample * length});
-      next = end;
+      next_token = end;
     }
   }
   return boxes;
@@ -131,16 +131,16 @@ Span peers_with_samples(const Side& side, Span samples, int sequences) {
   return {static_cast<std::int64_t>(first) * width, static_cast<std::int64_t>(end) * width};
 }
 
-std::vector<Route> routes(const Side& mine, const Side& theirs, int index, int sequences,
+std::vector<Route> routes(const Side& own_side, const Side& peer_side, int index, int sequences,
                           std::int64_t sequence_length, std::int64_t hidden) {
-  const std::vector<Box> boxes = boundary_boxes(mine, index, sequences, sequence_length, hidden);
+  const std::vector<Box> boxes = boundary_boxes(own_side, index, sequences, sequence_length, hidden);
   std::vector<Route> result;
   if (boxes.empty()) return result;
-  const Span peers = peers_with_samples(theirs, {boxes.front()[0].begin, boxes.back()[0].end}, sequences);
+  const Span peers = peers_with_samples(peer_side, {boxes.front()[0].begin, boxes.back()[0].end}, sequences);
   for (std::int64_t peer = peers.begin; peer < peers.end; ++peer) {
     Route route;
     route.peer = static_cast<int>(peer);
-    for (const Box& theirs_box : boundary_boxes(theirs, route.peer, sequences, sequence_length, hidden))
+    for (const Box& theirs_box : boundary_boxes(peer_side, route.peer, sequences, sequence_length, hidden))
       for (const Box& box : boxes)
         if (const auto common = intersect(box, theirs_box)) {
           route.boxes.push_back(*common);

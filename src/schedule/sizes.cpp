@@ -13,8 +13,9 @@ std::size_t index_of(const ModelSpec& model, int block) {
 }
 
 bool has_block(const Stage& stage, int block) {
-  return std::any_of(stage.chunks.begin(), stage.chunks.end(),
-                     [block](const Chunk& chunk) { return block >= chunk.first() && block < chunk.end(); });
+  return std::any_of(stage.chunks.begin(), stage.chunks.end(), [block](const Chunk& chunk) {
+    return block >= chunk.first_block() && block < chunk.end_block();
+  });
 }
 
 // Whether one copy in memory serves both uses of a tied embedding: first and last block are in one stage and
@@ -26,9 +27,9 @@ bool has_shared_tied_embedding(const Stage& stage, int head) {
 }
 
 // This part's share of a dimension cut in `unit`, 0 to 1.
-double fraction(const ModelSpec& model, CutUnit unit, const LayerStrategy& strategy, int part) {
+double fraction(const ModelSpec& model, SplitUnit unit, const LayerStrategy& strategy, int part) {
   if (strategy.tp == 1) return 1;
-  if (unit == CutUnit::none) return strategy.sequence_parallel ? 1.0 / strategy.tp : 1;
+  if (unit == SplitUnit::none) return strategy.sequence_parallel ? 1.0 / strategy.tp : 1;
   const Span span = optimus::tensor_part(model, unit, strategy.tp, part);
   return static_cast<double>(span.size()) /
          static_cast<double>(num_units(model, unit) * unit_width(model, unit));
@@ -37,8 +38,8 @@ double fraction(const ModelSpec& model, CutUnit unit, const LayerStrategy& strat
 std::int64_t part_elements(const ModelSpec& model, const LogicalTensor& tensor, int tp, int part,
                            int shards) {
   Shape shape = tensor.shape;
-  if (tensor.cut.unit != CutUnit::none && tp > 1)
-    shape[tensor.cut.dim] = optimus::tensor_part(model, tensor.cut.unit, tp, part).size();
+  if (tensor.split.unit != SplitUnit::none && tp > 1)
+    shape[tensor.split.dim] = optimus::tensor_part(model, tensor.split.unit, tp, part).size();
   shape[0] = (shape[0] + shards - 1) / shards;
   return shape.num_elements();
 }
@@ -67,7 +68,7 @@ std::int64_t DeviceSizes::elements(int block, int shards, bool with_embedding) c
   const int part = tensor_part(strategy);
   std::int64_t sum = 0;
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)])
-    if (!is_expert(tensor.cut.unit)) sum += part_elements(model_, tensor, strategy.tp, part, shards);
+    if (!is_expert(tensor.split.unit)) sum += part_elements(model_, tensor, strategy.tp, part, shards);
   if (block == plan_.num_blocks - 1 && model_.is_tied && with_embedding)
     for (const LogicalTensor& tensor : tensors_[index_of(model_, 0)])
       if (tensor.is_also_head) sum += part_elements(model_, tensor, strategy.tp, part, shards);
@@ -78,7 +79,7 @@ std::int64_t DeviceSizes::expert_elements(int block, int shards) const {
   const int ep = strategy_of(stage_, block).ep;
   std::int64_t sum = 0;
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)])
-    if (is_expert(tensor.cut.unit)) sum += part_elements(model_, tensor, ep, location_.index % ep, shards);
+    if (is_expert(tensor.split.unit)) sum += part_elements(model_, tensor, ep, location_.index % ep, shards);
   return sum;
 }
 
@@ -108,7 +109,7 @@ Bytes DeviceSizes::aligned_size(int block, StateKind kind, BufferLayout buffer_l
   const std::int64_t step = kAlignment / std::min(width, bytes_of(plan_.precision));
   std::int64_t elements = 0;
   const auto add = [&](const LogicalTensor& tensor) {
-    const bool is_expert_tensor = is_expert(tensor.cut.unit);
+    const bool is_expert_tensor = is_expert(tensor.split.unit);
     const int parts = is_expert_tensor ? s.ep : s.tp,
               shards = is_expert_tensor ? expert_shard_count(stage_, s) : shard_count(stage_, s);
     const std::int64_t own = part_elements(model_, tensor, parts, location_.index % parts,
@@ -151,15 +152,15 @@ std::map<std::vector<int>, Bytes> DeviceSizes::partial(int block) const {
   std::map<std::vector<int>, Bytes> sums;
   if (strategy.tp == 1) return sums;
   const int bytes = state_bytes(plan_.precision, plan_.accumulators, StateKind::gradients);
-  const std::vector<Span> keys = tensor_parts(model_, CutUnit::kv_heads, strategy.tp);
+  const std::vector<Span> keys = tensor_parts(model_, SplitUnit::kv_heads, strategy.tp);
   const Span mine = keys[static_cast<std::size_t>(tensor_part(strategy))];
   std::vector<int> all_parts(static_cast<std::size_t>(strategy.tp));
   std::iota(all_parts.begin(), all_parts.end(), 0);
   for (const LogicalTensor& tensor : tensors_[index_of(model_, block)]) {
-    if (tensor.cut.unit == CutUnit::none && (strategy.sequence_parallel || tensor.is_per_head))
+    if (tensor.split.unit == SplitUnit::none && (strategy.sequence_parallel || tensor.is_per_head))
       sums[all_parts] += Bytes(tensor.shape.num_elements() * bytes);
-    if (tensor.cut.unit != CutUnit::kv_heads) continue;
-    const std::int64_t row = tensor.shape.num_elements() / tensor.shape[tensor.cut.dim];
+    if (tensor.split.unit != SplitUnit::kv_heads) continue;
+    const std::int64_t row = tensor.shape.num_elements() / tensor.shape[tensor.split.dim];
     for (std::int64_t head = mine.begin; head < mine.end; head += model_.head_dim) {
       std::vector<int> owners;
       for (int part = 0; part < strategy.tp; ++part)
@@ -190,8 +191,8 @@ ActivationShare DeviceSizes::share(int block, int sequences, bool between_blocks
 void DeviceSizes::add(ActivationBufferBuilder& activation_buffer, int block, std::int64_t tokens,
                       const SavedTensor& tensor) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
-  const double share = fraction(model_, tensor.cut, strategy, tensor_part(strategy));
-  const bool is_row_split = tensor.cut == CutUnit::none && share < 1;
+  const double share = fraction(model_, tensor.split, strategy, tensor_part(strategy));
+  const bool is_row_split = tensor.split == SplitUnit::none && share < 1;
   const double columns = tensor.elements_per_token * (is_row_split ? 1 : share);
   if (!is_row_split)
     return activation_buffer.add(tensor.name, tokens, std::llround(columns), tensor.type, tensor.matrix);
@@ -246,7 +247,7 @@ ActivationBuffer DeviceSizes::activations(int block, int sequences, bool is_save
     for (const char* name : {"ring.0", "ring.1"})
       activation_buffer.add(name, ring.rows, ring.columns, SavedType::activation);
     add(activation_buffer, block, tokens,
-        {"ring.sum", static_cast<double>(model_.heads * model_.head_dim), SavedType::fp32, CutUnit::heads});
+        {"ring.sum", static_cast<double>(model_.heads * model_.head_dim), SavedType::fp32, SplitUnit::heads});
   }
   return activation_buffer.take();
 }
@@ -278,7 +279,7 @@ ActivationBuffer DeviceSizes::activation_gradients(int block, int sequences, boo
       add_whole_gradient(tensor.name);
     else
       add(activation_buffer, block, tokens,
-          {tensor.name, tensor.elements_per_token, SavedType::activation, tensor.cut, RecomputeMode::none,
+          {tensor.name, tensor.elements_per_token, SavedType::activation, tensor.split, RecomputeMode::none,
            tensor.matrix});
   }
   if (s.sequence_parallel && is_for_weights && kind == BlockKind::layer)
@@ -305,7 +306,7 @@ ActivationBuffer DeviceSizes::logits(int block, int sequences) const {
   constexpr int kRowBytes = 128;
   const LayerStrategy& strategy = strategy_of(stage_, block);
   const std::int64_t width =
-      optimus::tensor_part(model_, CutUnit::vocab, strategy.tp, tensor_part(strategy)).size();
+      optimus::tensor_part(model_, SplitUnit::vocab, strategy.tp, tensor_part(strategy)).size();
   const auto unit = static_cast<std::int64_t>(kRowBytes / bytes_of(plan_.precision));
   activation_buffer.add("head.logits", rows, (width + unit - 1) / unit * unit, SavedType::activation);
   return activation_buffer.take();
@@ -341,7 +342,7 @@ DeviceSizes::RingShape DeviceSizes::ring_shape(int block, int sequences) const {
   const LayerStrategy& strategy = strategy_of(stage_, block);
   if (strategy.cp == 1 || block_kind(model_, block) != BlockKind::layer) return {};
   const double width = static_cast<double>(model_.kv_width() + model_.kv_heads * model_.value_dim()) *
-                       fraction(model_, CutUnit::kv_heads, strategy, tensor_part(strategy));
+                       fraction(model_, SplitUnit::kv_heads, strategy, tensor_part(strategy));
   // Padded to the longest part, so that all messages of a ring have equal size.
   const std::int64_t positions = 2 * ((plan_.sequence_length + 2 * strategy.cp - 1) / (2 * strategy.cp));
   return {share(block, sequences, false).samples.size() * positions, std::llround(width)};

@@ -31,8 +31,8 @@ class StepCompiler {
     const Stage* stage;
     int block;  // the neighbour's block that is adjacent to this stage
   };
-  Neighbour before(int chunk) const;
-  Neighbour after(int chunk) const;
+  Neighbour previous_neighbour(int chunk) const;
+  Neighbour next_neighbour(int chunk) const;
   // Data sent from a block of one stage to a block of another stage, or of the same stage under a different
   // split.
   struct Crossing {
@@ -45,11 +45,11 @@ class StepCompiler {
   // Moves an activation (or its gradient) from block `from_block` of `from` to block `to_block` of `to`. This
   // device belongs to one of the stages or to both. Returns what the receiving block waits for.
   Dependencies cross(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
-                     bool is_backward, const Dependencies& ready);
+                     bool is_backward, const Dependencies& dependencies);
   // Cached, because chunks cross in few distinct ways. The reference is valid until the next call.
   const std::vector<Route>& routes(bool is_out, const Side& from, const Side& to, int sequences,
                                    std::int64_t width);
-  Dependencies send(const Crossing& crossing, int microbatch, bool is_backward, Dependencies ready);
+  Dependencies send(const Crossing& crossing, int microbatch, bool is_backward, Dependencies dependencies);
   Dependencies receive(const Crossing& crossing, int microbatch, bool is_backward);
   Dependencies join_parts(const Crossing& crossing, int microbatch, bool is_backward, Dependencies arrived);
   int outgoing(int block, int microbatch, bool is_backward);
@@ -63,15 +63,16 @@ class StepCompiler {
   bool needs_gather(int block, int microbatch, int chunk) const;
 
   // step_compute.cpp
-  Dependencies forward_block(int microbatch, int block, Dependencies ready, Op op);
-  Dependencies forward_attention(int microbatch, int block, const Dependencies& ready, Op op);
-  Dependencies backward_block(int microbatch, int block, Dependencies ready, bool with_weights);
-  Dependencies backward_attention_input(int microbatch, int block, const Dependencies& ready);
-  Dependencies backward_half(Part part, int microbatch, int block, Dependencies ready, bool with_weights);
-  Dependencies forward_experts(int microbatch, int block, Dependencies ready, Op op);
-  Dependencies backward_experts(int microbatch, int block, Dependencies ready, bool with_weights);
-  Dependencies exchange_tokens(Op op, int microbatch, int block, bool is_backward, Dependencies ready);
-  void backward_weight(Part part, int microbatch, int block, const Dependencies& ready);
+  Dependencies forward_block(int microbatch, int block, Dependencies dependencies, Op op);
+  Dependencies forward_attention(int microbatch, int block, const Dependencies& dependencies, Op op);
+  Dependencies backward_block(int microbatch, int block, Dependencies dependencies, bool with_weights);
+  Dependencies backward_attention_input(int microbatch, int block, const Dependencies& dependencies);
+  Dependencies backward_half(Part part, int microbatch, int block, Dependencies dependencies,
+                             bool with_weights);
+  Dependencies forward_experts(int microbatch, int block, Dependencies dependencies, Op op);
+  Dependencies backward_experts(int microbatch, int block, Dependencies dependencies, bool with_weights);
+  Dependencies exchange_tokens(Op op, int microbatch, int block, bool is_backward, Dependencies dependencies);
+  void backward_weight(Part part, int microbatch, int block, const Dependencies& dependencies);
   void backward_weights(int microbatch, int block);  // all parts, in a slot of their own
   void finish_weight_gradients(int microbatch, int block);
   int compute(Op op, Part part, int microbatch, int block, const Dependencies& waits, int ring_step = -1);
@@ -84,8 +85,8 @@ class StepCompiler {
   };
   int tensor_collective(Op op, const ServedCompute& served, Bytes bytes, const Dependencies& waits);
   int ring(Op op, int microbatch, int block, int ring_step, const Dependencies& waits);
-  Dependencies gather_sequence(const ServedCompute& served, Dependencies ready);
-  Dependencies reduce_partial(const ServedCompute& served, Dependencies ready);
+  Dependencies gather_sequence(const ServedCompute& served, Dependencies dependencies);
+  Dependencies reduce_partial(const ServedCompute& served, Dependencies dependencies);
 
   // step_reduce.cpp
   void reduce_gradients(int block, int microbatch, bool is_last);
@@ -142,7 +143,7 @@ class StepCompiler {
     return recompute_group(block).begin == block ? saved_ : forward_saved_;
   }
   // Recomputes the layers of this block's recompute group, which ends with this block.
-  Dependencies recompute(int microbatch, int block, Dependencies ready);
+  Dependencies recompute(int microbatch, int block, Dependencies dependencies);
 
   const Plan& plan_;
   const ModelSpec& model_;

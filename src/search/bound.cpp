@@ -55,14 +55,14 @@ double BoundModel::last_gradient_time(const Candidate& c, const std::vector<Stag
   const MicrobatchCount count = count_microbatches(demand_.batch, c.microbatch, c.dp);
   const double total = count.total(), last = std::min(1.0, count.last_size);
   const bool is_split = c.schedule == Schedule::zero_bubble;
-  double all_forward = stages.front().before,
+  double all_forward = stages.front().host_seconds_before,
          remaining_backwards = 0;  // one forward through all stages; backwards of the stages after s
   for (const StageCost& stage : stages) {
     const bool is_last = &stage == &stages.back();
     all_forward += stage.forward + stage.message * (c.chunks - is_last);
     remaining_backwards += stage.last_backward + (is_last ? 0 : stage.message);
   }
-  double fill = stages.front().before, drain = 0, end = 0;
+  double fill = stages.front().host_seconds_before, drain = 0, end = 0;
   for (int s = 0; s < c.pp; ++s) {
     const StageCost& stage = stages[static_cast<std::size_t>(s)];
     remaining_backwards -= stage.last_backward + (s + 1 == c.pp ? 0 : stage.message);
@@ -74,7 +74,7 @@ double BoundModel::last_gradient_time(const Candidate& c, const std::vector<Stag
     const double forwards_left =
         std::max(0.0, total * stage.forward - warmup_forwards * stage.max_chunk_forward);
     const double backwards = total * (stage.backward + stage.weight) + last * stage.interference;
-    double cost_of_sample = std::max(stage.before, fill) + total * stage.forward + backwards;
+    double cost_of_sample = std::max(stage.host_seconds_before, fill) + total * stage.forward + backwards;
     if (c.schedule != Schedule::gpipe)
       cost_of_sample = std::max(cost_of_sample, all_forward + (c.chunks == 1 ? remaining_backwards : 0) +
                                                     forwards_left + backwards);
@@ -181,7 +181,7 @@ double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
         stage_times.last_backward.push_back({cost.backward + cost.interference, {}});
         stage_times.weight.push_back({cost.weight, {}}), stage_times.last_weight.push_back({cost.weight, {}});
       }
-      stage_times.before.seconds = costs[at].before;
+      stage_times.before_first_slot.seconds = costs[at].host_seconds_before;
     }
     const std::size_t before = at == 0 ? layers.size() - 1 : at - 1;
     stages.push_back({&times.back(), &orders[at], costs[at].message, costs[before].message});

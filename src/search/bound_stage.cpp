@@ -12,16 +12,17 @@ int BoundModel::kind_of_stage(const Candidate& c, int s) const {
 }
 
 const SampleCost& BoundModel::sample_cost(int kind, const Candidate& c, RecomputeMode mode) {
-  const bool is_same = kind == last_kind_ && c.tp == last_.tp && c.cp == last_.cp && c.ep == last_.ep &&
-                       c.microbatch == last_.microbatch && c.sequence_parallel == last_.sequence_parallel;
+  const bool is_same = kind == last_kind_ && c.tp == last_candidate_.tp && c.cp == last_candidate_.cp &&
+                       c.ep == last_candidate_.ep && c.microbatch == last_candidate_.microbatch &&
+                       c.sequence_parallel == last_candidate_.sequence_parallel;
   if (!is_same) {
-    last_ = c, last_kind_ = kind;
+    last_candidate_ = c, last_kind_ = kind;
     for (const SampleCost*& known : last_sample_costs_) known = nullptr;
   }
   const SampleCost*& known = last_sample_costs_[static_cast<int>(mode)];
   if (known == nullptr) {
-    last_.recompute = mode;
-    known = &sample_costs_.of(kind, last_);
+    last_candidate_.recompute = mode;
+    known = &sample_costs_.of(kind, last_candidate_);
   }
   return *known;
 }
@@ -188,7 +189,7 @@ StageCost BoundModel::stage_cost(const Candidate& c, int s, const StageLayers& l
   stage.gathered = t.gather.of(block_counts);
   stage.last_reduced = is_first ? t.reduce({0, 0, true}) : t.shard.min_layer() + t.replica.min_layer();
   stage.update = update_of(c, cost_of_sample, block_counts);
-  stage.before = is_first || is_last ? cost_of_sample.before : 0;
+  stage.host_seconds_before = is_first || is_last ? cost_of_sample.host_seconds_before : 0;
   if (c.pp > 1 && !has_message) stage.message = message(c, s, cost_of_sample);
   return stage;
 }

@@ -132,8 +132,8 @@ Chunk chunk_of(const LayerStrategy& strategy, const StageLayers& layers, int fir
     chunk.runs.push_back(run);
   }
   if (has_embedding) {
-    for (BlockRun& run : chunk.runs) ++run.first;
-    chunk.runs.front().first = first - layers.total(), ++chunk.runs.front().count;
+    for (BlockRun& run : chunk.runs) ++run.first_block;
+    chunk.runs.front().first_block = first - layers.total(), ++chunk.runs.front().count;
   }
   if (heads) ++chunk.runs.back().count;
   return chunk;
@@ -160,7 +160,7 @@ Plan plan_of(const Demand& demand, const Candidate& c, const std::vector<StageLa
       target = chunk_of(strategy_of(c), all.part(used[static_cast<std::size_t>(s)], count), first,
                         has_embedding, heads);
       used[static_cast<std::size_t>(s)] += count;
-      first = target.end();
+      first = target.end_block();
     }
   return plan;
 }

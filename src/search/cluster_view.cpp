@@ -96,12 +96,12 @@ GroupShape ClusterView::spread(int kind, int count, int stride) const {
     const std::int64_t last = std::min<std::int64_t>(first.value + distance, cluster_.num_devices() - 1);
     return cluster_.link(first, Device{static_cast<int>(last)});
   };
-  if (stride < group.devices_per_domain) shape.inside = link_to(1);
+  if (stride < group.devices_per_domain) shape.intra_node = link_to(1);
   // Between domains of one node a group may use both kinds of links; if it leaves the node, the slower one
   // counts.
   if (shape.domains > 1)
-    shape.between = link_to(shape.nodes > 1 ? std::max(group.devices_per_node, group.devices_per_domain)
-                                            : group.devices_per_domain);
+    shape.inter_node = link_to(shape.nodes > 1 ? std::max(group.devices_per_node, group.devices_per_domain)
+                                               : group.devices_per_domain);
   return shape;
 }
 

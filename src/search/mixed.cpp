@@ -20,8 +20,8 @@ bool PlanImprover::consider(const Plan& plan) {
   if (!peak_memory.fits()) return false;
   const double seconds = seconds_of(demand_, cluster_view_, plan);
   const double objective = seconds * objective_weight(demand_, cluster_view_.map(), plan);
-  if (has_plan() && objective >= best_.objective * (1 - 1e-6)) return false;
-  best_ = {plan, seconds, objective, peak_memory};
+  if (has_plan() && objective >= best_plan_.objective * (1 - 1e-6)) return false;
+  best_plan_ = {plan, seconds, objective, peak_memory};
   return true;
 }
 
@@ -39,7 +39,7 @@ Plan with_changed_layers(Plan plan, const Choice& is_chosen, const Change& chang
       for (Chunk& chunk : stage.chunks) {
         std::vector<BlockRun> runs;
         for (const BlockRun& run : chunk.runs)
-          for (int block = run.first; block < run.first + run.count; ++block) {
+          for (int block = run.first_block; block < run.first_block + run.count; ++block) {
             const bool is_end = block == 0 || block + 1 == plan.num_blocks;
             LayerStrategy strategy = run.strategy;
             if (is_chosen(block, is_end ? -1 : layer)) change(strategy);
@@ -60,7 +60,7 @@ int max_layers_of_stage(const Plan& plan) {
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages) {
       int blocks = 0;
-      for (const Chunk& chunk : stage.chunks) blocks += chunk.end() - chunk.first();
+      for (const Chunk& chunk : stage.chunks) blocks += chunk.end_block() - chunk.first_block();
       most = std::max(most, blocks);
     }
   return most;

@@ -19,7 +19,7 @@ double not_negative(const JsonView& value) {
 AvailabilityTrace read_samples(const std::vector<JsonView>& samples, const std::string& source) {
   TraceBuilder builder;
   for (const JsonView& sample : samples)
-    builder.count(not_negative(sample.at("Time")), not_negative(sample.at("GPUs")), sample.where());
+    builder.count(not_negative(sample.at("Time")), not_negative(sample.at("GPUs")), sample.location());
   return builder.take("seconds, number of devices (JSON)", source);
 }
 
@@ -29,7 +29,7 @@ AvailabilityTrace read_durations(const std::vector<JsonView>& parts, const std::
   double now = 0;
   for (const JsonView& part : parts) {
     const double minutes = not_negative(part.at("time"));
-    if (minutes > 0) builder.count(now, not_negative(part.at("size")), part.where());
+    if (minutes > 0) builder.count(now, not_negative(part.at("size")), part.location());
     builder.end(now += minutes * 60);
   }
   return builder.take("minutes, number of devices (JSON)", source);
@@ -39,7 +39,7 @@ struct Fault {
   double seconds = 0;
   bool is_start = true;
   std::string node;
-  std::string where;
+  std::string location;
 };
 
 std::vector<Fault> faults_of(const std::vector<JsonView>& events) {
@@ -50,7 +50,7 @@ std::vector<Fault> faults_of(const std::vector<JsonView>& events) {
     if (kind.text() != "fault_start" && kind.text() != "fault_end")
       kind.refuse("\"fault_start\" or \"fault_end\"");
     faults.push_back({not_negative(event.at("event_time")) * kDay, kind.text() == "fault_start",
-                      event.at("node_id").text(), event.where()});
+                      event.at("node_id").text(), event.location()});
   }
   std::stable_sort(faults.begin(), faults.end(),
                    [](const Fault& a, const Fault& b) { return a.seconds < b.seconds; });
@@ -65,14 +65,15 @@ AvailabilityTrace read_faults(const std::vector<JsonView>& events, const std::st
   TraceBuilder builder;
   for (const Fault& fault : faults) {
     const auto [at, is_new] = open.try_emplace(fault.node, fault.is_start ? 0 : 1);
-    if (is_new && fault.is_start) builder.add(0, fault.node, fault.where);
+    if (is_new && fault.is_start) builder.add(0, fault.node, fault.location);
   }
   for (const Fault& fault : faults) {
     int& number = open[fault.node];
     number = std::max(0, number + (fault.is_start ? 1 : -1));
     if (number == 1 && fault.is_start && builder.is_present(fault.node))
-      builder.remove(fault.seconds, fault.node, fault.where);
-    if (number == 0 && !builder.is_present(fault.node)) builder.add(fault.seconds, fault.node, fault.where);
+      builder.remove(fault.seconds, fault.node, fault.location);
+    if (number == 0 && !builder.is_present(fault.node))
+      builder.add(fault.seconds, fault.node, fault.location);
     builder.end(fault.seconds);
   }
   return builder.take("faults of nodes, in days; nodes without faults are not listed (JSON)", source);

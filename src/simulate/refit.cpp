@@ -66,8 +66,8 @@ std::string text(const Refit& refit) {
   };
   for (const Refit::Row& row : refit.rows)
     rows.row({row.name, std::to_string(row.num_steps), fmt::format("{:.4f}", row.measured),
-              fmt::format("{:.4f}", row.before), error(row.before, row.measured),
-              fmt::format("{:.4f}", row.after), error(row.after, row.measured)});
+              fmt::format("{:.4f}", row.predicted_before), error(row.predicted_before, row.measured),
+              fmt::format("{:.4f}", row.predicted_after), error(row.predicted_after, row.measured)});
   std::string result = rows.text() + "\n";
   for (const ConstantRow& row : constant_rows())
     if (std::find(refit.fitted.begin(), refit.fitted.end(), row.name) != refit.fitted.end())
@@ -86,8 +86,8 @@ OrderedJson to_json(const Refit& refit) {
     json["runs"].push_back({{"run", row.name},
                             {"steps", row.num_steps},
                             {"measured_seconds", row.measured},
-                            {"predicted_seconds_before", row.before},
-                            {"predicted_seconds", row.after}});
+                            {"predicted_seconds_before", row.predicted_before},
+                            {"predicted_seconds", row.predicted_after}});
   return json;
 }
 

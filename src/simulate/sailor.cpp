@@ -26,7 +26,7 @@ struct ShapeRow {
 constexpr ShapeRow kShapes[] = {{26, "opt-350m", 24, 1024, 16, 4096, 50272},
                                 {34, "gpt-neo-2.7b", 32, 2560, 20, 10240, 50257}};
 
-ModelSpec model_with(int blocks, const JsonView& where) {
+ModelSpec model_with(int blocks, const JsonView& view) {
   for (const ShapeRow& row : kShapes) {
     if (row.blocks != blocks) continue;
     ModelSpec model = *find_preset("gpt3-350m");
@@ -35,7 +35,7 @@ ModelSpec model_with(int blocks, const JsonView& where) {
     model.ffn = row.ffn, model.vocab = row.vocab;
     return model;
   }
-  where.refuse("layers of OPT-350M (26) or GPT-Neo 2.7B (34)");
+  view.refuse("layers of OPT-350M (26) or GPT-Neo 2.7B (34)");
 }
 
 struct SailorCard {

@@ -55,8 +55,8 @@ class StepSimulator {
   StepPrediction run(const Constants& constants, bool stores_slots = true) const;
   // Only the seconds of the step.
   double seconds(const Constants& constants) const;
-  // Every instruction of one device of each stage with its times. At most `max_count` instructions; whole stages
-  // beyond this limit are omitted.
+  // Every instruction of one device of each stage with its times. At most `max_count` instructions; whole
+  // stages beyond this limit are omitted.
   std::vector<TracedInstruction> instructions(const Constants& constants, std::size_t max_count) const;
 
  private:
@@ -70,14 +70,14 @@ class StepSimulator {
     std::vector<int> first_blocks;  // [chunk], in the program
     Order order;
     std::unique_ptr<PricedProgram> program;
-    std::vector<std::unique_ptr<PricedProgram>> others;  // programs of replicas on other device types
-    double forward_bytes = 0, backward_bytes = 0;        // per micro-batch, to the neighbours
+    std::vector<std::unique_ptr<PricedProgram>> other_programs;  // programs of replicas on other device types
+    double forward_bytes = 0, backward_bytes = 0;                // per micro-batch, to the neighbours
   };
   struct SimulatedPipeline {   // one pipeline
     std::vector<int> classes;  // [stage]
     std::vector<Order> orders;
-    std::vector<double> sizes;         // [micro-batch], relative to the usual one
-    std::vector<Link> next, previous;  // [stage]
+    std::vector<double> sizes;                     // [micro-batch], relative to the usual one
+    std::vector<Link> next_links, previous_links;  // [stage]
   };
 
   void add_pipeline(int number);

@@ -16,7 +16,7 @@ namespace {
 constexpr Seconds kEtcdTimeout{5};
 
 std::string run_prefix(const std::string& token) {
-  return fmt::format("optimus/{:016x}/", RandomKey(0).with(token).value);
+  return fmt::format("optimus/{:016x}/", RandomKey(0).derive(token).value);
 }
 
 // The first key after all keys with the prefix.

@@ -58,7 +58,8 @@ Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& address, c
 // A single attempt with separate deadlines: connecting fails fast if the host is lost, while a busy store may
 // answer late.
 Outcome<std::unique_ptr<KeyStore>> open_tcp_store(const StoreAddress& address,
-                                                  const Deadline& connect_deadline, const Deadline& answers);
+                                                  const Deadline& connect_deadline,
+                                                  const Deadline& answer_deadline);
 Outcome<std::unique_ptr<KeyStore>> open_etcd_store(const StoreAddress& address, const Deadline& deadline);
 
 // Waits for a key that another process is about to set. Polls often at first, then every 50 ms. Calls

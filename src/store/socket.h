@@ -32,7 +32,8 @@ class Socket {
   Outcome<void> send(std::string_view bytes, const Deadline& deadline);
   // Receives exactly `size` bytes. Fails if the peer closes the connection before that.
   Outcome<std::string> receive(std::size_t size, const Deadline& deadline);
-  // Receives the available bytes, at least 1 and at most `max_bytes`; empty if the peer has closed the connection.
+  // Receives the available bytes, at least 1 and at most `max_bytes`; empty if the peer has closed the
+  // connection.
   Outcome<std::string> receive_some(std::size_t max_bytes, const Deadline& deadline);
 
   // Numeric addresses of this end and of the peer.
@@ -50,7 +51,7 @@ class Socket {
 enum class Listening { on_loopback, everywhere };
 // A non-blocking socket that accepts connections; port 0: any free port. Throws a UserError if the port is
 // not available.
-Socket listen_at(Listening where, int port);
+Socket listen_at(Listening interface, int port);
 int port_of(const Socket& listener);
 
 // 127.0.0.0/8 or ::1 in numeric form, or "localhost".

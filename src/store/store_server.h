@@ -18,7 +18,7 @@ struct StoreServerOptions {
   // Empty: any client may connect, and clients with different tokens have separate keys. Allowed only on the
   // loopback interface.
   std::string token{};
-  Listening where = Listening::on_loopback;
+  Listening interface = Listening::on_loopback;
   int port = 0;  // 0: any free port
 };
 

@@ -64,7 +64,7 @@ void PlanSwitchController::refuse_request(const std::string& why) {
   if (proposal_)
     sources_->refused();
   else
-    sources_->requests.answer(request_->name, {false, why});
+    sources_->requests.write_answer(request_->name, {false, why});
   request_.reset(), proposal_.reset();
 }
 
@@ -108,12 +108,13 @@ bool PlanSwitchController::take_next_request() {
   const DrainRequest& drain = std::get<DrainRequest>(*next);
   const int size = facts_.comm.size();
   if (!sources_->can_drain)
-    sources_->requests.answer(drain.name,
-                              {false, "ranks cannot leave this run (--static, or a single process)"});
+    sources_->requests.write_answer(drain.name,
+                                    {false, "ranks cannot leave this run (--static, or a single process)"});
   else if (drain.rank >= size || size == 1)
-    sources_->requests.answer(drain.name, {false, size == 1 ? "it is the last device"
-                                                            : fmt::format("no device {}: devices are 0 to {}",
-                                                                          drain.rank, size - 1)});
+    sources_->requests.write_answer(
+        drain.name,
+        {false, size == 1 ? "it is the last device"
+                          : fmt::format("no device {}: devices are 0 to {}", drain.rank, size - 1)});
   else
     drain_ = sources_->requests.take(drain.name) ? std::optional(drain) : std::nullopt;
   return false;
@@ -331,7 +332,7 @@ void PlanSwitchController::end(const SwitchHooks& hooks) {
   }
   if (attempt.is_scripted) ++next_scripted_, has_retried_ = false;
   if (!attempt.is_scripted && request_) {
-    if (!proposal_) sources_->requests.answer(request_->name, {end.why_not.empty(), line});
+    if (!proposal_) sources_->requests.write_answer(request_->name, {end.why_not.empty(), line});
     request_.reset(), proposal_.reset();
   }
 }

@@ -58,7 +58,7 @@ class MergeTable {
     const std::uint64_t bit = hash >> (shift_ - 3);
     return ((present_[bit / 64] >> (bit % 64)) & 1) != 0;
   }
-  void put(std::uint64_t key, std::uint32_t rank);
+  void insert(std::uint64_t key, std::uint32_t rank);
 
   // 22 bits of left id, 22 bits of right id, 20 bits of rank: one word per merge, because cache misses in
   // this table dominate the time of encoding. Open addressing; the size is a power of two.

@@ -20,7 +20,7 @@ double activation(float x) { return x > 0 ? x : kLeakySlope * x; }
 
 float input_of(const LearnedPolicy& network, const FeatureTable& features, std::size_t row, std::size_t i) {
   const float value = i < kOptionFeatures ? features.rows[row][i] : features.situation[i - kOptionFeatures];
-  return std::clamp(value, network.low[i], network.high[i]);
+  return std::clamp(value, network.min_values[i], network.max_values[i]);
 }
 
 void backpropagate_row(const LearnedPolicy& network, const FeatureTable& features, std::size_t row,
@@ -91,7 +91,7 @@ std::vector<TrainingExample> collect_examples(const TrialCase& trial_case, const
                                               std::uint64_t number) {
   const TrialValues values(trial_case);
   const double all = std::max(1.0, hindsight(trial_case).useful_steps);
-  RandomStream draw(RandomKey(number).with("choices"));
+  RandomStream draw(RandomKey(number).derive("choices"));
   std::vector<TrainingExample> examples;
   const Decider decider = [&](const Situation& situation, const TrialPoint& point) {
     TrainingExample example{

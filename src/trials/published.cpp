@@ -16,16 +16,16 @@ struct CsvRow {
   std::size_t number;
   const std::string& source;
 
-  std::string where() const { return fmt::format("{}:{}", source, number + 2); }
+  std::string location() const { return fmt::format("{}:{}", source, number + 2); }
   const std::string& text(std::string_view column) const {
     const std::string& cell = table.cell(number, column);
-    if (cell.empty()) throw UserError("{}: column {} is empty", where(), column);
+    if (cell.empty()) throw UserError("{}: column {} is empty", location(), column);
     return cell;
   }
-  double value(const char* column) const { return trace_number(text(column), where(), column); }
+  double value(const char* column) const { return trace_number(text(column), location(), column); }
   double value_or(const char* column, double otherwise) const {
     const std::string& cell = table.cell(number, column);
-    return cell.empty() ? otherwise : trace_number(cell, where(), column);
+    return cell.empty() ? otherwise : trace_number(cell, location(), column);
   }
 };
 
@@ -39,7 +39,7 @@ std::vector<double> seconds_by_nodes(const CsvRow& row) {
   std::vector<double> seconds;
   for (const std::string& word : split(numbers, ' '))
     if (!trim(word).empty())
-      seconds.push_back(trace_number(trim(word), row.where(), "reconfigure_s by nodes"));
+      seconds.push_back(trace_number(trim(word), row.location(), "reconfigure_s by nodes"));
   std::reverse(seconds.begin(), seconds.end());
   return seconds;
 }
@@ -59,10 +59,11 @@ void read_costs(PublishedSystem& published_system, const CsvRow& row) {
   if (given != 0 && given != known)
     throw UserError(
         "{}: {} reconfiguration times by number of nodes, but the throughput table has {} numbers of nodes",
-        row.where(), given, known);
+        row.location(), given, known);
 }
 
-void fill(Throughput& throughput, const std::map<int, double>& speeds, const std::string& setting_name) {
+void fill_throughput(Throughput& throughput, const std::map<int, double>& speeds,
+                     const std::string& setting_name) {
   throughput.min_nodes = speeds.begin()->first;
   for (const auto& [nodes, speed] : speeds) {
     if (nodes != throughput.max_nodes() + 1)
@@ -75,7 +76,7 @@ int nodes_in(const CsvRow& row) {
   constexpr double kMostNodes = 1e5;
   const double nodes = row.value("nodes");
   if (!(nodes >= 1 && nodes <= kMostNodes))
-    throw UserError("{}: {} is not a valid number of nodes", row.where(), nodes);
+    throw UserError("{}: {} is not a valid number of nodes", row.location(), nodes);
   return static_cast<int>(nodes);
 }
 
@@ -95,14 +96,14 @@ PublishedTables PublishedTables::parse(std::string_view throughput, std::string_
       models.push_back(row.text("model"));
   }
   for (const auto& [key, known] : speeds)
-    fill(tables.systems_[key].throughput, known,
-         fmt::format("{}: {} {}", throughput_source, key.first, key.second));
+    fill_throughput(tables.systems_[key].throughput, known,
+                    fmt::format("{}: {} {}", throughput_source, key.first, key.second));
   const CsvTable cost_table = parse_csv(costs, costs_source);
   for (std::size_t i = 0; i < cost_table.rows.size(); ++i) {
     const CsvRow row{cost_table, i, costs_source};
     const SystemKey key{row.text("system"), row.text("model")};
     if (speeds.erase(key) == 0)
-      throw UserError("{}: {} {} is listed twice or has no throughput in {}", row.where(), key.first,
+      throw UserError("{}: {} {} is listed twice or has no throughput in {}", row.location(), key.first,
                       key.second, throughput_source);
     read_costs(tables.systems_[key], row);
   }

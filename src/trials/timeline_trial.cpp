@@ -20,11 +20,11 @@ struct ActiveConditions {
 ActiveConditions active_conditions(const TimeLine& line, double at) {
   ActiveConditions now;
   for (std::size_t i = 0; i < line.conditions.size(); ++i)
-    if (line.conditions[i].at <= at && at < line.conditions[i].at + line.conditions[i].length)
+    if (line.conditions[i].begin <= at && at < line.conditions[i].begin + line.conditions[i].length)
       now.conditions.push_back(i);
   std::set<int> absent_nodes;
   for (const TimedLoss& one : line.losses)
-    if (one.at <= at && at < one.at + one.length) absent_nodes.insert(one.node);
+    if (one.begin <= at && at < one.begin + one.length) absent_nodes.insert(one.node);
   now.absent_nodes.assign(absent_nodes.begin(), absent_nodes.end());
   return now;
 }
@@ -40,7 +40,7 @@ std::vector<int> merged(const std::vector<int>& one, const std::vector<int>& oth
 }
 
 // The machines without these devices and their speed factors.
-HardwareProfile without(HardwareProfile profile, const std::vector<int>& devices) {
+HardwareProfile remove_devices(HardwareProfile profile, const std::vector<int>& devices) {
   profile.missing_devices = merged(profile.missing_devices, devices);
   std::erase_if(profile.speed_factors, [&](const SpeedFactor& slow) {
     return std::binary_search(profile.missing_devices.begin(), profile.missing_devices.end(), slow.device);
@@ -85,12 +85,12 @@ class TimelineTrial {
   }
 
   TrialCase run(const Plan& plan, const ResponseLimits& limits, TimedResponses* timed) {
-    cut();
+    end_segment();
     std::set<ActiveConditions> known;
-    const auto take = [&](const ActiveConditions& now) {
-      if (!known.insert(now).second) return;
+    const auto take = [&](const ActiveConditions& active) {
+      if (!known.insert(active).second) return;
       const double begin = timed && timed->clock ? timed->clock() : 0;
-      add_responses(now, plan, limits);
+      add_responses(active, plan, limits);
       if (timed && timed->clock) timed->longest = std::max(timed->longest, timed->clock() - begin);
     };
     take({});  // the start plan is always the first mode
@@ -105,13 +105,13 @@ class TimelineTrial {
   }
 
  private:
-  void cut() {
+  void end_segment() {
     std::set<double> instants = {0, line_.length};
     const auto add = [&](double at, double length) {
       instants.insert({std::min(line_.length, at), std::min(line_.length, at + length)});
     };
-    for (const TimedCondition& one : line_.conditions) add(one.at, one.length);
-    for (const TimedLoss& one : line_.losses) add(one.at, one.length);
+    for (const TimedCondition& condition : line_.conditions) add(condition.begin, condition.length);
+    for (const TimedLoss& one : line_.losses) add(one.begin, one.length);
     for (auto it = instants.begin(); std::next(it) != instants.end(); ++it) {
       TrialSegment segment;
       segment.begin = *it, segment.end = *std::next(it);
@@ -120,8 +120,10 @@ class TimelineTrial {
                         !contains_all(active_conditions_.back().absent_nodes, now.absent_nodes);
       segment.is_by_name = true;
       for (const std::size_t i : now.conditions)
-        if (const TimedCondition& one = line_.conditions[i]; affects_present_nodes(one.condition, now))
-          segment.conditions.push_back({one.condition.cause, one.condition.factor, segment.begin - one.at});
+        if (const TimedCondition& condition = line_.conditions[i];
+            affects_present_nodes(condition.condition, now))
+          segment.conditions.push_back(
+              {condition.condition.cause, condition.condition.factor, segment.begin - condition.begin});
       active_conditions_.push_back(now);
       result_.segments.push_back(std::move(segment));
     }
@@ -137,37 +139,37 @@ class TimelineTrial {
   }
 
   // Conditions of absent nodes have no effect.
-  bool affects_present_nodes(const Condition& one, const ActiveConditions& now) const {
-    if (one.cause == Cause::cluster) return true;
-    const bool is_of_device =
-        one.cause == Cause::device && one.where >= 0 && one.where < demand_.cluster.num_devices();
-    const int node = is_of_device ? demand_.cluster.node_of(Device{one.where}) : one.where;
-    return !std::binary_search(now.absent_nodes.begin(), now.absent_nodes.end(), node);
+  bool affects_present_nodes(const Condition& condition, const ActiveConditions& active) const {
+    if (condition.cause == Cause::cluster) return true;
+    const bool is_of_device = condition.cause == Cause::device && condition.location >= 0 &&
+                              condition.location < demand_.cluster.num_devices();
+    const int node = is_of_device ? demand_.cluster.node_of(Device{condition.location}) : condition.location;
+    return !std::binary_search(active.absent_nodes.begin(), active.absent_nodes.end(), node);
   }
 
-  std::vector<Condition> conditions_of(const ActiveConditions& now) const {
+  std::vector<Condition> conditions_of(const ActiveConditions& active) const {
     std::vector<Condition> all;
-    for (const std::size_t i : now.conditions)
-      if (affects_present_nodes(line_.conditions[i].condition, now))
+    for (const std::size_t i : active.conditions)
+      if (affects_present_nodes(line_.conditions[i].condition, active))
         all.push_back(line_.conditions[i].condition);
     return all;
   }
 
   // Adds the plans for the present devices.
-  void add_responses(const ActiveConditions& now, const Plan& plan, const ResponseLimits& limits) {
-    const std::vector<int> lost_devices = devices_of(now.absent_nodes);
+  void add_responses(const ActiveConditions& active, const Plan& plan, const ResponseLimits& limits) {
+    const std::vector<int> lost_devices = devices_of(active.absent_nodes);
     if (lost_devices.size() == present_.size()) return;
-    const Cluster rest(without(demand_.cluster.profile(), lost_devices));
+    const Cluster rest(remove_devices(demand_.cluster.profile(), lost_devices));
     const Demand demand = demand_on(demand_, rest, demand_.constants);
     const std::optional<RenumberedPlan> base =
         lost_devices.empty() ? RenumberedPlan{plan, {}} : plan_for(demand, plan, lost_devices, limits);
     if (!base) return;
-    const Cluster used(without(rest.profile(), base->unused));
+    const Cluster used(remove_devices(rest.profile(), base->unused));
     ResponseLimits own = limits;
     std::erase_if(own.known_plans,
                   [&](const Plan& known) { return num_devices(known) > used.num_present(); });
     for (PlannedOption& option : responses(demand_on(demand_, used, demand_.constants), base->plan,
-                                           conditions_of(now), result_.costs, own)) {
+                                           conditions_of(active), result_.costs, own)) {
       option.dropped = merged(option.dropped, merged(lost_devices, base->unused));
       add_mode(option);
     }
@@ -185,7 +187,7 @@ class TimelineTrial {
                                                                                                     : 1.0);
       if (const auto without_lost = without_slow_replicas(plan, speeds, 0.5)) {
         RenumberedPlan found = renumber(*without_lost, present_);
-        const Cluster used(without(demand.cluster.profile(), found.unused));
+        const Cluster used(remove_devices(demand.cluster.profile(), found.unused));
         const ClusterView cluster_view(used);
         if (peak_memory_of(demand_on(demand_, used, demand_.constants), cluster_view, found.plan).fits())
           return found;
@@ -225,7 +227,7 @@ class TimelineTrial {
       if (!uses_any(plans_[m], lost_devices)) by_dropped[plans_[m].dropped].push_back(m);
     std::vector<double> seconds(plans_.size(), 0);
     for (const auto& [dropped, modes] : by_dropped) {
-      const Cluster cluster(without(now, dropped));
+      const Cluster cluster(remove_devices(now, dropped));
       const ClusterView cluster_view(cluster);
       for (const std::size_t m : modes) seconds[m] = seconds_of(demand_, cluster_view, plans_[m].plan);
     }

@@ -171,10 +171,9 @@ TEST(TokenizerJson, PreTokenizer) {
             "accepted");
   const Json split = {
       {"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Sideways"}, {"invert", false}};
-  EXPECT_EQ(
-      error_of(llama2_json(), "/pre_tokenizer", split),
-      "t.json: pre_tokenizer.behavior: expected one of Removed, Isolated, MergedWithPrevious, MergedWithNext, "
-      "Contiguous, got '\"Sideways\"'");
+  EXPECT_EQ(error_of(llama2_json(), "/pre_tokenizer", split),
+            "t.json: pre_tokenizer.behavior: expected one of Removed, Isolated, MergedWithPrevious, "
+            "MergedWithNext, Contiguous, got '\"Sideways\"'");
   Json metaspace = {{"type", "Metaspace"}, {"replacement", "▁▁"}};
   EXPECT_EQ(error_of(llama2_json(), "/pre_tokenizer", metaspace),
             "t.json: pre_tokenizer.replacement: expected one character, got '\"▁▁\"'");
