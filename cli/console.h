@@ -18,17 +18,17 @@ class Console final : public EventSink {
 
   // Prints a command's result: the JSON value with --json, else the text.
   void result(const OrderedJson& json, const std::string& text);
-  // Prints a part of a result while the rest is still computed. Not with --json.
+  // Prints a part of a result while the rest is still being computed. Prints nothing with --json.
   void stream(const std::string& text);
   // Throws Interrupted after SIGINT or SIGTERM. Callable from any thread.
   void report(const Event& event) override;
-  // The status line, for a training's progress display, which is more than a sequence of events.
+  // The status line, for the progress display of a training, which cannot be expressed as events alone.
   StatusLine& line() { return line_; }
   // The same check as in report(), for work without output.
   void check_interrupted() const;
   bool is_interrupted() const;
-  // The two kinds of interrupt, for a worker of a run: SIGTERM asks the worker to leave, SIGINT asks the run
-  // to end.
+  // The two kinds of interrupt that a worker of a run distinguishes: SIGTERM asks this worker to leave,
+  // SIGINT asks the whole run to end.
   bool is_leave_requested() const;
   bool is_end_requested() const;
 

@@ -140,19 +140,19 @@ int default_repeats(const ReplayCase& replay_case) {
 }
 
 bool is_adaptive_policy(const std::string& policy) {
-  const std::vector<std::string> words = policy_words();
+  const std::vector<std::string> names = policy_words();
   return policy != "never" && policy != "oracle" &&
-         std::find(words.begin(), words.end(), policy) != words.end();
+         std::find(names.begin(), names.end(), policy) != names.end();
 }
 
 std::vector<std::string> policies_in(const std::string& list) {
-  std::vector<std::string> known = policy_words(), policies;
-  for (const std::string& system : system_words()) known.push_back(system);
+  std::vector<std::string> known_names = policy_words(), policies;
+  for (const std::string& system : system_words()) known_names.push_back(system);
   for (const std::string& word : split(list, ',')) {
     policies.emplace_back(trim(word));
-    if (std::find(known.begin(), known.end(), policies.back()) == known.end())
-      throw UsageError("--policy: {} is not one of {}{}", in_quotes(policies.back()), join(known, ", "),
-                       did_you_mean(policies.back(), known));
+    if (std::find(known_names.begin(), known_names.end(), policies.back()) == known_names.end())
+      throw UsageError("--policy: {} is not one of {}{}", in_quotes(policies.back()), join(known_names, ", "),
+                       did_you_mean(policies.back(), known_names));
   }
   return policies;
 }
@@ -161,9 +161,9 @@ std::vector<std::string> policies_in(const std::string& list) {
 PolicyRow trial_row(const std::string& policy, const ReplayCase& replay_case, const FailureOptions& options) {
   const TrialCase trial = trial_of(replay_case, options.devices_per_node);
   Policy decides = parse_policy(policy, "--policy");
-  LearnedPolicy own;
+  LearnedPolicy own_policy;
   if (decides.kind == PolicyKind::learned && !options.learned.empty())
-    own = read_learned_policy(options.learned), decides.network = &own;
+    own_policy = read_learned_policy(options.learned), decides.network = &own_policy;
   const TrialOutcome outcome = run_trial(decides, trial);
   const double best = hindsight(trial).useful_steps;
   return {policy,
@@ -236,10 +236,10 @@ int replay_plan(Console& console, const FailureOptions& options, const Plan& pla
         "--batch instead",
         in_quotes(options.policies));
   const AvailabilityTrace trace = open_trace(options);
-  ReplayOptions kept{.step_seconds = step_seconds, .restart_seconds = options.restart.value};
-  kept.nodes_needed = (num_devices(plan) + options.devices_per_node - 1) / options.devices_per_node;
-  kept.tokens_per_step = static_cast<double>(plan.batch);
-  const Replay result = replay_one_plan(trace, kept);
+  ReplayOptions static_options{.step_seconds = step_seconds, .restart_seconds = options.restart.value};
+  static_options.nodes_needed = (num_devices(plan) + options.devices_per_node - 1) / options.devices_per_node;
+  static_options.tokens_per_step = static_cast<double>(plan.batch);
+  const Replay result = replay_one_plan(trace, static_options);
   const PolicyRow row{"never",
                       result.useful_tokens_per_second,
                       result.fraction_of_oracle,

@@ -92,15 +92,15 @@ class Learn final : public Command {
 
   void read_traces() {
     for (const std::string& name : split(traces_, ',')) {
-      const AvailabilityTrace whole = parse_trace(value_or_throw(read_file(name, kMaxTraceBytes)), name);
-      if (!(whole.length > 0)) throw UserError("{}: the trace has no events", name);
+      const AvailabilityTrace full_trace = parse_trace(value_or_throw(read_file(name, kMaxTraceBytes)), name);
+      if (!(full_trace.length > 0)) throw UserError("{}: the trace has no events", name);
       if (!cluster_.empty()) {
         const ReplaySpeeds speeds =
-            speeds_from_templates(speeds_, model_, cluster_, builtin_constants().constants, whole);
+            speeds_from_templates(speeds_, model_, cluster_, builtin_constants().constants, full_trace);
         options_.environment.throughputs.push_back(speeds.throughput);
         options_.environment.batch = speeds.batch;
       }
-      options_.environment.traces.push_back(piece_of(whole, 0, kTrainingFraction * whole.length));
+      options_.environment.traces.push_back(piece_of(full_trace, 0, kTrainingFraction * full_trace.length));
     }
   }
 
@@ -117,9 +117,10 @@ class Learn final : public Command {
     const History history = optimus::read_history(file);
     const std::vector<Residual> known = residuals(history);
     for (const PastRun& run : history.runs)
-      for (const Evidence& one : run.evidence)
-        if (one.kind == ResidualKind::layers)
-          prediction_errors.push_back(std::log(factor_of(known, one.kind, one.device_type)) - one.log_factor);
+      for (const Evidence& evidence : run.evidence)
+        if (evidence.kind == ResidualKind::layers)
+          prediction_errors.push_back(std::log(factor_of(known, evidence.kind, evidence.device_type)) -
+                                      evidence.log_factor);
   }
 
   void read_history_errors() {

@@ -153,10 +153,10 @@ class PlanCommand final : public Command {
     SearchLimits limits;
     limits.is_uniform = !export_.trainer.empty() && export_.trainer != "optimus";
     const SearchResult result = search(demand, cluster_view, limits);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin_time;
+    const std::chrono::duration<double> duration = std::chrono::steady_clock::now() - begin_time;
 
     OrderedJson json = search_json(demand, cluster_view, result);
-    json["search"]["seconds"] = took.count();
+    json["search"]["seconds"] = duration.count();
     std::string output = search_text(demand, cluster_view, result) + inputs.description;
     if (!history_.empty()) json["history"] = to_json(inputs.used);
     if (wants_timeline_) output += "\n" + draw_step(result.step, terminal_columns(130) - 9);

@@ -37,7 +37,7 @@ void declare(OptionTable& table, PlanImportOptions& options);
 ImportedPlan read_requested_import(const PlanImportOptions& options, const ModelOptions& model,
                                    std::optional<std::int64_t> batch,
                                    std::optional<std::int64_t> sequence_length);
-// The plan, and the arguments that were understood.
+// The imported plan, and the trainer's arguments that were recognized.
 OrderedJson imported_json(const ImportedPlan& imported);
 std::string imported_text(const ImportedPlan& imported);
 

@@ -21,12 +21,12 @@ double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC
 
 std::vector<Policy> policies_of(const FailureOptions& options) {
   std::vector<Policy> policies;
-  const std::vector<std::string> words = policy_words();
+  const std::vector<std::string> names = policy_words();
   for (const std::string& part : split(options.policies, ',')) {
     const std::string word(trim(part));
-    if (std::find(words.begin(), words.end(), word) == words.end())
+    if (std::find(names.begin(), names.end(), word) == names.end())
       throw UserError("--policy: {} does not support conditions; with a timeline, use one of {}", word,
-                      join(words, ", "));
+                      join(names, ", "));
     policies.push_back(parse_policy(word, "--policy"));
   }
   return policies;
@@ -64,10 +64,10 @@ int replay_timeline(Console& console, const TimelineTask& task, const std::strin
       line.conditions.size(), line.losses.size(), text(Seconds(line.length)), short_text(start.plan),
       cluster.name(), trial.modes.size(), text(Seconds(timed.longest)), "policy", "useful tokens/s",
       "of oracle", "switches", "paused", "steps lost");
-  LearnedPolicy own;
-  if (!task.options.learned.empty()) own = read_learned_policy(task.options.learned);
+  LearnedPolicy own_policy;
+  if (!task.options.learned.empty()) own_policy = read_learned_policy(task.options.learned);
   for (Policy policy : policies) {
-    if (!task.options.learned.empty()) policy.network = &own;
+    if (!task.options.learned.empty()) policy.network = &own_policy;
     const TrialOutcome outcome = run_trial(policy, trial);
     const double speed = outcome.useful_steps * tokens / line.length;
     json.push_back({{"policy", text(policy.kind)},

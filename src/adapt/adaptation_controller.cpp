@@ -192,8 +192,8 @@ void AdaptationController::plan_adopted(const Plan& plan, const std::optional<Pl
   const bool carries_findings = proposal && !context_.scripted;
   if (carries_findings && !pending.conditions.empty())
     history_.record_if_unknown(pending.conditions, pending.step_seconds);
-  const Plan& before = history_.plan();
-  if (plan.batch != before.batch || plan.sequence_length != before.sequence_length)
+  const Plan& previous_plan = history_.plan();
+  if (plan.batch != previous_plan.batch || plan.sequence_length != previous_plan.sequence_length)
     has_sought_better_plan_ = false;
   const double now = context_.clock();
   findings_.leave_plan();

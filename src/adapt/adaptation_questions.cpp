@@ -36,7 +36,7 @@ Question AdaptationController::question(bool is_provisional) const {
     if (!is_answerable(finding.cause)) continue;
     const double age = question.seconds * 10;  // a condition is found after about ten steps
     question.ongoing.push_back({finding.cause, finding.factor, age});
-    for (const int where : finding.locations) question.spreads[{finding.cause, where}] = finding.spread;
+    for (const int location : finding.locations) question.spreads[{finding.cause, location}] = finding.spread;
   }
   return question;
 }

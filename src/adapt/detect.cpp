@@ -95,9 +95,9 @@ double Detector::common_factor(const Observation& observation, Measure measure) 
   if (2 * ranks < observation.num_ranks) return 1;  // too few ranks have baselines
   std::sort(ratios.begin(), ratios.end());
   if (observation.num_ranks < 4) return ratios.front().first;
-  std::int64_t left = (ranks + 1) / 2;
+  std::int64_t remaining = (ranks + 1) / 2;
   for (const auto& [ratio, count] : ratios)
-    if ((left -= count) <= 0) return ratio;
+    if ((remaining -= count) <= 0) return ratio;
   return ratios.back().first;
 }
 
@@ -156,9 +156,10 @@ std::map<Detector::Key, double> Detector::ratios_of(const Observation& observati
       const auto base = baselines_.find({group, measure});
       if (spread.count == 0 || base == baselines_.end() || base->second.value == 0) continue;
       if (measure == Measure::clock && observation.num_ranks < 2) continue;
-      const double usual = base->second.value * common.of(measure);
-      ratios[{measure, -1 - group}] = spread.median() / usual;
-      for (const RankValue& one : spread.largest) ratios[{measure, one.rank}] = one.value / usual;
+      const double typical = base->second.value * common.of(measure);
+      ratios[{measure, -1 - group}] = spread.median() / typical;
+      for (const RankValue& rank_value : spread.largest)
+        ratios[{measure, rank_value.rank}] = rank_value.value / typical;
     }
   return ratios;
 }

@@ -12,12 +12,12 @@ namespace {
 
 constexpr std::string_view kBetween = "–", kTimes = "x since step ";
 
-std::optional<Cause> cause_at(std::string_view text, std::size_t& length) {
+std::optional<Cause> cause_at(std::string_view finding_text, std::size_t& length) {
   std::optional<Cause> best;
   length = 0;
   for (int i = 0; i <= static_cast<int>(Cause::memory); ++i) {
     const std::string name = text(static_cast<Cause>(i));
-    if (!starts_with(text, name) || name.size() <= length) continue;
+    if (!starts_with(finding_text, name) || name.size() <= length) continue;
     best = static_cast<Cause>(i), length = name.size();
   }
   return best;
@@ -61,12 +61,13 @@ std::optional<Finding> finding_in(std::string_view text) {
 }  // namespace
 
 std::string text(const Finding& finding) {
-  std::string where;
-  for (const int one : finding.locations) where += fmt::format("{}{}", where.empty() ? " " : kBetween, one);
+  std::string location;
+  for (const int one : finding.locations)
+    location += fmt::format("{}{}", location.empty() ? " " : kBetween, one);
   if (finding.locations.size() > 4)
-    where = fmt::format(" {} and {} others", finding.locations[0], finding.locations.size() - 1);
+    location = fmt::format(" {} and {} others", finding.locations[0], finding.locations.size() - 1);
   const std::string clock = finding.clock > 0 ? fmt::format(" (clock at {:.2f})", finding.clock) : "";
-  return fmt::format("{}{}: {:.2f}{}{}{}", text(finding.cause), where, finding.factor, kTimes,
+  return fmt::format("{}{}: {:.2f}{}{}{}", text(finding.cause), location, finding.factor, kTimes,
                      finding.begin_step, clock);
 }
 

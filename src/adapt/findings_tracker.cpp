@@ -39,14 +39,14 @@ FindingsTracker::FindingsTracker(const ModelSpec& model, const Cluster& cluster,
 // where nothing was measured before.
 void FindingsTracker::watch(const std::set<int>& learn_from_first_steps) {
   Topology topology(history_.plan(), cluster_, DeviceMap::identity(cluster_.num_devices()));
-  auto usual = calibration_.baselines(stage_work_, topology);
-  std::erase_if(usual, [&](const auto& one) {
+  auto baseline_seconds = calibration_.baselines(stage_work_, topology);
+  std::erase_if(baseline_seconds, [&](const auto& one) {
     const std::vector<int>& ranks = topology.ranks_of_group(one.first.first);
     return std::any_of(ranks.begin(), ranks.end(),
                        [&](int rank) { return learn_from_first_steps.contains(rank); });
   });
-  provisional_.watch(topology, usual);
-  detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, usual);
+  provisional_.watch(topology, baseline_seconds);
+  detector_ = std::make_unique<Detector>(std::move(topology), DetectorOptions{}, baseline_seconds);
   num_observations_ = 0;
 }
 
@@ -159,12 +159,12 @@ std::vector<Condition> FindingsTracker::begun_since_switch(
     if (!is_answerable(finding) || finding.cause == Cause::heavy_stage) continue;
     if (finding.begin_step < history_.first_step() + kSettlingObservations && !has_stage_peers(finding))
       continue;
-    for (const int where : finding.locations) {
-      const Condition one{finding.cause, where, finding.factor};
+    for (const int location : finding.locations) {
+      const Condition condition{finding.cause, location, finding.factor};
       const bool is_known =
           std::any_of(known_conditions.begin(), known_conditions.end(),
-                      [&](const Condition& before) { return is_part_of(one, before, cluster_); });
-      if (!is_known) result.push_back(one);
+                      [&](const Condition& before) { return is_part_of(condition, before, cluster_); });
+      if (!is_known) result.push_back(condition);
     }
   }
   return conditions_of_plan(result, history_.plan(), cluster_);

@@ -49,10 +49,10 @@ std::string text(Measure measure) {
 }
 
 void Spread::add(double value, int rank) {
-  Spread one;
-  one.count = 1, one.sum = value, one.smallest = {value, rank};
-  one.largest = {{value, rank}}, one.buckets = {{bucket_of(value), 1}};
-  merge(one);
+  Spread spread;
+  spread.count = 1, spread.sum = value, spread.smallest = {value, rank};
+  spread.largest = {{value, rank}}, spread.buckets = {{bucket_of(value), 1}};
+  merge(spread);
 }
 
 void Spread::merge(const Spread& other) {
@@ -72,9 +72,9 @@ double Spread::median() const {
   // If `largest` contains all ranks, the median is exact.
   if (count <= static_cast<std::int64_t>(largest.size()))
     return largest[static_cast<std::size_t>(count / 2)].value;
-  std::int64_t left = (count + 1) / 2;
+  std::int64_t remaining = (count + 1) / 2;
   for (const auto& [bucket, number] : buckets)
-    if ((left -= number) <= 0) {
+    if ((remaining -= number) <= 0) {
       const double middle = std::exp2((bucket + 0.5) / kBucketsPerOctave);
       return std::clamp(middle, smallest.value, largest.front().value);
     }

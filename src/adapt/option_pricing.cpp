@@ -42,13 +42,14 @@ ResponseLimits limits_of(const Question& question, const AdaptationContext& cont
 
 // Relative uncertainty of a step time of which conditions make up this part.
 double doubt_of_conditions(const Question& question, const Plan& plan, double part, const Cluster& cluster) {
-  double most = 0;
+  double maximum = 0;
   for (const Condition& condition : conditions_of_plan(question.conditions, plan, cluster))
     if (const auto found = question.spreads.find({condition.cause, condition.location});
         found != question.spreads.end())
-      most = std::max(most,
-                      found->second * condition.factor / (condition.factor - 1));  // of the time that it adds
-  return part * most;
+      maximum =
+          std::max(maximum,
+                   found->second * condition.factor / (condition.factor - 1));  // of the time that it adds
+  return part * maximum;
 }
 
 std::optional<double> measured_step(const Question& question, const Plan& plan, const std::string& conditions,
@@ -75,15 +76,16 @@ void correct(PlannedOption& planned_option, const Question& question, const Pred
 }
 
 void use_measured_step(PlannedOption& planned_option, const Question& question, const Cluster& cluster) {
-  auto known = measured_step(question, planned_option.plan,
-                             condition_key(question.conditions, planned_option.plan, cluster), cluster);
+  auto measured_seconds =
+      measured_step(question, planned_option.plan,
+                    condition_key(question.conditions, planned_option.plan, cluster), cluster);
   if (std::find(question.earlier_plans.begin(), question.earlier_plans.end(), planned_option.plan) !=
       question.earlier_plans.end()) {
     planned_option.option.response = Response::resume;
-    if (question.seconds_before) known = question.seconds_before;
+    if (question.seconds_before) measured_seconds = question.seconds_before;
   }
-  if (known)
-    planned_option.option.step_seconds = *known, planned_option.option.uncertainty = 0.01,
+  if (measured_seconds)
+    planned_option.option.step_seconds = *measured_seconds, planned_option.option.uncertainty = 0.01,
     planned_option.option.is_measured = true;
 }
 
@@ -98,9 +100,9 @@ std::vector<PlannedOption> planned_options(const Question& question, const Adapt
   std::vector<PlannedOption> options =
       responses(demand_on(usual_seconds, calibrated, constants), question.plan, question.conditions,
                 context.costs, limits_of(question, context, cluster));
-  for (PlannedOption& one : options) {
-    one.plan = with_ranks(std::move(one.plan), one.dropped);
-    one.plan.fp8 = question.plan.fp8;  // another precision would change what is learned
+  for (PlannedOption& planned_option : options) {
+    planned_option.plan = with_ranks(std::move(planned_option.plan), planned_option.dropped);
+    planned_option.plan.fp8 = question.plan.fp8;  // another precision would change what is learned
   }
   std::erase_if(options, [&](const PlannedOption& planned_option) {
     return &planned_option != &options.front() &&
@@ -140,16 +142,17 @@ PredictionMemory learned_from(const Question& question, const PlanOption& presen
 std::vector<PlannedOption> priced(std::vector<PlannedOption> options, const Question& question,
                                   const PredictionMemory& memory, const AdaptationContext& context,
                                   const Cluster& cluster) {
-  for (PlannedOption& one : options) {
-    correct(one, question, memory, cluster);
-    use_measured_step(one, question, cluster);
+  for (PlannedOption& planned_option : options) {
+    correct(planned_option, question, memory, cluster);
+    use_measured_step(planned_option, question, cluster);
   }
-  PlanOption& now = options.front().option;
-  if (question.is_settled) now.step_seconds = question.seconds, now.is_measured = true;
-  now.response = Response::stay;
-  for (PlannedOption& one : options)
+  PlanOption& present_option = options.front().option;
+  if (question.is_settled) present_option.step_seconds = question.seconds, present_option.is_measured = true;
+  present_option.response = Response::stay;
+  for (PlannedOption& planned_option : options)
     if (context.undone_steps)
-      one.option.undone_steps = context.undone_steps(one.plan, one.option.step_seconds);
+      planned_option.option.undone_steps =
+          context.undone_steps(planned_option.plan, planned_option.option.step_seconds);
   return options;
 }
 

@@ -33,7 +33,7 @@ std::vector<Condition> answerable_conditions(const std::vector<Finding>& finding
   std::vector<Condition> result;
   for (const Finding& finding : findings) {
     if (!is_answerable(finding)) continue;
-    for (const int where : finding.locations) result.push_back({finding.cause, where, finding.factor});
+    for (const int location : finding.locations) result.push_back({finding.cause, location, finding.factor});
   }
   return result;
 }

@@ -60,9 +60,9 @@ double PlanHistory::step_seconds(std::size_t last_steps) const {
 }
 
 std::optional<double> PlanHistory::times_usual(std::size_t last_steps) const {
-  const auto usual = least_step_times_.find(measurement_key(plan_, "", cluster_));
-  if (usual == least_step_times_.end()) return std::nullopt;
-  return step_seconds(last_steps) / usual->second;
+  const auto least_step_time = least_step_times_.find(measurement_key(plan_, "", cluster_));
+  if (least_step_time == least_step_times_.end()) return std::nullopt;
+  return step_seconds(last_steps) / least_step_time->second;
 }
 
 bool PlanHistory::are_steps_longer(std::size_t last_steps) const {

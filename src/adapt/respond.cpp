@@ -48,7 +48,8 @@ class Responder {
       add(Response::recut, *cut, kDoubtOfNeighbour, true);
     if (const auto rest = without_slow_replicas(plan, usable(speeds), 1 / kSlow))
       add(Response::drop, *rest, kDoubtOfNeighbour, true);
-    for (const Plan& known : limits_.known_plans) add(Response::replan, known, kDoubtOfPrediction, true);
+    for (const Plan& known_plan : limits_.known_plans)
+      add(Response::replan, known_plan, kDoubtOfPrediction, true);
     if (view_.num_devices() > limits_.searched_devices) return std::move(options_);
     add_planned();
     add_without_slow();
@@ -63,13 +64,13 @@ class Responder {
     if (std::any_of(options_.begin(), options_.end(), is_same) || find_problem(plan, usual_demand_.model))
       return;
     if (response != Response::stay && !peak_memory_of(present_demand_, view_, plan).fits()) return;
-    PlannedOption one{{.response = response, .uncertainty = uncertainty}, plan};
-    one.option.step_seconds = seconds_of(present_demand_, view_, plan);
-    one.option.usual_seconds = seconds_of(usual_demand_, usual_view_, plan);
-    one.option.pause_seconds =
+    PlannedOption planned_option{{.response = response, .uncertainty = uncertainty}, plan};
+    planned_option.option.step_seconds = seconds_of(present_demand_, view_, plan);
+    planned_option.option.usual_seconds = seconds_of(usual_demand_, usual_view_, plan);
+    planned_option.option.pause_seconds =
         response == Response::stay ? 0 : pause_of(costs_, usual_demand_.model, plan, moves);
-    one.option.devices = num_devices(plan);
-    options_.push_back(std::move(one));
+    planned_option.option.devices = num_devices(plan);
+    options_.push_back(std::move(planned_option));
   }
 
   // The cost of the head relative to a layer, by the cost model with measured corrections.
@@ -129,11 +130,12 @@ class Responder {
     const ClusterView cluster_view(rest);
     try {
       const SearchResult found = search(demand, cluster_view, search_limits(limits_, view_.num_devices(), 0));
-      PlannedOption one{{.response = Response::drop, .uncertainty = kDoubtOfPrediction}, found.plan, dropped};
-      one.option.step_seconds = one.option.usual_seconds = found.step.seconds;
-      one.option.pause_seconds = pause_of(costs_, usual_demand_.model, found.plan, true);
-      one.option.devices = num_devices(found.plan);
-      options_.push_back(std::move(one));
+      PlannedOption planned_option{
+          {.response = Response::drop, .uncertainty = kDoubtOfPrediction}, found.plan, dropped};
+      planned_option.option.step_seconds = planned_option.option.usual_seconds = found.step.seconds;
+      planned_option.option.pause_seconds = pause_of(costs_, usual_demand_.model, found.plan, true);
+      planned_option.option.devices = num_devices(found.plan);
+      options_.push_back(std::move(planned_option));
     } catch (const UserError&) {  // the model does not fit on the remaining devices
     }
   }

@@ -27,9 +27,10 @@ std::optional<GridShape> grid_of(const Pipeline& pipeline) {
       for (const BlockRun& run : chunk.runs)
         if (run.strategy.tp * run.strategy.cp != first.tp * first.cp) return std::nullopt;
     const int unit = first.tp * first.cp;
-    const GridShape own{unit, static_cast<int>(stage.devices.size()) / unit};
-    if (shape && (shape->unit != own.unit || shape->replicas != own.replicas)) return std::nullopt;
-    shape = own;
+    const GridShape own_shape{unit, static_cast<int>(stage.devices.size()) / unit};
+    if (shape && (shape->unit != own_shape.unit || shape->replicas != own_shape.replicas))
+      return std::nullopt;
+    shape = own_shape;
   }
   return shape;
 }

@@ -27,22 +27,22 @@ struct StagePredictions {
 };
 
 std::vector<StagePredictions> predictions_of_stages(const RunMeasurements& seen, const Setup& setup) {
-  const ModelWork work = work_of(seen.model, seen.plan.sequence_length);
+  const ModelWork model_work = work_of(seen.model, seen.plan.sequence_length);
   std::vector<StagePredictions> result;
   for (const Pipeline& pipeline : seen.plan.pipelines)
     for (const Stage& stage : pipeline.stages) {
       const int device = stage.devices.front();
-      const PricedProgram priced(setup, work, compile_without_buffers(seen.plan, seen.model, device),
+      const PricedProgram priced(setup, model_work, compile_without_buffers(seen.plan, seen.model, device),
                                  Device{device});
       const std::vector<double> seconds = priced.price(fitted_constants());
       const StepMeter meter(priced.program(), seen.plan, seen.model, seconds);
-      StagePredictions& own = result.emplace_back();
+      StagePredictions& own_predictions = result.emplace_back();
       for (std::size_t i = 0; i < seconds.size(); ++i) {
         const Op op = priced.program().instructions[i].op;
-        if (op == Op::optimizer) own.optimizer += seconds[i];
-        if (op == Op::load_batch) own.host += seconds[i];
+        if (op == Op::optimizer) own_predictions.optimizer += seconds[i];
+        if (op == Op::load_batch) own_predictions.host += seconds[i];
         const auto [channel, bytes] = meter.message(i);
-        double& largest = own.bytes[static_cast<std::size_t>(channel)];
+        double& largest = own_predictions.bytes[static_cast<std::size_t>(channel)];
         largest = std::max(largest, bytes);
       }
     }
@@ -59,13 +59,13 @@ class Collector {
 
   std::vector<Evidence> from_instructions() {
     const std::vector<StagePredictions> predicted_stages = predictions_of_stages(seen_, setup_);
-    const std::vector<StageWork> work = stage_work(seen_.plan, seen_.model, seen_.cluster);
-    for (const Observation& one : seen_.observations) {
-      add_rates(one);
-      add_measure(one, Measure::optimizer, ResidualKind::optimizer, predicted_stages,
+    const std::vector<StageWork> work_of_stages = stage_work(seen_.plan, seen_.model, seen_.cluster);
+    for (const Observation& observation : seen_.observations) {
+      add_rates(observation);
+      add_measure(observation, Measure::optimizer, ResidualKind::optimizer, predicted_stages,
                   &StagePredictions::optimizer);
-      add_measure(one, Measure::host, ResidualKind::host, predicted_stages, &StagePredictions::host);
-      add_links(one, predicted_stages, work);
+      add_measure(observation, Measure::host, ResidualKind::host, predicted_stages, &StagePredictions::host);
+      add_links(observation, predicted_stages, work_of_stages);
     }
     std::vector<Evidence> result;
     for (const auto& [key, logs] : logs_)
@@ -83,9 +83,9 @@ class Collector {
     for (const StagePrediction& stage : step.stages) compute = std::max(compute, stage.split.compute);
     if (!(step.seconds > 0)) return {};
     constexpr double kStepDoubt = 0.05;
-    const double rest = std::clamp(1 - compute / step.seconds, 0.0, 1.0);
+    const double remainder = std::clamp(1 - compute / step.seconds, 0.0, 1.0);
     const double log = std::log(median_value(seen_.step_seconds) / step.seconds);
-    return {{ResidualKind::layers, seen_.device, std::clamp(log, -kMost, kMost), kStepDoubt + rest,
+    return {{ResidualKind::layers, seen_.device, std::clamp(log, -kMost, kMost), kStepDoubt + remainder,
              static_cast<int>(seen_.step_seconds.size())}};
   }
 

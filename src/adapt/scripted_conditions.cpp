@@ -19,11 +19,11 @@ std::vector<Finding> scripted_findings(const ScriptedConditions& script, double 
 
 double seconds_until_change(const ScriptedConditions& script, double now, double horizon) {
   const double at_now = now - script.begins;
-  double rest = horizon;
+  double remainder = horizon;
   for (const TimedCondition& condition : script.line.conditions)
     for (const double change : {condition.begin, condition.begin + condition.length})
-      if (change > at_now) rest = std::min(rest, change - at_now);
-  return rest;
+      if (change > at_now) remainder = std::min(remainder, change - at_now);
+  return remainder;
 }
 
 }  // namespace optimus

@@ -100,13 +100,14 @@ std::vector<int> computing_spans(const Program& program, const ModelSpec& model)
     firsts.push_back(is_computing(at.op) ? index : -1);
     if (index == 0 || firsts.back() < 0 || firsts[static_cast<std::size_t>(index - 1)] < 0) continue;
     const int first = firsts[static_cast<std::size_t>(index - 1)];
-    const Instruction& before = program.instructions[static_cast<std::size_t>(index - 1)];
+    const Instruction& previous_instruction = program.instructions[static_cast<std::size_t>(index - 1)];
     const auto waits = program.waits(at);
     const bool waits_for_others = std::any_of(waits.begin(), waits.end(), [&](int wait) {
       return !is_computing(program.instructions[static_cast<std::size_t>(wait)].op);
     });
-    const bool is_like = kind_of(at) == kind_of(before) && at.microbatch == before.microbatch &&
-                         role_of(model, at.block) == role_of(model, before.block);
+    const bool is_like = kind_of(at) == kind_of(previous_instruction) &&
+                         at.microbatch == previous_instruction.microbatch &&
+                         role_of(model, at.block) == role_of(model, previous_instruction.block);
     if (is_like && !waits_for_others) firsts.back() = first;
   }
   return firsts;
@@ -168,14 +169,14 @@ void StepMeter::observe(const MeasuredStep& step, const std::vector<InstructionT
   sum_.lengths.squares += step.squares;
   const bool is_timed = !times.empty();
   if (is_timed && num_timed_++ == 0) relative_work_ = 0;  // from now on only the work of timed steps counts
-  const double usual = linear_ + attention_ * step.expected_squares;
+  const double typical = linear_ + attention_ * step.expected_squares;
   if (is_timed || num_timed_ == 0)
-    relative_work_ += usual > 0 ? (linear_ + attention_ * step.squares) / usual : 1;
+    relative_work_ += typical > 0 ? (linear_ + attention_ * step.squares) / typical : 1;
   for (const InstructionTime& time : times) {
     const InstructionInfo& info = infos_[static_cast<std::size_t>(time.instruction)];
     const double seconds = std::max(0.0, time.end - time.start);
-    WorkTime& work = sum_.kinds[static_cast<std::size_t>(info.kind)];
-    work.seconds += seconds, ++work.count;
+    WorkTime& work_time = sum_.kinds[static_cast<std::size_t>(info.kind)];
+    work_time.seconds += seconds, ++work_time.count;
     if (!info.is_compute || info.predicted <= 0) continue;
     Rate& rate = sum_.rates[static_cast<std::size_t>(info.role)];
     rate.seconds += seconds, rate.predicted += info.predicted;
@@ -204,7 +205,7 @@ RankStep StepMeter::take() {
   const double steps = num_steps_;
   const int num_measured = num_timed_ > 0 ? num_timed_ : num_steps_;
   mean.seconds /= steps, mean.data_wait /= steps, mean.relative_work = relative_work_ / num_measured;
-  for (WorkTime& work : mean.kinds) work.seconds /= num_measured, work.count /= num_measured;
+  for (WorkTime& work_time : mean.kinds) work_time.seconds /= num_measured, work_time.count /= num_measured;
   for (const WorkKind kind : {WorkKind::forward, WorkKind::recompute, WorkKind::backward})
     mean.kinds[static_cast<std::size_t>(kind)].seconds /= part_;
   for (Rate& rate : mean.rates) rate.seconds /= num_measured, rate.predicted /= num_measured;

@@ -23,9 +23,9 @@ TimeLine random_time_line(const Cluster& cluster, double length, const Condition
       const double radius = std::sqrt(-2 * std::log(1 - uniform()));
       const double normal = radius * std::cos(2 * std::numbers::pi * uniform());
       const double factor = minimum * std::pow(maximum / minimum, uniform());
-      const int where = static_cast<int>(uniform() * places);
+      const int location = static_cast<int>(uniform() * places);
       line.conditions.push_back(
-          {{cause, where, factor}, at, lifetime.median * std::exp(lifetime.spread * normal)});
+          {{cause, location, factor}, at, lifetime.median * std::exp(lifetime.spread * normal)});
     }
   };
   add_conditions(Cause::device, cluster.num_devices(), rates.device_per_hour, 1.1, 5);

@@ -64,8 +64,9 @@ OrderedJson to_json(const TimeLine& line) {
                       {"version", kTimeLineVersion},
                       {"length", line.length},
                       {"conditions", all}};
-  for (const TimedLoss& one : line.losses)
-    json["losses"].push_back({{"where", one.node}, {"at", one.begin}, {"for", one.length}});
+  for (const TimedLoss& timed_loss : line.losses)
+    json["losses"].push_back(
+        {{"where", timed_loss.node}, {"at", timed_loss.begin}, {"for", timed_loss.length}});
   return json;
 }
 
@@ -79,10 +80,11 @@ TimeLine parse_time_line(std::string_view text, const std::string& source) {
   json.allow_only(keys);
   TimeLine line;
   line.length = number_between(json.at("length"), 1e-3, kLongestLine);
-  for (const JsonView& one : entries(json.at("conditions"), source))
-    line.conditions.push_back(parse_condition(one, line.length));
+  for (const JsonView& json_view : entries(json.at("conditions"), source))
+    line.conditions.push_back(parse_condition(json_view, line.length));
   if (const auto losses = json.find("losses"))
-    for (const JsonView& one : entries(*losses, source)) line.losses.push_back(parse_loss(one, line.length));
+    for (const JsonView& json_view : entries(*losses, source))
+      line.losses.push_back(parse_loss(json_view, line.length));
   return line;
 }
 

@@ -7,11 +7,11 @@
 namespace optimus {
 
 Topology::Topology(const Plan& plan, const Cluster& cluster, const DeviceMap& map) {
-  int most = -1;
+  int maximum = -1;
   for (const Pipeline& pipeline : plan.pipelines)
     for (const Stage& stage : pipeline.stages)
-      for (const int device : stage.devices) most = std::max(most, device);
-  places_.resize(static_cast<std::size_t>(most + 1));
+      for (const int device : stage.devices) maximum = std::max(maximum, device);
+  places_.resize(static_cast<std::size_t>(maximum + 1));
   for (int p = 0; p < std::ssize(plan.pipelines); ++p) {
     const std::vector<Stage>& stages = plan.pipelines[static_cast<std::size_t>(p)].stages;
     const int first = num_groups(), last = first + static_cast<int>(stages.size()) - 1;

@@ -24,16 +24,16 @@ std::vector<double> device_slowdowns(const ProbeResult& probe, const Cluster& cl
 
 void UnseenFindings::add(Finding finding, double now) {
   double& num_tries = num_tries_[{finding.cause, finding.locations.front()}];
-  const double rest = expected_rest(usual_lifetime(finding.cause), 0, horizon_);
-  entries_.push_back({std::move(finding), now, now + rest * std::exp2(num_tries++)});
+  const double remainder = expected_rest(usual_lifetime(finding.cause), 0, horizon_);
+  entries_.push_back({std::move(finding), now, now + remainder * std::exp2(num_tries++)});
 }
 
 void UnseenFindings::reset(std::vector<Finding> findings, double now) {
-  const std::vector<Entry> before = std::exchange(entries_, {});
+  const std::vector<Entry> previous_entries = std::exchange(entries_, {});
   for (Finding& finding : findings) {
-    const auto known = std::find_if(before.begin(), before.end(),
+    const auto known = std::find_if(previous_entries.begin(), previous_entries.end(),
                                     [&](const Entry& entry) { return is_same(entry.finding, finding); });
-    if (known != before.end())
+    if (known != previous_entries.end())
       entries_.push_back(*known);
     else
       add(std::move(finding), now);
@@ -85,13 +85,13 @@ std::vector<Finding> UnseenFindings::apply_probe(const ProbeResult& probe, bool 
                             networks = sees_networks ? slowdowns(probe.network) : std::vector<double>();
   // The slowest device or node of the finding; 0: not measured.
   const auto slowdown_of = [&](const Finding& finding) {
-    double most = 0;
+    double maximum = 0;
     const std::vector<double>& all = finding.cause == Cause::link ? networks : devices;
     for (int i = 0; i < std::ssize(all); ++i) {
       const int place = finding.cause == Cause::host ? cluster_.node_of(Device{i}) : i;
-      if (place == finding.locations.front()) most = std::max(most, all[static_cast<std::size_t>(i)]);
+      if (place == finding.locations.front()) maximum = std::max(maximum, all[static_cast<std::size_t>(i)]);
     }
-    return most;
+    return maximum;
   };
   std::vector<Finding> recovered;
   for (Entry& entry : std::exchange(entries_, {})) {

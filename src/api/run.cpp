@@ -187,13 +187,13 @@ void Run::State::finish(int code) {
       }
     } else if (!failure) {
       const bool is_internal = last_error.starts_with(kInternalPrefix);
-      const std::string why =
+      const std::string reason =
           last_error.empty() ? fmt::format("the worker program exited with code {}", code) : last_error;
       const bool has_begun = last_step.has_value() || code > kExitUsage;
       failure.emplace(is_internal ? ErrorKind::internal
                       : has_begun ? ErrorKind::runtime
                                   : ErrorKind::user,
-                      why);
+                      reason);
     }
     result.is_reporting = is_reporting;
   } catch (const std::exception& error) {
@@ -245,23 +245,23 @@ RunState Run::status() const {
     result.step = status.step, result.plan_epoch = status.epoch, result.steps = status.steps;
     result.loss = status.loss, result.tokens_per_second = status.tokens_per_second;
     result.plan = short_text(status.plan);
-    for (const WorkerStatus& one : status.workers)
-      result.workers.push_back(
-          {one.worker.rank, one.worker.pid, one.worker.host, one.worker.device, one.state});
+    for (const WorkerStatus& worker_status : status.workers)
+      result.workers.push_back({worker_status.worker.rank, worker_status.worker.pid,
+                                worker_status.worker.host, worker_status.worker.device, worker_status.state});
     return result;
   });
 }
 
 std::string Run::switch_plan(const std::string& plan, std::chrono::seconds timeout) {
   return at_boundary([&] {
-    std::optional<Plan> wanted;
+    std::optional<Plan> new_plan;
     const std::size_t first = plan.find_first_not_of(" \t\r\n");
     if (plan != "auto")
-      wanted =
+      new_plan =
           first != std::string::npos && plan[first] == '{' ? parse_plan(plan, "the plan") : read_plan(plan);
     state_->wait_for_steps();
     const Outcome<ControlAnswer> answer =
-        send_request(state_->folder, plan_request_json(wanted),
+        send_request(state_->folder, plan_request_json(new_plan),
                      Deadline::after(Seconds(static_cast<double>(timeout.count())), "the switch"));
     if (!answer) throw Error(ErrorKind::runtime, answer.error().why);
     if (!answer->is_done) throw Error(ErrorKind::user, answer->text);

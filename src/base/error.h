@@ -18,7 +18,8 @@
 
 namespace optimus {
 
-// An error of the user. what() is one line. The command line prints it and exits with code 1.
+// An error that the user can correct. `what()` is one line; the command line prints it and exits with code
+// 1.
 class UserError : public std::runtime_error {
  public:
   template <typename... Args>
@@ -26,14 +27,14 @@ class UserError : public std::runtime_error {
       : std::runtime_error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-// A command line that cannot be parsed. Like UserError, but the exit code is 2.
+// An error in the syntax of the command line. Like UserError, but the exit code is 2.
 class UsageError : public UserError {
  public:
   using UserError::UserError;
 };
 
-// A defect of this program: an invariant does not hold. Only the command line and the library boundary catch
-// it. what() contains the file, the line and the values.
+// A defect of this program: an invariant does not hold. Only the command line and the library boundary
+// catch it. `what()` contains the file, the line and the values.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;
@@ -52,7 +53,8 @@ tl::unexpected<Failure> failure(fmt::format_string<Args...> format, Args&&... ar
   return tl::unexpected<Failure>(Failure{fmt::format(format, std::forward<Args>(args)...)});
 }
 
-// For callers that cannot continue after a failure: converts the failure into a UserError.
+// Returns the value, or throws the failure as a UserError. For callers that cannot continue without the
+// value.
 template <typename T>
 T value_or_throw(Outcome<T> outcome) {
   if (!outcome) throw UserError("{}", outcome.error().why);

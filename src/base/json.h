@@ -1,5 +1,5 @@
-// JSON with precise error messages. The parser is nlohmann's; this header adds that every error names the
-// file, the place in it, the value found and the value expected.
+// JSON with precise error messages. nlohmann::json does the parsing; this header adds messages that name
+// the file, the location in it, the value found and the value expected.
 //
 //   const Json document = parse_json(text, "config.json");
 //   const JsonView config(document, "config.json");
@@ -27,7 +27,7 @@ using Json = nlohmann::json;
 // Keeps the order in which the keys were inserted; used for files that people read.
 using OrderedJson = nlohmann::ordered_json;
 
-// `source` is the file name that messages show.
+// `source` is the file name for messages.
 Json parse_json(std::string_view text, const std::string& source);
 Json read_json(const Path& path);
 
@@ -61,7 +61,7 @@ class JsonView {
   bool boolean_or(std::string_view key, bool default_value) const;
   std::string text_or(std::string_view key, std::string default_value) const;
 
-  // Throws: "config.json: n_head: expected a whole number of at least 1, got -3".
+  // Throws a UserError such as "config.json: n_head: expected a whole number of at least 1, got -3".
   [[noreturn]] void refuse(std::string_view expected) const;
 
  private:

@@ -47,16 +47,17 @@ struct RandomKey {
   }
 };
 
-// Block number `index` of the key's sequence: four independent 32-bit words.
+// Block `index` of the key's sequence: four independent 32-bit words.
 std::array<std::uint32_t, 4> random_block(RandomKey key, std::uint64_t index);
-// 64 bits, from the first half of block `index`.
+// 64 random bits: the first two words of block `index`.
 std::uint64_t random_bits(RandomKey key, std::uint64_t index);
-// Uniform in [0, 1), 53 bits, from random_bits.
+// A uniform number in [0, 1), made of the upper 53 bits of random_bits().
 double random_uniform(RandomKey key, std::uint64_t index);
-// Integer in [0, bound) with negligible bias (bound < 2^53).
+// A uniform integer in [0, bound) with negligible bias. `bound` must be below 2^53.
 std::uint64_t random_below(RandomKey key, std::uint64_t index, std::uint64_t bound);
 
-// The values of `box` inside the logical tensor of `shape`, row-major. out.size() == box.num_elements().
+// Each fills `out` with the values of the elements of `box` in a logical tensor of `shape`, in row-major
+// order. `out` must have box.num_elements() elements.
 void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<float> out);   // [0, 1)
 void fill_uniform(RandomKey key, const Shape& shape, const Box& box, std::span<double> out);  // same numbers
 void fill_normal(RandomKey key, const Shape& shape, const Box& box,

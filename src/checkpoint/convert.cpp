@@ -51,7 +51,7 @@ void write_model_folder(FileSystem& files, const Path& folder, const HfDescripti
   try {
     value_or_throw(write(files, folder, description, weights, largest_shard, events));
     value_or_throw(write_files(files, folder, described));
-  } catch (...) {  // removes the incomplete model, which would only occupy space
+  } catch (...) {  // removes the incomplete model, which is of no use
     remove_model(folder);
     throw;
   }
@@ -59,9 +59,9 @@ void write_model_folder(FileSystem& files, const Path& folder, const HfDescripti
 
 namespace {
 
-constexpr std::int64_t kMostAtATime = 1 << 28;  // values
+constexpr std::int64_t kMostAtATime = 1 << 28;  // number of values in memory at a time
 
-// Consecutive tensors that are written together.
+// Groups of consecutive tensors; the tensors of a group are in memory and written together.
 std::vector<std::vector<LogicalTensor>> groups_of(const ModelSpec& model) {
   std::vector<std::vector<LogicalTensor>> groups(1);
   std::int64_t num_values = 0;
@@ -90,7 +90,7 @@ std::vector<std::byte> encoded(const WeightSource& weights, const LogicalTensor&
   return bytes;
 }
 
-// Writes the tensors as the shards of one writing rank.
+// Writes the tensors of one group as the shards of one writer rank.
 Outcome<Bytes> write_group(FileSystem& files, const Path& folder, int rank,
                            const std::vector<LogicalTensor>& tensors, const WeightSource& weights,
                            ElementType type) {

@@ -26,8 +26,8 @@ struct Entry {
   std::optional<std::vector<std::int64_t>> shape, offsets;
 };
 
-// Receives the JSON events of a header, which is known to start as an object. Depth 1 is the header, 2 a
-// tensor or the metadata, 3 a list.
+// Receives the JSON events of a header, which is known to start with "{". Depth 1 is the header object,
+// depth 2 a tensor or the metadata, depth 3 a list.
 class HeaderEvents final : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderEvents(const std::string& source) : source_(source) {}
@@ -127,7 +127,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
     return "no such key, because the format does not define it";
   }
 
-  // Never returns; the return type allows event functions to return its call.
+  // Never returns; declared bool so that event functions can return its call.
   [[noreturn]] bool refuse(std::string_view found) const {
     throw UserError("{}: {}: expected {}, got {}", location(), in_quotes(key_), expected(), found);
   }
@@ -140,7 +140,7 @@ class HeaderEvents final : public nlohmann::json_sax<Json> {
   std::vector<std::int64_t>* list_ = nullptr;
 };
 
-// The product of shape and width; nullopt if it overflows.
+// The size in bytes of a tensor with this shape and type; nullopt if it overflows.
 std::optional<std::int64_t> checked_bytes(std::span<const std::int64_t> shape, ElementType type) {
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   std::int64_t product = width(type);
@@ -168,13 +168,13 @@ std::string_view header_of(std::span<const std::byte> file, const std::string& s
 
 StoredTensor placed(const Entry& entry, std::span<const std::byte> data, const std::string& source) {
   const std::int64_t begin = (*entry.offsets)[0], end = (*entry.offsets)[1];
-  const auto where = [&] { return fmt::format("{}: tensor {}", source, in_quotes(entry.name)); };
+  const auto location = [&] { return fmt::format("{}: tensor {}", source, in_quotes(entry.name)); };
   if (begin > end || end > static_cast<std::int64_t>(data.size()))
-    throw UserError("{}: data_offsets [{}, {}] are not inside the {} bytes of data", where(), begin, end,
+    throw UserError("{}: data_offsets [{}, {}] are not inside the {} bytes of data", location(), begin, end,
                     data.size());
   const std::optional<std::int64_t> size = checked_bytes(*entry.shape, *entry.type);
   if (size != end - begin)
-    throw UserError("{}: the data has {} bytes, but {} with shape {} requires {}", where(), end - begin,
+    throw UserError("{}: the data has {} bytes, but {} with shape {} requires {}", location(), end - begin,
                     text(*entry.type), shape_text(*entry.shape),
                     size ? std::to_string(*size) : "more than a file can contain");
   StoredTensor tensor;

@@ -56,7 +56,7 @@ std::vector<std::string> shard_names(std::span<const SafetensorsIndexRow> rows, 
   return names;
 }
 
-// Checks that every tensor is in the file that the index specifies, and in no other file.
+// Checks that every tensor is in the file that the index assigns it to, and in no other file.
 void check_shards(std::span<const SafetensorsIndexRow> rows, const std::vector<SafetensorsFile>& files) {
   std::unordered_map<std::string_view, const SafetensorsFile*> holder;
   for (const SafetensorsFile& file : files)

@@ -1,13 +1,13 @@
-// Implements tiling.h. The number of boxes that contain an element is the sum of the signs of all corners
-// that are not greater than the element in any dimension (sign +1 if an even number of the corner's
-// coordinates are ends, otherwise -1):
+// Implements tiling.h. Each corner of a box has a sign: +1 if an even number of its coordinates are ends,
+// otherwise -1. The number of boxes that contain an element is the sum of the signs of all corners that are
+// not greater than the element in any dimension:
 //
 //     +----- -         1  1  0
 //     |      |   sums  1  1  0     Therefore boxes cover the shape exactly once if and only if the signs
 //     - ---- +         0  0  0     of the boxes and the negated signs of the shape cancel at every corner.
 //
-// At the first corner where they do not cancel, everything before it has cancelled, so the remaining sum is
-// the error at that element.
+// At the first corner where the signs do not cancel, all corners before it have cancelled, so the remaining
+// sum is the error at that element.
 #include "checkpoint/tiling.h"
 
 #include <algorithm>

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kFormat = "optimus-training-state";
 
 // Format: {"layers": 4, "steps": 16, "maxima": {"layers.1.attention.qkv.input": [16 numbers, oldest first],
-// …}}, without slots that were 0 in all steps.
+// …}}. fp8 slots whose maximum was 0 in all steps are omitted.
 OrderedJson history_json(const Fp8History& history) {
   OrderedJson maxima = OrderedJson::object();
   const std::size_t num_slots = history.steps.front().size();

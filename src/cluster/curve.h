@@ -14,7 +14,8 @@ struct CurvePoint {
 };
 
 struct Curve {
-  std::vector<CurvePoint> points;  // sizes ascend, fractions never descend; empty: 1 everywhere
+  // sizes ascend, fractions never descend; if empty, the fraction is 1 everywhere
+  std::vector<CurvePoint> points;
   bool operator==(const Curve&) const = default;
 
   // O(log points). Returns the first fraction for size <= 0.

@@ -49,9 +49,9 @@ void check_types(const HardwareProfile& profile, const std::string& source) {
                 "the number of device types");
   std::set<std::string> names;
   for (const DeviceType& type : profile.types) {
-    const std::string where = fmt::format("{}: device type {}", source, in_quotes(type.name));
-    check_type(type, where);
-    if (!names.insert(type.name).second) throw UserError("{} appears twice", where);
+    const std::string location = fmt::format("{}: device type {}", source, in_quotes(type.name));
+    check_type(type, location);
+    if (!names.insert(type.name).second) throw UserError("{} appears twice", location);
   }
 }
 
@@ -105,12 +105,12 @@ void check_islands(const HardwareProfile& profile, const std::string& source) {
                     source, num_islands, *islands.rbegin());
   std::set<std::pair<int, int>> pairs;
   for (const IslandLink& link : profile.island_links) {
-    const std::string where =
+    const std::string location =
         fmt::format("{}: the link between islands {} and {}", source, link.first, link.second);
     if (link.first < 0 || link.second >= num_islands || link.first >= link.second)
-      throw UserError("{}: expected two of the {} islands, in ascending order", where, num_islands);
-    if (!pairs.emplace(link.first, link.second).second) throw UserError("{} appears twice", where);
-    check_link({link.bytes_per_second, link.latency, {}}, where);
+      throw UserError("{}: expected two of the {} islands, in ascending order", location, num_islands);
+    if (!pairs.emplace(link.first, link.second).second) throw UserError("{} appears twice", location);
+    check_link({link.bytes_per_second, link.latency, {}}, location);
   }
   const auto needed = static_cast<std::size_t>(num_islands) * static_cast<std::size_t>(num_islands - 1) / 2;
   if (pairs.size() != needed)
@@ -119,19 +119,20 @@ void check_islands(const HardwareProfile& profile, const std::string& source) {
 }
 
 void check_devices(const HardwareProfile& profile, std::int64_t num_devices, const std::string& source) {
-  std::int64_t before = -1;
+  std::int64_t previous_device = -1;
   for (const SpeedFactor& entry : profile.speed_factors) {
     require_range(entry.device, 0, num_devices - 1, source, "a device in speed_factors");
-    if (entry.device <= before)
+    if (entry.device <= previous_device)
       throw UserError("{}: speed_factors: expected devices in ascending order", source);
     require_positive(entry.factor, source, "a factor in speed_factors");
-    before = entry.device;
+    previous_device = entry.device;
   }
-  before = -1;
+  previous_device = -1;
   for (const int device : profile.missing_devices) {
     require_range(device, 0, num_devices - 1, source, "a device in missing_devices");
-    if (device <= before) throw UserError("{}: missing_devices: expected devices in ascending order", source);
-    before = device;
+    if (device <= previous_device)
+      throw UserError("{}: missing_devices: expected devices in ascending order", source);
+    previous_device = device;
   }
   if (static_cast<std::int64_t>(profile.missing_devices.size()) == num_devices)
     throw UserError("{}: all {} devices are missing", source, num_devices);

@@ -142,10 +142,10 @@ int find_type(std::vector<DeviceType>& types, const JsonView& name) {
   if (found == types.end()) {
     const auto shipped = find_device_type(name.text());
     if (!shipped) {
-      Names known = device_type_names();
-      for (const DeviceType& type : types) known.push_back(type.name);
+      Names known_names = device_type_names();
+      for (const DeviceType& type : types) known_names.push_back(type.name);
       throw UserError("{} is {}, which is neither in device_types nor a built-in type{}", name.location(),
-                      in_quotes(name.text()), did_you_mean(name.text(), known));
+                      in_quotes(name.text()), did_you_mean(name.text(), known_names));
     }
     found = find(shipped->name);
     if (found == types.end()) found = types.insert(types.end(), *shipped);

@@ -54,17 +54,17 @@ void validate(const KernelTimes& times, const std::string& location) {
   for (const auto& [name, table] : times.tables) {
     const bool is_gemm = name.starts_with("product") || name.starts_with("narrow."),
                is_attention = name.starts_with("attention");
-    const std::size_t wanted = is_gemm ? 3 : is_attention ? 2 : 1;
-    if (table.axes.size() != wanted)
-      throw UserError("{}: {}: expected {} axes, got {}", location, name, wanted, table.axes.size());
+    const std::size_t num_axes = is_gemm ? 3 : is_attention ? 2 : 1;
+    if (table.axes.size() != num_axes)
+      throw UserError("{}: {}: expected {} axes, got {}", location, name, num_axes, table.axes.size());
     std::size_t points = 1;
     for (const std::vector<double>& axis : table.axes) {
-      double before = 0;
+      double previous_size = 0;
       for (const double size : axis) {
-        if (!(std::isfinite(size) && size > before))
+        if (!(std::isfinite(size) && size > previous_size))
           throw UserError("{}: sizes of {}: expected ascending sizes above 0, got {} after {}", location,
-                          name, size, before);
-        before = size;
+                          name, size, previous_size);
+        previous_size = size;
       }
       points *= axis.size();
       if (points > kMaxTableRates) break;

@@ -150,8 +150,9 @@ ProcessGroup::~ProcessGroup() {
 }
 
 std::shared_ptr<ProcessOperation> ProcessGroup::begin(std::unique_ptr<MemberExchange> exchange) {
-  const CommOperation& what = exchange->operation();
-  const std::int64_t flight = shared_.log.post(name(what.kind), what.description, text_, what.bytes());
+  const CommOperation& comm_operation = exchange->operation();
+  const std::int64_t flight =
+      shared_.log.post(name(comm_operation.kind), comm_operation.description, text_, comm_operation.bytes());
   const bool has_stages = exchange->has_stages();
   auto operation = std::make_shared<ProcessOperation>(shared_from_this(), std::move(exchange), flight);
   operation->begin();
@@ -235,9 +236,9 @@ CommFailure ProcessGroup::fail(MemberExchange& exchange, const LinkError& error,
   if (error.member_index >= 0)
     failure.missing = {group_.members[static_cast<std::size_t>(error.member_index)]};
   write_failure_note(failure);
-  MemberExchange::Unfinished left = exchange.give_up();
-  if (error.kind == LinkError::Kind::closed) left.closed.insert(error.member_index);
-  name_missing(left, failure);
+  MemberExchange::Unfinished unfinished = exchange.give_up();
+  if (error.kind == LinkError::Kind::closed) unfinished.closed.insert(error.member_index);
+  name_missing(unfinished, failure);
   write_failure_note(failure);
   return failure;
 }

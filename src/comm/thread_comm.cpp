@@ -300,9 +300,10 @@ class ThreadComm final : public Comm {
   }
 
   std::unique_ptr<Pending> collective(const Group& group, CommOperation operation) {
-    const Group whole = with_members(group, size());
-    ensure(is_connected({epoch_, whole}), "rank {}: {} is not connected", rank_, group_text(whole, epoch_));
-    return start({.generation = generation_, .epoch = epoch_, .group = whole}, std::move(operation));
+    const Group full_group = with_members(group, size());
+    ensure(is_connected({epoch_, full_group}), "rank {}: {} is not connected", rank_,
+           group_text(full_group, epoch_));
+    return start({.generation = generation_, .epoch = epoch_, .group = full_group}, std::move(operation));
   }
 
   std::unique_ptr<Pending> message(int epoch, std::vector<int> endpoints, int tag, CommOperation operation) {

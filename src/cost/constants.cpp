@@ -69,7 +69,7 @@ constexpr ConstantRow kRows[] = {
     {"memory.group", &C::group_bytes, 0.02e9, 1e9, "bytes per communicator"},
     {"memory.reserve", &C::reserve, 0.001, 0.3, "fraction of memory that the allocator reserves without use"},
     {"memory.live", &C::live_factor, 0.6, 1.6, "temporary tensors, relative to the counted ones"},
-    // Constants that are stated, not fitted, come last.
+    // Constants that are stated instead of fitted come last.
     {"expert.imbalance", &C::expert_imbalance, 1, 4, "tokens of the busiest MoE device, relative to the mean",
      true},
     {"expert.product", &C::expert_gemm, 0.2, 1.2, "grouped GEMMs, relative to one GEMM of the same size",

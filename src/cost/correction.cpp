@@ -17,8 +17,9 @@ class Corrector {
   void run() {
     const std::vector<DeviceType>& types = result_.profile.types;
     const bool is_first_builtin = is_builtin(types[static_cast<std::size_t>(first_type())]);
-    // There is one set of constants. If all devices have the same type, the residual of layers goes into the
-    // constants, so that the peak rates stay those of the data sheet.
+    // All devices share one set of constants. If they also have the same type, the residual of layers is
+    // applied to the constants, so that the peak rates stay those of the data sheet; otherwise it is
+    // applied to each type.
     if (types.size() == 1 && is_first_builtin) {
       const double slower = factor(ResidualKind::layers, types.front().name);
       result_.constants.compute_residual *= slower, result_.constants.memory_residual *= slower;
@@ -35,11 +36,11 @@ class Corrector {
 
   void correct_constants(const std::string& name) {
     result_.constants.host_residual *= factor(ResidualKind::host, name);
-    // An update is limited by the memory bandwidth, which the residual of layers has corrected already.
+    // An update is limited by memory bandwidth, which the residual of layers has already corrected.
     const double layers =
         std::clamp(factor_of(residuals_, ResidualKind::layers, name), 1 / kMaxCorrection, kMaxCorrection);
-    if (const Residual* known = find(ResidualKind::optimizer, name))
-      result_.constants.optimizer_traffic *= use(*known) / layers;
+    if (const Residual* known_residual = find(ResidualKind::optimizer, name))
+      result_.constants.optimizer_traffic *= use(*known_residual) / layers;
   }
 
   static bool is_builtin(const DeviceType& type) {
@@ -69,8 +70,8 @@ class Corrector {
   }
 
   const Residual* find(ResidualKind kind, const std::string& device_type) const {
-    for (const Residual& one : residuals_)
-      if (one.kind == kind && one.device_type == device_type) return &one;
+    for (const Residual& residual : residuals_)
+      if (residual.kind == kind && residual.device_type == device_type) return &residual;
     return nullptr;
   }
 
@@ -103,22 +104,22 @@ Corrected corrected(HardwareProfile profile, const Constants& constants,
 std::string text(const Corrected& corrected) {
   if (corrected.used.empty()) return "history: no runs of these devices and links";
   std::vector<std::string> parts;
-  for (const Residual& one : corrected.used)
-    parts.push_back(fmt::format("{} on {} x {:.2f} ({:.2f}–{:.2f}, {} run{})", text(one.kind),
-                                one.device_type, one.factor, one.low, one.high, one.num_runs,
-                                one.num_runs == 1 ? "" : "s"));
+  for (const Residual& residual : corrected.used)
+    parts.push_back(fmt::format("{} on {} x {:.2f} ({:.2f}–{:.2f}, {} run{})", text(residual.kind),
+                                residual.device_type, residual.factor, residual.low, residual.high,
+                                residual.num_runs, residual.num_runs == 1 ? "" : "s"));
   return "history: seconds of " + join(parts, "; ");
 }
 
 OrderedJson to_json(const std::vector<Residual>& residuals) {
   OrderedJson json = OrderedJson::array();
-  for (const Residual& one : residuals)
-    json.push_back({{"kind", text(one.kind)},
-                    {"where", one.device_type},
-                    {"factor", one.factor},
-                    {"low", one.low},
-                    {"high", one.high},
-                    {"runs", one.num_runs}});
+  for (const Residual& residual : residuals)
+    json.push_back({{"kind", text(residual.kind)},
+                    {"where", residual.device_type},
+                    {"factor", residual.factor},
+                    {"low", residual.low},
+                    {"high", residual.high},
+                    {"runs", residual.num_runs}});
   return json;
 }
 

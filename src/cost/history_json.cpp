@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kHistoryVersion = 1;
 constexpr Bytes kMaxHistoryBytes{std::int64_t{4} << 20};
-constexpr double kMaxLogFactor = 10;  // e^10: no run is that far from its prediction
+constexpr double kMaxLogFactor = 10;  // a factor of e^10: no run differs that much from its prediction
 constexpr std::int64_t kMaxNumber = std::int64_t{1} << 60;
 constexpr std::size_t kMaxNameLength = 100;
 
@@ -54,7 +54,7 @@ Evidence evidence_in(const JsonView& json) {
           .steps = static_cast<int>(json.at("steps").integer(1, INT_MAX))};
 }
 
-// The members of PastStrategy by their names in the file.
+// The integer members of PastStrategy and their keys in the file.
 constexpr std::pair<const char*, int PastStrategy::*> kParts[] = {
     {"pp", &PastStrategy::pp},         {"tp", &PastStrategy::tp},
     {"cp", &PastStrategy::cp},         {"dp", &PastStrategy::dp},
@@ -97,7 +97,7 @@ OrderedJson to_json(const PastRun& run) {
                       {"step_seconds", run.step_seconds},
                       {"strategy", to_json(run.strategy)}};
   json["evidence"] = OrderedJson::array();
-  for (const Evidence& one : run.evidence) json["evidence"].push_back(to_json(one));
+  for (const Evidence& evidence : run.evidence) json["evidence"].push_back(to_json(evidence));
   return json;
 }
 
@@ -116,7 +116,7 @@ PastRun run_in(const JsonView& json) {
   run.strategy = strategy_in(json.at("strategy"));
   const std::vector<JsonView> evidence = json.at("evidence").elements();
   if (evidence.size() > kMaxEvidence) json.at("evidence").refuse("at most 64 entries");
-  for (const JsonView& one : evidence) run.evidence.push_back(evidence_in(one));
+  for (const JsonView& json_view : evidence) run.evidence.push_back(evidence_in(json_view));
   return run;
 }
 

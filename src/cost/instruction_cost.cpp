@@ -13,18 +13,19 @@
 namespace optimus {
 namespace {
 
-// Traffic of an inexpensive operation's backward relative to its counted elements: output gradients, the
-// saved input, input gradients.
+// Memory traffic of the backward of an inexpensive operation, relative to its counted elements: reads the
+// output gradient and the saved input, writes the input gradient.
 constexpr double kBackwardTraffic = 1.5;
-// Bytes of memory traffic per 16-bit element of scores in unfused attention: written by the GEMM; read and
-// written by mask and softmax, and by dropout with its mask; read by the next GEMM. The backward repeats this
-// traffic and adds that of the gradients.
+// Bytes of memory traffic per 16-bit score in unfused attention: the GEMM writes it; mask and softmax read
+// and write it; so does dropout, which also writes its mask; the next GEMM reads it. The backward has the
+// traffic of the scores and of their gradients.
 constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 17;
-// The same with separate kernels for scale and mask, softmax, and dropout, assuming that nothing stays in
-// caches.
+// The same with separate kernels for scaling, mask, softmax and dropout, assuming that no score stays in a
+// cache.
 constexpr double kEagerScoreForward = 17, kEagerScoreBackward = 22.5;
-// Bytes of memory traffic per byte of optimizer state (12 bytes per parameter): state read and written,
-// gradient read twice (norm, update) and cleared, weight written: 38 / 12.
+// Bytes of memory traffic of an update per byte of optimizer state. Per parameter there are 12 bytes of
+// state, which are read and written (24); the fp32 gradient is read twice (norm, update) and cleared (12),
+// and the 16-bit weight is written (2): 38 bytes in total.
 constexpr double kOptimizerTraffic = 38.0 / 12;
 
 bool is_message(Op op) {
@@ -37,7 +38,7 @@ double kernels_of(const WorkItem& item, const Software& software, bool is_low_pr
       return is_low_precision ? 4 : 1.5;
     case OperationKind::attention:
       return software.has_flash_attention() ? 1 : software.has_fused_softmax ? 5 : 9;
-    // Scores, top-k, token counts per expert, sorting, copies in both directions.
+    // scores, top-k, token counts per expert, sorting, copies in both directions
     case OperationKind::routing:
       return software.kernels == KernelStyle::eager ? 20 : software.kernels == KernelStyle::fused ? 8 : 4;
     case OperationKind::embedding:
@@ -194,13 +195,14 @@ double PricedProgram::compute(const Instruction& instruction, const DeviceCost& 
   for (const WorkItem& item :
        model_work_.patterns[static_cast<std::size_t>(pattern(setup_.model, instruction.block))]) {
     if ((is_ring ? item.ring_part : item.part) != instruction.part) continue;
-    // A ring computes attention in cp steps, each with 1 / cp of the keys.
+    // With a context ring, attention runs in cp steps, each on 1 / cp of the keys.
     const double hops = instruction.part == Part::attention_ring_step ? s.cp : 1;
-    // The Optimus engine does not recompute an output that no later layer of the group reads.
+    // The Optimus engine does not recompute a layer's output if no later layer of its recompute group reads
+    // it.
     const bool is_output_skipped =
         item.ends_layer && instruction.op == Op::recompute && setup_.software.runs_programs;
     const double times_done = is_output_skipped ? 1 - 1.0 / s.recompute_layers : 1;
-    seconds += item(item, instruction, num_tokens, s, device) * times_done / hops;
+    seconds += item_seconds(item, instruction, num_tokens, s, device) * times_done / hops;
     const bool is_for_weights = instruction.op == Op::backward_weight;
     if (!is_for_weights || item.kind == OperationKind::gemm)
       kernels += kernels_of(item, setup_.software, setup_.format.is_low_precision());
@@ -222,14 +224,15 @@ double PricedProgram::residual_factor_of(int block, const Constants& constants) 
   }
 }
 
-double PricedProgram::item(const WorkItem& item, const Instruction& instruction, double num_tokens,
-                           const LayerStrategy& s, const DeviceCost& device) const {
+double PricedProgram::item_seconds(const WorkItem& item, const Instruction& instruction, double num_tokens,
+                                   const LayerStrategy& s, const DeviceCost& device) const {
   const Op op = instruction.op;
   const double fraction = share_of_part(setup_.model, item.split, s.tp);
   const bool is_cut_by_rows = item.split == SplitUnit::none && s.sequence_parallel;
   const double own_tokens = is_cut_by_rows ? num_tokens / s.tp : num_tokens;
   const bool is_weight = op == Op::backward_weight, is_forward = op == Op::forward || op == Op::recompute;
-  double again = 0;  // selective recompute, charged to the input gradient
+  // times that the forward is repeated by selective recompute, charged to the input gradient
+  double again = 0;
   if (op == Op::backward_input && s.recompute == RecomputeMode::selective) {
     const SelectiveMeaning meaning = setup_.software.selective;
     const bool is_pointwise = item.kind != OperationKind::gemm && item.kind != OperationKind::attention;
@@ -240,7 +243,7 @@ double PricedProgram::item(const WorkItem& item, const Instruction& instruction,
   }
   Instruction forward = instruction;
   forward.op = Op::recompute;
-  const double forward_again = again > 0 ? again * item(item, forward, num_tokens, s, device) : 0;
+  const double forward_again = again > 0 ? again * item_seconds(item, forward, num_tokens, s, device) : 0;
   const KernelTimes* const times = device.measured(setup_.format.format);
   if (times != nullptr && item.part != Part::experts) {
     const MeasuredTask task{item,
@@ -265,7 +268,7 @@ double PricedProgram::item(const WorkItem& item, const Instruction& instruction,
     case OperationKind::attention:
       return is_weight ? 0 : attention(item, op, own_tokens, fraction, device) + forward_again;
     case OperationKind::loss: {
-      // With a chunked loss, logits are replaced by their gradient in place: written and read once.
+      // With a chunked loss, the gradient overwrites the logits, so they are written and read only once.
       const double passes = setup_.software.has_chunked_loss ? 1 : device.constants().loss_traffic;
       return is_weight ? 0
                        : device.traffic(item.moved_elements * width_ * fraction * own_tokens * 0.5 * passes);
@@ -299,9 +302,9 @@ double PricedProgram::gemm(const WorkItem& item, Op op, double num_tokens, doubl
                            const LayerStrategy& s, const DeviceCost& device) const {
   const double inner = item.inner, outer = item.outer * fraction;
   const bool is_of_experts = item.part == Part::experts;
-  const double experts = item.experts / (is_of_experts ? s.ep : 1);  // on this device
+  const double experts = item.experts / (is_of_experts ? s.ep : 1);  // number of experts on this device
   const double rows = num_tokens * item.passes * (is_of_experts ? imbalance(s, device.constants()) : 1);
-  // The output projection stays in 16 bits in all software.
+  // All software computes the output projection in 16 bits.
   const bool is_low_precision = setup_.format.is_low_precision() && item.split != SplitUnit::vocab;
   const GemmFormat format =
       setup_.format.is_low_precision() && !is_low_precision ? GemmFormat{} : setup_.format;
@@ -317,7 +320,8 @@ double PricedProgram::gemm(const WorkItem& item, Op op, double num_tokens, doubl
     if (is_low_precision && has_current_scaling)
       bytes += rows * inner * fraction * 2;  // the gradient is copied
   } else if (is_low_precision) {
-    // Read in 16 bits, written in 8. Includes weights unless their fp8 copy is reused by later micro-batches.
+    // The cast reads 16 bits and writes 8. Weights are included unless their fp8 copy is reused by later
+    // micro-batches.
     const double casted = op == Op::backward_input ? rows * outer : rows * inner;
     const double weights = setup_.software.kernels == KernelStyle::compiled ? inner * outer * experts : 0;
     bytes += (casted + weights) * 3 * device.constants().fp8_cast;
@@ -333,7 +337,7 @@ double PricedProgram::attention(const WorkItem& item, Op op, double num_tokens, 
   const NumberFormat format = setup_.format.is_low_precision() ? NumberFormat::bf16 : setup_.format.format;
   if (setup_.software.has_flash_attention())
     return device.flash(flops, model_work_.head_dim, is_backward, format);
-  // All positions, including those that the mask hides; nothing is computed twice.
+  // Counts all positions, including masked ones; the backward recomputes nothing.
   const double length = model_work_.sequence_length;
   const double all = 4 * model_work_.query_width * length * (is_backward ? 2 : 1) * fraction * num_tokens;
   const double num_scores = model_work_.query_width / model_work_.head_dim * length * fraction * num_tokens;
@@ -354,7 +358,8 @@ double PricedProgram::collective(const Instruction& instruction, const DeviceCos
     return links.exchange(shape, bytes * imbalance(strategy(instruction.block), device.constants()),
                           static_cast<double>(setup_.model.mixture.experts_per_token));
   if (instruction.op == Op::gather_parameters) {
-    // Our own plans list their fp8 layers; other software gathers all parameters in one format.
+    // Plans of the Optimus engine list their fp8 layers; other software gathers all parameters in one
+    // format.
     const bool is_optimus = setup_.software.runs_programs;
     const bool is_fp8_gather =
         is_optimus ? is_low_precision(instruction.block) && strategy(instruction.block).zero == 3
@@ -367,7 +372,7 @@ double PricedProgram::collective(const Instruction& instruction, const DeviceCos
   }
   if (instruction.op == Op::sync_gradients || instruction.op == Op::step_gate)
     return links.collective(Collective::all_reduce, shape, bytes);
-  // If whole activations were sent, the receiver gathers nothing.
+  // If the previous stage sent whole activations, the receiver has nothing to gather.
   const bool is_arrival = instruction.op == Op::all_gather && !strategy(instruction.block).sequence_parallel;
   if (is_arrival && !setup_.software.scatters_messages) return 0;
   const Collective kind = instruction.op == Op::all_gather       ? Collective::gather
@@ -377,8 +382,9 @@ double PricedProgram::collective(const Instruction& instruction, const DeviceCos
   return setup_.software.overlaps_tensor ? seconds * (1 - device.constants().tensor_hidden) : seconds;
 }
 
-// Each device sends keys while it processes the current ones. Our own programs specify this overlap; other
-// software is assumed to overlap equally well, including in the backward.
+// Seconds of a ring exchange that compute does not hide. Each device sends keys and values while it
+// processes the current ones. The programs of the Optimus engine contain this overlap; other software is
+// assumed to overlap equally well, including in the backward.
 double PricedProgram::ring(const Instruction& instruction, const DeviceCost& device,
                            const LinkCost& links) const {
   const double seconds =
@@ -396,7 +402,7 @@ double PricedProgram::optimizer(const Instruction& instruction, const DeviceCost
   const bool is_offloaded = strategy(instruction.block).offload;
   double bytes = found == state_.end() ? 0 : found->second;
   if (is_offloaded) {
-    // Gradients are copied to the host and weights back, while the host updates.
+    // Gradients are copied to the host and weights back; the host updates at the same time.
     const LinkSpec& host = setup_.cluster.group_of(device_).host_link;
     for (const Buffer& buffer : program_.buffers)
       if (buffer.block == instruction.block && buffer.kind == BufferKind::gradients)

@@ -25,13 +25,13 @@ Split split_for_validation(std::shared_ptr<const TokenSet> tokens, double fracti
   if (!(fraction >= 0 && fraction < 1))
     throw UserError("the validation fraction: expected at least 0 and below 1, got {}", fraction);
   const std::int64_t end = tokens->num_tokens();
-  const auto wanted = static_cast<std::int64_t>(std::llround(static_cast<double>(end) * fraction));
-  std::int64_t cut = end - wanted;
-  if (wanted > 0 && cut > 0 && cut < end) {
+  const auto num_validation = static_cast<std::int64_t>(std::llround(static_cast<double>(end) * fraction));
+  std::int64_t cut = end - num_validation;
+  if (num_validation > 0 && cut > 0 && cut < end) {
     // Moves the boundary to the start of the next document, unless that removes more than half of the
     // validation part.
     const std::int64_t next = tokens->document_start(tokens->document_of(cut - 1) + 1);
-    if (next < end && next - cut <= wanted / 2) cut = next;
+    if (next < end && next - cut <= num_validation / 2) cut = next;
   }
   return {{tokens, 0, cut}, {tokens, cut, end}};
 }

@@ -135,8 +135,8 @@ bool EmergencyCheckpointHost::has_majority() const {
   std::ptrdiff_t num_unknown = 0;
   const std::vector<int> staying = options_.coordinator->remaining_workers();
   for (int rank = 0; rank < static_cast<int>(staying.size()); ++rank) {
-    const auto gone = board_.find(lost_key(staying[static_cast<std::size_t>(rank)]));
-    num_unknown += !survivor_states_.contains(rank) && !(gone && *gone && **gone == kEnded);
+    const auto lost_note = board_.find(lost_key(staying[static_cast<std::size_t>(rank)]));
+    num_unknown += !survivor_states_.contains(rank) && !(lost_note && *lost_note && **lost_note == kEnded);
   }
   return std::ssize(survivor_states_) > num_unknown;
 }

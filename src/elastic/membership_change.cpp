@@ -157,9 +157,10 @@ Plan with_phase_of_state(const MembershipChangeInputs& inputs, const Plan& plan,
   if (inputs.phases.empty()) return plan;
   const std::vector<Phase> phases = with_decided_starts(inputs.phases, order.state.phase_begins);
   const Phase& phase = phase_at(phases, order.state.step);
-  const Phase before{0, order.from.batch, order.from.sequence_length};
-  if (const std::string words = text(before, phase); before.batch > 0 && !words.empty())
-    order.description += fmt::format("; phase: {}", words);
+  const Phase previous_phase{0, order.from.batch, order.from.sequence_length};
+  if (const std::string phase_text = text(previous_phase, phase);
+      previous_phase.batch > 0 && !phase_text.empty())
+    order.description += fmt::format("; phase: {}", phase_text);
   return with_batch(plan, phase.batch, phase.sequence_length);
 }
 
@@ -218,9 +219,9 @@ std::string text(const MembershipChange& order) {
 }
 
 MembershipChange parse_membership_change(const std::string& text) {
-  const std::string where = "the membership change order";
-  const Json json = parse_json(text, where);
-  const JsonView view(json, where);
+  const std::string location = "the membership change order";
+  const Json json = parse_json(text, location);
+  const JsonView view(json, location);
   MembershipChange order;
   order.membership.generation = static_cast<int>(view.at("generation").integer(1, kMaxWorkerIds));
   for (const JsonView& worker_id : view.at("seats").elements())
@@ -228,14 +229,14 @@ MembershipChange parse_membership_change(const std::string& text) {
   const auto size = std::ssize(order.membership.worker_ids);
   order.num_staying = static_cast<int>(view.at("staying").integer(1, size));
   order.num_worker_ids = static_cast<int>(view.at("seats_taken").integer(0, kMaxWorkerIds + 1));
-  order.from = parse_plan(view.at("from").raw().dump(), where);
-  order.to = parse_plan(view.at("to").raw().dump(), where);
+  order.from = parse_plan(view.at("from").raw().dump(), location);
+  order.to = parse_plan(view.at("to").raw().dump(), location);
   bool is_known = false;
   for (const auto& [value, word] : kSources)
     if (view.at("source").text() == word) order.source = value, is_known = true;
   if (!is_known) view.at("source").refuse("one of live, checkpoint, begin");
   order.checkpoint = view.at("checkpoint").text();
-  order.state = parse_training_state(view.at("state").text(), where);
+  order.state = parse_training_state(view.at("state").text(), location);
   order.epoch = view.at("epoch").integer(0), order.gate = parse_exact_numbers(view.at("gate"));
   order.num_steps_lost = view.at("steps_lost").integer(0), order.description = view.at("what").text();
   order.kind = view.at("kind").text();

@@ -136,8 +136,9 @@ MembershipCoordinator::MembershipCoordinator(Board& board, Inputs inputs,
 
 // Nothing is known of lost workers except their ids.
 void MembershipCoordinator::reserve_worker_ids(const MembershipChange& order) {
-  const int most = *std::max_element(order.membership.worker_ids.begin(), order.membership.worker_ids.end());
-  const auto count = static_cast<std::size_t>(std::max(order.num_worker_ids, most + 1));
+  const int maximum =
+      *std::max_element(order.membership.worker_ids.begin(), order.membership.worker_ids.end());
+  const auto count = static_cast<std::size_t>(std::max(order.num_worker_ids, maximum + 1));
   if (count > workers_.size()) workers_.resize(count);
 }
 
@@ -150,11 +151,11 @@ Outcome<void> MembershipCoordinator::claim_generation(const MembershipChange& or
   std::filesystem::create_directories(path.parent_path(), error);
   RealFileSystem files;
   if (const Outcome<void> written = write_atomically(files, draft, text(order)); !written) return written;
-  const int why = create_exclusively(draft, path);
+  const int error_number = create_exclusively(draft, path);
   ::unlink(draft.c_str());
-  if (why == 0) return {};
-  return why == EEXIST ? failure("the other ranks of the run have continued without this partition")
-                       : failure("cannot create {}: {}", path.string(), std::strerror(why));
+  if (error_number == 0) return {};
+  return error_number == EEXIST ? failure("the other ranks of the run have continued without this partition")
+                                : failure("cannot create {}: {}", path.string(), std::strerror(error_number));
 }
 
 // Adopts a claimed order: the process that made it may have died before all ranks received it.

@@ -99,9 +99,9 @@ void PreemptionNotice::watch() {
 
 WorkerSignals with_preemption_notice(const WorkerSignals& signals, const std::string& option,
                                      const Environment& environment) {
-  const std::string where = environment("OPTIMUS_NOTICE").value_or(option);
-  if (where.empty()) return signals;
-  const auto notice = std::make_shared<PreemptionNotice>(where);
+  const std::string location = environment("OPTIMUS_NOTICE").value_or(option);
+  if (location.empty()) return signals;
+  const auto notice = std::make_shared<PreemptionNotice>(location);
   WorkerSignals both = signals;
   both.is_leave_requested = [notice, must_leave = signals.is_leave_requested] {
     return notice->is_given() || must_leave();

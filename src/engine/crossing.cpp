@@ -27,13 +27,13 @@ std::vector<Span> rows_of(const ActivationShare& share, const std::vector<Box>& 
   std::int64_t length = 0;
   for (const Span& span : share.positions) length += span.size();
   const auto local = [&](std::int64_t position) {
-    std::int64_t before = 0;
+    std::int64_t num_rows_before = 0;
     for (const Span& span : share.positions) {
-      if (position >= span.begin && position < span.end) return before + position - span.begin;
-      before += span.size();
+      if (position >= span.begin && position < span.end) return num_rows_before + position - span.begin;
+      num_rows_before += span.size();
     }
     ensure(false, "position {} is not on this device", position);
-    return before;
+    return num_rows_before;
   };
   std::vector<Span> rows;
   for (const Box& box : boxes)

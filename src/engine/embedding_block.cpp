@@ -28,13 +28,13 @@ class EmbeddingBlock final : public Block {
 
   void backward_weight(Part, const Pass& pass) override {
     const BlockViews& tables = *pass.weights;
-    at::Tensor words = tables[kWords].gradient, positions, types;
+    at::Tensor word_embeddings = tables[kWords].gradient, positions, types;
     at::Tensor gradient = pass[part_.is_sequence_parallel ? "embedding.whole.gradient" : "output.gradient"];
     if (!part_.is_sequence_parallel) {
       begin_backward(pass);
       positions = tables[kPositions].gradient, types = tables[kTypes].gradient;
     }
-    services_.kernels.embedding_backward(gradient, own_ids(pass), pass.microbatch->positions, words,
+    services_.kernels.embedding_backward(gradient, own_ids(pass), pass.microbatch->positions, word_embeddings,
                                          positions, types);
   }
 

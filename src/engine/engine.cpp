@@ -154,10 +154,11 @@ void Engine::load(const Batch& batch) {
   };
   for (std::size_t m = 0; m < microbatches_.size(); ++m) {
     const Microbatch& host = batch.microbatches[m];
-    DeviceMicrobatch& here = microbatches_[m];
-    here.host = &host;
-    copy_values(host.ids, at::kLong, here.ids), copy_values(host.targets, at::kLong, here.targets);
-    copy_values(host.positions, at::kInt, here.positions);
+    DeviceMicrobatch& microbatch = microbatches_[m];
+    microbatch.host = &host;
+    copy_values(host.ids, at::kLong, microbatch.ids),
+        copy_values(host.targets, at::kLong, microbatch.targets);
+    copy_values(host.positions, at::kInt, microbatch.positions);
   }
   for (Pass& pass : passes_) pass.step = batch.step;
 }

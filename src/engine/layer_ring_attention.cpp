@@ -34,8 +34,8 @@ LayerRingAttention::Keys LayerRingAttention::keys_in(const at::Tensor& buffer) c
 }
 
 void LayerRingAttention::pack(const Pass& pass, const at::Tensor& k, const at::Tensor& v) const {
-  Keys own = keys_in(pass["ring.0"]);
-  own.k.narrow(0, 0, k.size(0)).copy_(k), own.v.narrow(0, 0, v.size(0)).copy_(v);
+  Keys keys = keys_in(pass["ring.0"]);
+  keys.k.narrow(0, 0, k.size(0)).copy_(k), keys.v.narrow(0, 0, v.size(0)).copy_(v);
 }
 
 at::Tensor LayerRingAttention::sum(const Pass& pass) const {
@@ -175,10 +175,10 @@ std::unique_ptr<Pending> send_around_ring(Comm& comm, const Group& group,
   const auto size = std::ssize(group.members);
   const auto own = std::find(group.members.begin(), group.members.end(), comm.rank()) - group.members.begin();
   const int next = group.members[static_cast<std::size_t>((own + 1) % size)],
-            before = group.members[static_cast<std::size_t>((own + size - 1) % size)];
+            previous_rank = group.members[static_cast<std::size_t>((own + size - 1) % size)];
   std::vector<std::unique_ptr<Pending>> all;
   for (const auto& [from, to] : tensors) {
-    all.push_back(comm.receive(before, to, kTag, description));
+    all.push_back(comm.receive(previous_rank, to, kTag, description));
     all.push_back(comm.send(next, from, kTag, description));
   }
   return std::make_unique<PendingAll>(std::move(all));

@@ -210,18 +210,18 @@ Batch read_batch(const ModuleData& data, const ModuleDescription& description, c
   // Stages between the first part and the last need neither inputs nor targets.
   const bool reads =
       stage.chunks.front().first_block() == 0 || stage.chunks.back().end_block() == plan.num_blocks;
-  std::int64_t sample = first_sample + num_sequences_before(plan, location.pipeline);
+  std::int64_t sample_number = first_sample + num_sequences_before(plan, location.pipeline);
   for (const int size : pipeline.microbatches) {
     Microbatch& microbatch = batch.microbatches.emplace_back();
     std::vector<at::Tensor> inputs, labels;
     const Span own_samples = share_of(splits_of(stage).front(), location.index, size, 1, false).samples;
-    for (int i = 0; i < size; ++i, ++sample) {
+    for (int i = 0; i < size; ++i, ++sample_number) {
       if (i < own_samples.begin || i >= own_samples.end) continue;
-      microbatch.samples.push_back(sample);
+      microbatch.samples.push_back(sample_number);
       if (!reads) continue;
-      const Permutation order(key.derive(static_cast<std::uint64_t>(sample / data.num_samples)),
+      const Permutation order(key.derive(static_cast<std::uint64_t>(sample_number / data.num_samples)),
                               data.num_samples);
-      const std::int64_t number = order(sample % data.num_samples);
+      const std::int64_t number = order(sample_number % data.num_samples);
       const ModuleSample sample = data.read(number);
       if (sample.input.sizes() != at::IntArrayRef(description.input_shapes.front()) ||
           sample.target.sizes() != at::IntArrayRef(description.target_shape))

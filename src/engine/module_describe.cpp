@@ -25,8 +25,8 @@ namespace {
 struct AllocationMeter final : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
     const std::int64_t allocated = current += bytes;
-    std::int64_t most = peak;
-    while (allocated > most && !peak.compare_exchange_weak(most, allocated)) {
+    std::int64_t maximum = peak;
+    while (allocated > maximum && !peak.compare_exchange_weak(maximum, allocated)) {
     }
   }
   bool memoryProfilingEnabled() const override { return true; }
@@ -141,13 +141,13 @@ class PartInspector {
   Batches check(std::size_t part) const {
     const ModulePart& part_info = model_.parts[part];
     const std::vector<at::Tensor> others = other_tensors(part_info);
-    std::vector<at::Tensor> before;
-    for (const at::Tensor& tensor : others) before.push_back(tensor.detach().clone());
+    std::vector<at::Tensor> original_buffers;
+    for (const at::Tensor& tensor : others) original_buffers.push_back(tensor.detach().clone());
     const at::Tensor first_output = output(part, batches_.first_batch),
                      repeated_output = output(part, batches_.first_batch),
                      other_output = output(part, batches_.second_batch);
     for (std::size_t i = 0; i < others.size(); ++i)
-      if (!at::equal(others[i], before[i]))
+      if (!at::equal(others[i], original_buffers[i]))
         throw UserError(
             "{}: part {} changes its buffers (batch statistics?), so training would depend on how batches "
             "are split; use a norm over each sample, such as GroupNorm or LayerNorm",

@@ -102,9 +102,9 @@ void Parameters::allocate_copy(int number) {
 
 void Parameters::adopt_state(int number, const Parameters& from) {
   BlockState& state = block(number);
-  const BlockState& given = from.block(number);
-  state.masters = given.masters, state.first_moment = given.first_moment,
-  state.second_moment = given.second_moment;
+  const BlockState& block_state = from.block(number);
+  state.masters = block_state.masters, state.first_moment = block_state.first_moment,
+  state.second_moment = block_state.second_moment;
   if (types_.element == types_.wide && storage_mode_ != StorageMode::copies) state.weights = state.masters;
   if (copies_ != nullptr && from.copies() != nullptr) copies_->adopt_state(number, *from.copies());
 }
@@ -211,8 +211,8 @@ BlockViews Parameters::views(int block, const at::Tensor& weights, const at::Ten
 
 namespace {
 
-void initialize(const LogicalTensor& tensor, const RandomKey& key, const Box& box,
-                std::vector<double>& values) {
+void fill_initial_values(const LogicalTensor& tensor, const RandomKey& key, const Box& box,
+                         std::vector<double>& values) {
   values.assign(static_cast<std::size_t>(box.num_elements()), tensor.init.kind == InitKind::ones ? 1.0 : 0.0);
   if (tensor.init.kind != InitKind::normal || values.empty()) return;
   const RandomKey tensor_key = key.derive(tensor.name);
@@ -240,9 +240,9 @@ void Parameters::initialize(std::int64_t seed) {
     for (at::Tensor BlockState::*const member : {&BlockState::masters, &BlockState::weights}) {
       at::Tensor target = view(tensor.name, member);
       if (!target.defined()) continue;  // copies have no weights
-      const Box tensor_key = box(tensor.name, member);
-      if (filled != tensor_key) initialize(tensor, key, tensor_key, values);
-      filled = tensor_key;
+      const Box own_box = box(tensor.name, member);
+      if (filled != own_box) fill_initial_values(tensor, key, own_box, values);
+      filled = own_box;
       target.copy_(at::from_blob(values.data(), target.sizes(), at::kDouble));
       const BlockState& state = block(tensor_locations_.at(tensor.name).first);
       if (state.masters.is_same(state.weights)) break;

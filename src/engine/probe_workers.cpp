@@ -62,11 +62,11 @@ double turn_seconds(Comm& comm, ProbeWork& probe_work, std::int64_t count) {
 std::vector<std::pair<double, double>> measured(Comm& comm) {
   const Group world{Role::world, {}};
   throw_if_failed(comm.connect(0, {&world, 1}, Deadline::after(Seconds(10), "connecting the probe")));
-  ProbeWork work;
-  const double alone = turn_seconds(comm, work, 0);
+  ProbeWork probe_work;
+  const double alone = turn_seconds(comm, probe_work, 0);
   std::vector<std::pair<double, double>> result;
   for (const double size : kSizes) {
-    const double seconds = turn_seconds(comm, work, static_cast<std::int64_t>(size)) - alone;
+    const double seconds = turn_seconds(comm, probe_work, static_cast<std::int64_t>(size)) - alone;
     result.emplace_back(size, std::max(seconds, 1e-6));
   }
   return result;

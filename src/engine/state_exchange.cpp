@@ -144,11 +144,11 @@ BlockShape StateExchange::gathered_shape(int block) const {
   if (block != head_ || !model_.is_tied || shape.zero < 3 || is_elsewhere) return shape;
   for (const LocalTensor& local_tensor : parameters_.shape(0).tensors) {
     if (!parameters_.tensors()[static_cast<std::size_t>(local_tensor.tensor)].is_also_head) continue;
-    LocalTensor words = local_tensor;
-    words.offset = shape.whole_elements, words.shard_offset = shape.shard_elements;
-    shape.tensors.push_back(words);
-    shape.whole_elements += words.rows * words.row;
-    shape.shard_elements += words.shard_rows * words.row;
+    LocalTensor word_embedding = local_tensor;
+    word_embedding.offset = shape.whole_elements, word_embedding.shard_offset = shape.shard_elements;
+    shape.tensors.push_back(word_embedding);
+    shape.whole_elements += word_embedding.rows * word_embedding.row;
+    shape.shard_elements += word_embedding.shard_rows * word_embedding.row;
   }
   return shape;
 }
@@ -172,10 +172,10 @@ std::unique_ptr<Pending> StateExchange::begin_gather(const Instruction& instruct
     const std::int64_t first = state.weights.numel();
     own_shard.narrow(0, 0, first).copy_(state.weights);
     if (first < shape.shard_elements) {
-      const LocalTensor& words = shape.tensors.back();
+      const LocalTensor& word_embedding = shape.tensors.back();
       const at::Tensor& embedding = parameters_.block(0).weights;
       for (const LocalTensor& local_tensor : parameters_.shape(0).tensors)
-        if (local_tensor.name == words.name)
+        if (local_tensor.name == word_embedding.name)
           own_shard.narrow(0, first, shape.shard_elements - first)
               .copy_(embedding.narrow(0, local_tensor.shard_offset, shape.shard_elements - first));
     }
@@ -234,14 +234,14 @@ at::Tensor StateExchange::own_gradients(int block) const {
 template <typename Copy>
 void StateExchange::for_each_partial(const Instruction& instruction, const StateBuffers& buffers, Copy copy) {
   const BlockShape& shape = parameters_.shape(instruction.block);
-  const at::Tensor whole = whole_gradients(instruction, buffers);
+  const at::Tensor gradients = whole_gradients(instruction, buffers);
   const at::Tensor packed = leading_elements(
       buffers.exchange, instruction.bytes / static_cast<std::int64_t>(at::elementSize(wide_)), wide_);
   std::int64_t offset = 0;
   for (const Rows& rows : partial_rows(instruction)) {
     const LocalTensor& local_tensor = shape.tensors[rows.tensor];
     const std::int64_t count = rows.rows.size() * local_tensor.row;
-    copy(whole.narrow(0, local_tensor.offset + rows.rows.begin * local_tensor.row, count),
+    copy(gradients.narrow(0, local_tensor.offset + rows.rows.begin * local_tensor.row, count),
          packed.narrow(0, offset, count));
     offset += count;
   }

@@ -144,11 +144,11 @@ void Engine::repeat_update(std::size_t index) {
   const int block = program_.instructions[index].block;
   const Parameters* const copies = parameters_.copies();
   if (copies == nullptr || copies->shape(block).tensors.empty()) return;
-  const BlockState &own = parameters_.block(block), &copy = copies->block(block);
+  const BlockState &own_state = parameters_.block(block), &copy = copies->block(block);
   const StateBuffers buffers = buffers_of(index);
   const at::Tensor gradients = state_.copied_gradients(block, buffers);
   const bool has_whole_weights = !parameters_.shape(block).is_sharded(StateKind::weights);
-  if (has_whole_weights) return update(block, numbers_, {*copies, gradients, own.weights, true});
+  if (has_whole_weights) return update(block, numbers_, {*copies, gradients, own_state.weights, true});
   const bool are_masters = types_.element == types_.wide;
   const at::Tensor weights = are_masters ? copy.masters : state_.copied_weights(block, buffers);
   update(block, numbers_, {*copies, gradients, weights, false});

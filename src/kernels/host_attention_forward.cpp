@@ -182,7 +182,7 @@ class ForwardThread {
     if (output_mode_ == OutputMode::added)
       blocks_.write_output(Head<W>(tensors_.out, row, item.head), logsumexp, item.queries);
     else
-      blocks_.put(Head<T>(tensors_.out, row, item.head), logsumexp, item.queries);
+      blocks_.write_output(Head<T>(tensors_.out, row, item.head), logsumexp, item.queries);
   }
 
  private:

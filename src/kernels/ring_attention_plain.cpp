@@ -143,14 +143,14 @@ class PlainRingAttention final : public RingAttention {
     check_ring_task(task, q, k);
     for_each_block(task, q, max_score_bytes_, [&](const RingBlock& block) {
       const at::Tensor scores = block.scores(widened(block.of_queries(q)), widened(block.of_keys(k)));
-      const at::Tensor before = block.statistics(logsumexp);
-      const at::Tensor now = at::logaddexp(before, scores.logsumexp({3}, true));
+      const at::Tensor previous_statistics = block.statistics(logsumexp);
+      const at::Tensor now = at::logaddexp(previous_statistics, scores.logsumexp({3}, true));
       at::Tensor probabilities = (scores - now).exp_();
       const at::Tensor factors = block.factors(probabilities);
       if (factors.defined()) probabilities.mul_(factors);
       const at::Tensor values = at::matmul(block.grouped(probabilities), widened(block.of_keys(v)));
-      block.of_queries(out).mul_((before - now).exp_()).add_(block.ungroup(values));
-      before.copy_(now);
+      block.of_queries(out).mul_((previous_statistics - now).exp_()).add_(block.ungroup(values));
+      previous_statistics.copy_(now);
     });
   }
 

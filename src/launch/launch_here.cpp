@@ -79,14 +79,14 @@ HostTask parse_task(const std::string& line) {
 std::vector<ChildProcess> start_ranks(const HostTask& task) {
   std::vector<ChildProcess> ranks;
   for (int local = 0; local < task.count; ++local) {
-    ChildOptions how = task.child_options;
+    ChildOptions child_options = task.child_options;
     const auto set = [&](const char* name, int value) {
-      how.variables.emplace_back(name, std::to_string(value));
+      child_options.variables.emplace_back(name, std::to_string(value));
     };
     set("OPTIMUS_RANK", task.first_rank + local), set("OPTIMUS_WORLD_SIZE", task.size);
     set("OPTIMUS_LOCAL_RANK", local), set("OPTIMUS_LOCAL_SIZE", task.count);
     set("OPTIMUS_LAUNCH_PARENT", ::getpid());
-    ranks.emplace_back(how);
+    ranks.emplace_back(child_options);
   }
   return ranks;
 }

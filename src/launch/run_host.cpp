@@ -91,8 +91,8 @@ double RunHost::silence_of(int worker_id) const {
 std::vector<bool> RunHost::find_lost_workers() {
   std::vector<bool> result;
   for (int worker_id = 0; worker_id < static_cast<int>(coordinator_.workers().size()); ++worker_id) {
-    const auto gone = board_.find(lost_key(worker_id));
-    result.push_back((gone && *gone) || silence_of(worker_id) > silence_.value + kExtraSilence);
+    const auto lost_note = board_.find(lost_key(worker_id));
+    result.push_back((lost_note && *lost_note) || silence_of(worker_id) > silence_.value + kExtraSilence);
   }
   return result;
 }
@@ -111,13 +111,13 @@ bool RunHost::poll() {
     const bool has_reported = coordinator_.report_of(worker_id).has_value();
     have_ended = have_ended && (is_lost || has_reported);
     if ((!is_lost && !is_silent) || has_reported) continue;
-    const std::string what = coordinator_.hang_of(worker_id);
-    const std::string how = !what.empty() ? "hangs: " + what
-                            : is_silent   ? "does not respond"
-                                          : "has disconnected";
+    const std::string hang = coordinator_.hang_of(worker_id);
+    const std::string description = !hang.empty() ? "hangs: " + hang
+                                    : is_silent   ? "does not respond"
+                                                  : "has disconnected";
     const WorkerEntry& who = coordinator_.workers()[static_cast<std::size_t>(worker_id)];
     coordinator_.record_lost(
-        worker_id, fmt::format("rank {} (process {} on {}, which {})", rank, who.pid, who.host, how));
+        worker_id, fmt::format("rank {} (process {} on {}, which {})", rank, who.pid, who.host, description));
     coordinator_.request_survivor_states();
   }
   have_all_ended_ = have_ended;

@@ -12,14 +12,10 @@ namespace {
 
 Path store_path(const Path& run) { return run / "logs" / "store.json"; }
 
-std::string text_of(const RunStoreAddress& store_address) {
-  const StoreAddress& place = store_address.address;
-  const Json json{{"host", place.host},
-                  {"port", place.port},
-                  {"token", place.token},
-                  {"is_etcd", place.is_etcd},
-                  {"prefix", store_address.prefix},
-                  {"may_move", store_address.may_move}};
+std::string text_of(const RunStoreAddress& store) {
+  const StoreAddress& address = store.address;
+  const Json json{{"host", address.host},       {"port", address.port},   {"token", address.token},
+                  {"is_etcd", address.is_etcd}, {"prefix", store.prefix}, {"may_move", store.may_move}};
   return json.dump() + "\n";
 }
 

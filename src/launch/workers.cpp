@@ -71,10 +71,10 @@ pid_t spawn(const WorkersOptions& options, int rank, int report, const std::stri
   ::posix_spawn_file_actions_addclosefrom_np(&settings.actions, kTerminalFile + 1);
   ::posix_spawnattr_setflags(&settings.attributes, POSIX_SPAWN_SETPGROUP);
   ::posix_spawnattr_setpgroup(&settings.attributes, 0);
-  std::vector<std::string> words = options.arguments, variables = environment_with(text(spec));
+  std::vector<std::string> arguments = options.arguments, variables = environment_with(text(spec));
   pid_t pid = 0;
   const int error = ::posix_spawn(&pid, options.program.c_str(), &settings.actions, &settings.attributes,
-                                  pointers(words).data(), pointers(variables).data());
+                                  pointers(arguments).data(), pointers(variables).data());
   if (error != 0) throw UserError("cannot start worker {}: {}", rank, ::strerror(error));
   return pid;
 }
@@ -242,11 +242,12 @@ void Workers::record_lost(int worker_id) {
   const auto rank =
       std::find(members.worker_ids.begin(), members.worker_ids.end(), worker_id) - members.worker_ids.begin();
   const WorkerEntry& entry = coordinator_->workers()[static_cast<std::size_t>(worker_id)];
-  std::string how = "has ended";
-  if (worker_id < static_cast<int>(workers_.size())) how = describe_end(worker_id);
-  if (const std::string what = coordinator_->hang_of(worker_id); !what.empty()) how = "hangs: " + what;
-  coordinator_->record_lost(worker_id,
-                            fmt::format("rank {} (process {} on {} {})", rank, entry.pid, entry.host, how));
+  std::string description = "has ended";
+  if (worker_id < static_cast<int>(workers_.size())) description = describe_end(worker_id);
+  if (const std::string hang = coordinator_->hang_of(worker_id); !hang.empty())
+    description = "hangs: " + hang;
+  coordinator_->record_lost(
+      worker_id, fmt::format("rank {} (process {} on {} {})", rank, entry.pid, entry.host, description));
 }
 
 // Records lost workers, and detects join requests.

@@ -154,13 +154,13 @@ class DeviceMapper {
             !is_taken(rank))
           assign_device(rank, rank), --flow.amount;
     for (const TransportFlow& flow : flows) {
-      int left = flow.amount;
+      int remaining = flow.amount;
       auto device = devices_[static_cast<std::size_t>(flow.column)].begin();
       for (const Rank rank : ranks_[static_cast<std::size_t>(flow.row)]) {
-        if (left == 0) break;
+        if (remaining == 0) break;
         if (!is_open(rank)) continue;
         while (is_taken(*device)) ++device;
-        assign_device(rank, *device), --left;
+        assign_device(rank, *device), --remaining;
       }
     }
     assign_remaining();

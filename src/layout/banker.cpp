@@ -20,9 +20,9 @@ class Headroom {
   }
   // The bytes above the limit while the thing moves.
   std::int64_t excess(const std::vector<MemoryDemand>& demands) const {
-    std::int64_t most = 0;
-    for (const MemoryDemand& demand : demands) most = std::max(most, demand.allocated - at(demand));
-    return most;
+    std::int64_t maximum = 0;
+    for (const MemoryDemand& demand : demands) maximum = std::max(maximum, demand.allocated - at(demand));
+    return maximum;
   }
   // The smallest free memory of the affected classes after the move.
   std::int64_t headroom_after(const std::vector<MemoryDemand>& demands) const {
@@ -106,13 +106,13 @@ BankerProblem reversed(BankerProblem problem) {
 std::int64_t excess_of(const BankerProblem& problem, const std::vector<int>& kind_of,
                        const std::vector<int>& order) {
   Headroom headroom(problem);
-  std::int64_t most = 0;
+  std::int64_t maximum = 0;
   for (const int item : order) {
     const auto& demands = demands_of(problem, kind_of, item);
-    most = std::max(most, headroom.excess(demands));
+    maximum = std::max(maximum, headroom.excess(demands));
     headroom.begin(demands), headroom.end(demands);
   }
-  return most;
+  return maximum;
 }
 
 std::optional<std::vector<int>> find_order(const BankerProblem& problem, std::int64_t reserve) {

@@ -67,8 +67,8 @@ Box box_of_shard(const TensorInfo& tensor, const Placement& placement, const Dev
   Box box(tensor.shape);
   if (placement.cut_dim >= 0) box[placement.cut_dim] = placement.parts[static_cast<std::size_t>(part)];
   const Span rows = box[0];
-  const Span mine = shard_span(rows.size(), grid.num_shards, shard);
-  box[0] = {rows.begin + mine.begin, rows.begin + mine.end};
+  const Span own_span = shard_span(rows.size(), grid.num_shards, shard);
+  box[0] = {rows.begin + own_span.begin, rows.begin + own_span.end};
   return box;
 }
 
@@ -151,9 +151,9 @@ std::vector<TensorBox> boxes_of(const Layout& layout, const RankIndex& index, Ra
 
 Bytes bytes_of(const Layout& layout, const RankIndex& index, Rank rank) {
   Bytes sum;
-  for (const TensorBox& held : boxes_of(layout, index, rank))
-    sum += Bytes(held.box.num_elements() *
-                 layout.tensors[static_cast<std::size_t>(held.tensor)].bytes_per_element);
+  for (const TensorBox& tensor_box : boxes_of(layout, index, rank))
+    sum += Bytes(tensor_box.box.num_elements() *
+                 layout.tensors[static_cast<std::size_t>(tensor_box.tensor)].bytes_per_element);
   return sum;
 }
 

@@ -56,8 +56,8 @@ Box Slots::box(int slot) const {
   const int shard = (slot - partition.first_slot) % partition.num_shards;
   Box box(shape);
   if (partition.cut_dim >= 0) box[partition.cut_dim] = partition.parts[static_cast<std::size_t>(part)];
-  const Span mine = shard_span(box[0].size(), partition.num_shards, shard);
-  box[0] = {box[0].begin + mine.begin, box[0].begin + mine.end};
+  const Span own_span = shard_span(box[0].size(), partition.num_shards, shard);
+  box[0] = {box[0].begin + own_span.begin, box[0].begin + own_span.end};
   return box;
 }
 

@@ -1,9 +1,9 @@
 // Slots: the placements of one tensor in the form that the algorithms of this folder use.
 //
-// A slot is the piece of the tensor that some (shard, part) holds; its holders are all ranks that hold
-// exactly this piece. Groups that cut a tensor in the same way (pipelines of the same width) form one
-// partition with more holders, so the number of slots depends on the cuts of a tensor, not on the number of
-// pipelines.
+// A slot is the box of the tensor that some (shard, part) holds; its holders are all ranks that hold
+// exactly this box. Groups that split a tensor in the same way (pipelines of the same width) form one
+// partition with more holders, so the number of slots depends on how the tensor is split, not on the number
+// of pipelines.
 //
 //     partition 0: 2 parts             partition 1: 1 part, 2 shards
 //     +--------+--------+              +-----------------+
@@ -32,7 +32,7 @@
 
 namespace optimus {
 
-// One way of cutting a tensor. Slots are numbered first_slot + part * num_shards + shard.
+// One way of splitting a tensor. The slot of (part, shard) is first_slot + part * num_shards + shard.
 struct Partition {
   int cut_dim = -1;
   std::vector<Span> parts;            // empty if cut_dim is -1
@@ -68,7 +68,8 @@ struct SlotBox {
   int slot = 0;
   Box box;
 };
-// Appends the slots that intersect `region`, clipped to it, in ascending order. O(parts + found).
+// Appends the slots that intersect `region`, each clipped to it, in ascending order. O(parts + slots
+// found).
 void find_slots(const Slots& slots, const Box& region, std::vector<SlotBox>& found);
 // The number of slots that find_slots would append, and the number of these that precede `slot`.
 struct SlotCount {
@@ -76,7 +77,7 @@ struct SlotCount {
 };
 SlotCount count_slots(const Slots& slots, const Box& region, int slot);
 
-// Stores ascending lists of slots, each distinct list once.
+// Stores ascending lists of slots, each distinct list once, and identifies them by an index.
 class SlotSets {
  public:
   int intern(std::span<const int> slots);
@@ -90,11 +91,11 @@ class SlotSets {
 
 struct SlotCell {
   Box box;
-  int holders = 0;  // index into the SlotSets
+  int holders = 0;  // index into the SlotSets: the slots that contain the cell
 };
-// Appends `region` cut along all edges of the slots of `holders`, and also of `other_slots` if given, in
-// lexicographic order, without empty cells. A partition cuts dimension by dimension, so the cells of a
-// smaller region are the clipped cells of a larger one.
+// Splits `region` along all edges of the slots of `holders`, and also of `other_slots` unless it is null.
+// Appends the non-empty cells in lexicographic order. A partition splits dimension by dimension, so the
+// cells of a smaller region are the clipped cells of a larger one.
 void append_cells(const Slots& holders, const Slots* other_slots, const Box& region, SlotSets& sets,
                   std::vector<SlotCell>& cells);
 

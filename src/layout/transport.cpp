@@ -157,12 +157,12 @@ std::vector<TransportFlow> greedy(const TransportProblem& problem) {
   std::vector<int> demand = problem.demand, supply = problem.supply;
   std::vector<TransportFlow> flows;
   for (const Edge& edge : edges) {
-    int& wanted = demand[static_cast<std::size_t>(edge.row)];
-    int& left = supply[static_cast<std::size_t>(edge.column)];
-    const int amount = std::min(wanted, left);
+    int& demanded = demand[static_cast<std::size_t>(edge.row)];
+    int& remaining = supply[static_cast<std::size_t>(edge.column)];
+    const int amount = std::min(demanded, remaining);
     if (amount == 0) continue;
     flows.push_back({edge.row, edge.column, amount});
-    wanted -= amount, left -= amount;
+    demanded -= amount, remaining -= amount;
   }
   return flows;
 }
@@ -197,8 +197,9 @@ std::int64_t weight_of(const TransportProblem& problem, const std::vector<Transp
 
 TransportResult solve_part(const TransportProblem& part, double max_work) {
   TransportResult result;
-  const double work = static_cast<double>(part.demand.size()) * static_cast<double>(part.edges.size());
-  if (work <= max_work) {
+  const double num_operations =
+      static_cast<double>(part.demand.size()) * static_cast<double>(part.edges.size());
+  if (num_operations <= max_work) {
     result.flows = ExactTransport(part).solve();
     result.weight = result.bound = weight_of(part, result.flows);
     return result;

@@ -78,8 +78,8 @@ class RankCheck {
   Outcome<void> take(int wave, int tensor, const Box& box, Boxes TensorView::*list) {
     if (tensor < 0 || tensor >= static_cast<int>(views_.size()) || view(tensor).wave != wave)
       return failure("rank {} moves tensor {} in wave {}, which does not list it", rank(), tensor, wave);
-    const Box whole(tensors_[static_cast<std::size_t>(tensor)].shape);
-    if (box.num_dims != whole.num_dims || box.is_empty() || !whole.contains(box))
+    const Box full_box(tensors_[static_cast<std::size_t>(tensor)].shape);
+    if (box.num_dims != full_box.num_dims || box.is_empty() || !full_box.contains(box))
       return failure("{} is not a valid box of tensor {}", text(box), name(tensor));
     (view(tensor).*list).push_back(box);
     return {};

@@ -32,12 +32,12 @@ constexpr ActivationName kActivations[] = {
 Activation read_activation(const JsonView& config, std::string_view key, Activation default_value) {
   const auto value = config.find(key);
   if (!value) return default_value;
-  std::vector<std::string> known;
+  std::vector<std::string> known_names;
   for (const ActivationName& row : kActivations) {
     if (row.name == value->text()) return row.activation;
-    known.emplace_back(row.name);
+    known_names.emplace_back(row.name);
   }
-  throw UserError("{}: expected one of {}, got {}", value->location(), join(known, ", "),
+  throw UserError("{}: expected one of {}, got {}", value->location(), join(known_names, ", "),
                   in_quotes(value->text()));
 }
 
@@ -59,12 +59,12 @@ std::int64_t dimension_or(const JsonView& config, std::string_view key, std::int
 
 Family read_family(const JsonView& config) {
   const JsonView model_type = config.at("model_type");
-  std::vector<std::string> known;
+  std::vector<std::string> known_names;
   for (const FamilyTraits& row : all_families()) {
     if (row.model_type == model_type.text()) return row.family;
-    known.emplace_back(row.model_type);
+    known_names.emplace_back(row.model_type);
   }
-  throw UserError("{}: expected one of {}, got {}", model_type.location(), join(known, ", "),
+  throw UserError("{}: expected one of {}, got {}", model_type.location(), join(known_names, ", "),
                   in_quotes(model_type.text()));
 }
 

@@ -173,11 +173,12 @@ void reject_unsupported_keys(const JsonView& config, Family family) {
     if (is_null_value || is_listed(keys.supported, key) || is_neutral_key(keys, key, value) ||
         is_listed(kBookkeeping, key))
       continue;
-    const std::vector<std::string> known(keys.supported.begin(), keys.supported.end());
+    const std::vector<std::string> known_names(keys.supported.begin(), keys.supported.end());
     throw UserError(
         "{}: key {} (value {}) is not known for model_type {}; remove it if the model does not "
         "depend on it{}",
-        config.location(), in_quotes(key), quoted_json(value.raw()), text(family), did_you_mean(key, known));
+        config.location(), in_quotes(key), quoted_json(value.raw()), text(family),
+        did_you_mean(key, known_names));
   }
 }
 

@@ -23,12 +23,12 @@ RopeScalingKind read_kind(const JsonView& settings) {
 
 // Any other key would change the rotation in an unsupported way.
 void allow_keys_of(const JsonView& settings, RopeScalingKind kind) {
-  std::vector<std::string> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
-  if (kind != RopeScalingKind::none) known.push_back("factor");
+  std::vector<std::string> known_names = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+  if (kind != RopeScalingKind::none) known_names.push_back("factor");
   if (kind == RopeScalingKind::llama3)
     for (const char* key : {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
-      known.push_back(key);
-  settings.allow_only(known);
+      known_names.push_back(key);
+  settings.allow_only(known_names);
   const auto part = settings.find("partial_rotary_factor");
   if (part && part->number() != 1)
     throw UserError("{}: expected 1 or no such key, got {} (not supported)", part->location(),

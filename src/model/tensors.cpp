@@ -287,8 +287,8 @@ std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec, int block) {
 std::vector<LogicalTensor> logical_tensors(const ModelSpec& spec) {
   std::vector<LogicalTensor> all;
   for (int block = 0; block < num_blocks(spec); ++block) {
-    std::vector<LogicalTensor> some = logical_tensors(spec, block);
-    std::move(some.begin(), some.end(), std::back_inserter(all));
+    std::vector<LogicalTensor> block_tensors = logical_tensors(spec, block);
+    std::move(block_tensors.begin(), block_tensors.end(), std::back_inserter(all));
   }
   return all;
 }

@@ -24,12 +24,13 @@ struct Decision {
   std::string evidence{};    // reason: "scripted", "asked for", or a measurement
   std::string from{}, to{};  // hashes of plans
   std::int64_t epoch = 0;    // of the new plan
-  // Of step rate: old step time / new step time - 1. Only for changes that the run chose itself.
+  // Gain in steps per second: old step time / new step time - 1. Set only for changes that the run chose
+  // itself.
   std::optional<double> predicted_gain{}, measured_gain{};
-  Seconds pause{}, prepare{};  // training was paused; training continued meanwhile
-  Bytes moved{}, minimum{};    // minimum: lower bound over all placements
-  Bytes early{};               // of `moved`: before the pause
-  Bytes precopied{};           // sent again because of that
+  Seconds pause{}, prepare{};  // `pause`: training stood still; `prepare`: training continued meanwhile
+  Bytes moved{}, minimum{};  // `minimum`: lower bound over all placements of the new plan
+  Bytes early{};  // the part of `moved` that was sent before the pause
+  Bytes precopied{};  // bytes that had to be sent again because they were sent early
   std::string cause{};         // "link", as in policy/condition.h; empty: nothing was found to be slow
   std::vector<PlanAlternative> alternatives{};
   bool operator==(const Decision&) const = default;

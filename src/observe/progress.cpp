@@ -46,12 +46,12 @@ void StatusLineSink::report(const Event& event) {
 }
 
 void StatusLineSink::show(const Progress& progress) {
-  const Seconds now = line_.now();
+  const Seconds current_time = line_.now();
   double seconds = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (activity_ != progress.activity) activity_ = progress.activity, begin_time_ = now;
-    seconds = std::max((now - begin_time_).value, 1e-3);
+    if (activity_ != progress.activity) activity_ = progress.activity, begin_time_ = current_time;
+    seconds = std::max((current_time - begin_time_).value, 1e-3);
   }
   if (!line_.is_due()) return;
   const auto amount = [&](double number) {
@@ -113,9 +113,9 @@ void TrainingProgress::step_ended(const StepMetrics& metrics) {
 
 std::string TrainingProgress::line_text() const {
   std::optional<Seconds> remaining = step_time_.per_step();
-  const std::int64_t left = total_steps_ - latest_->step;
-  if (left > 0 && remaining)
-    *remaining = *remaining * static_cast<double>(left);
+  const std::int64_t remaining_steps = total_steps_ - latest_->step;
+  if (remaining_steps > 0 && remaining)
+    *remaining = *remaining * static_cast<double>(remaining_steps);
   else
     remaining.reset();
   return progress_text(*latest_, total_steps_, remaining, line_.columns());

@@ -95,10 +95,11 @@ void StatusLine::show_now(std::string_view line) {
 }
 
 void StatusLine::draw(std::string_view line) {
-  const Seconds now = clock_();
-  next_print_ = now + (is_terminal_ ? kDrawInterval : kLogInterval);
+  const Seconds current_time = clock_();
+  next_print_ = current_time + (is_terminal_ ? kDrawInterval : kLogInterval);
   const std::string clean = remove_control_codes(line);
-  if (now >= next_logged_ || !is_terminal_) write_log(clean), next_logged_ = now + kLogInterval;
+  if (current_time >= next_logged_ || !is_terminal_)
+    write_log(clean), next_logged_ = current_time + kLogInterval;
   if (!is_terminal_) return write((has_time_stamps_ ? time_stamp() : "") + clean + "\n");
   shown_ = truncate(clean, columns());
   write(std::string(kEraseLine) + shown_);

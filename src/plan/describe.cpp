@@ -108,15 +108,15 @@ std::string short_text(const Plan& plan) {
 }
 
 std::string full_text(const Plan& plan) {
-  const Stage& stage = plan.pipelines.front().stages.front();
-  const LayerStrategy& first = stage.chunks.front().runs.front().strategy;
-  const int dp = data_parallel(stage, first);
+  const Stage& first_stage = plan.pipelines.front().stages.front();
+  const LayerStrategy& first = first_stage.chunks.front().runs.front().strategy;
+  const int dp = data_parallel(first_stage, first);
   std::string name = fmt::format("{}, micro-batch {}", short_text(plan),
                                  std::max(1, (plan.pipelines.front().microbatches.front() + dp - 1) / dp));
   bool is_mixed = false;
   for (const Pipeline& pipeline : plan.pipelines)
-    for (const Stage& one : pipeline.stages)
-      for (const Chunk& chunk : one.chunks)
+    for (const Stage& stage : pipeline.stages)
+      for (const Chunk& chunk : stage.chunks)
         for (const BlockRun& run : chunk.runs) is_mixed |= run.strategy.recompute != first.recompute;
   if (is_mixed)
     name += ", recompute as needed";

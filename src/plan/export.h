@@ -1,5 +1,5 @@
-// Exports a plan for another trainer: the files with which Megatron-LM, DeepSpeed or torchtitan run it, or an
-// Optimus plan file.
+// Exports a plan for another trainer: the files with which Megatron-LM, DeepSpeed or torchtitan runs it, or
+// an Optimus plan file.
 //
 // Those systems support grids of equal stages (plan/export_grid.h). A property that they cannot express is
 // mapped to the nearest one that they support and recorded in a note. A plan that would train a different

@@ -124,15 +124,16 @@ void set_microbatches(const Plan& plan, const std::string& name, PlanGrid& grid,
   const std::vector<int>& sizes = plan.pipelines.front().microbatches;
   const int pipelines = static_cast<int>(plan.pipelines.size()), width = grid.dp / pipelines;
   const int largest = *std::max_element(sizes.begin(), sizes.end());
-  std::int64_t wanted = (largest + width - 1) / width;
-  while (batch_per_replica % wanted != 0) --wanted;
-  const bool is_equal = std::all_of(sizes.begin(), sizes.end(), [&](int n) { return n == wanted * width; });
+  std::int64_t num_microbatches = (largest + width - 1) / width;
+  while (batch_per_replica % num_microbatches != 0) --num_microbatches;
+  const bool is_equal =
+      std::all_of(sizes.begin(), sizes.end(), [&](int n) { return n == num_microbatches * width; });
   if (!is_equal)
     notes.push_back(
         fmt::format("micro-batches of unequal size are replaced by {} equal ones of {} sequences per rank",
-                    batch_per_replica / wanted, wanted));
-  grid.microbatch = static_cast<int>(wanted);
-  grid.num_microbatches = batch_per_replica / wanted;
+                    batch_per_replica / num_microbatches, num_microbatches));
+  grid.microbatch = static_cast<int>(num_microbatches);
+  grid.num_microbatches = batch_per_replica / num_microbatches;
 }
 
 // Trainers order ranks by stage first, then by data, context and tensor part. The plan has the same order if

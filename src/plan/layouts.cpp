@@ -284,10 +284,10 @@ std::vector<ShardedStage> sharded_stages(const Plan& plan) {
     for (const Stage& stage : pipeline.stages)
       for (const Chunk& chunk : stage.chunks)
         for (const BlockRun& run : chunk.runs) {
-          const ShardedStage one{&stage, run.strategy.tp,
-                                 shards_of(stage, run.strategy, StateKind::optimizer)};
-          const bool is_known = !result.empty() && result.back() == one;
-          if (has_shard_copies(plan, run.strategy) && !is_known) result.push_back(one);
+          const ShardedStage sharded_stage{&stage, run.strategy.tp,
+                                           shards_of(stage, run.strategy, StateKind::optimizer)};
+          const bool is_known = !result.empty() && result.back() == sharded_stage;
+          if (has_shard_copies(plan, run.strategy) && !is_known) result.push_back(sharded_stage);
         }
   return result;
 }
@@ -313,11 +313,12 @@ Plan with_copies_in_other_domains(Plan plan, const std::vector<int>& domain_of) 
   const std::vector<ShardedStage> all = sharded_stages(plan);
   const auto beside = [&](int distance) {
     std::int64_t result = 0;
-    for (const ShardedStage& one : all) result += num_copies_in_same_domain(one, distance, domain_of);
+    for (const ShardedStage& sharded_stage : all)
+      result += num_copies_in_same_domain(sharded_stage, distance, domain_of);
     return result;
   };
   int most_shards = 1;
-  for (const ShardedStage& one : all) most_shards = std::max(most_shards, one.shards);
+  for (const ShardedStage& sharded_stage : all) most_shards = std::max(most_shards, sharded_stage.shards);
   std::int64_t fewest = beside(plan.copy_distance);
   int best = plan.copy_distance;
   for (int distance = 1; distance < most_shards && fewest > 0; ++distance) {

@@ -108,8 +108,8 @@ std::vector<RampStep> steps_of(const RampEnd& end, const std::string& ramp_text)
 
 std::int64_t value_at(const std::vector<RampStep>& steps, std::int64_t num_done_steps) {
   std::int64_t value = steps.front().value;
-  for (const RampStep& one : steps)
-    if (one.begin_step <= num_done_steps) value = one.value;
+  for (const RampStep& ramp_step : steps)
+    if (ramp_step.begin_step <= num_done_steps) value = ramp_step.value;
   return value;
 }
 
@@ -124,12 +124,12 @@ std::vector<int> split_into_even_parts(std::int64_t total, std::int64_t number) 
 }  // namespace
 
 std::string text(const Phase& from, const Phase& to) {
-  std::string words;
-  if (from.batch != to.batch) words = fmt::format("batch {} → {}", from.batch, to.batch);
+  std::string description;
+  if (from.batch != to.batch) description = fmt::format("batch {} → {}", from.batch, to.batch);
   if (from.sequence_length != to.sequence_length)
-    words += fmt::format("{}sequences of {} → {} tokens", words.empty() ? "" : ", ", from.sequence_length,
-                         to.sequence_length);
-  return words;
+    description += fmt::format("{}sequences of {} → {} tokens", description.empty() ? "" : ", ",
+                               from.sequence_length, to.sequence_length);
+  return description;
 }
 
 bool is_noise_ramp(const std::string& batch_ramp) {
@@ -148,12 +148,13 @@ std::vector<Phase> phases_of(const std::string& batch_ramp, std::int64_t batch,
           "one of the two flags",
           batch_ramp, sequence_ramp);
     std::vector<Phase> phases;
-    for (const RampStep& one : batches) phases.push_back({one.begin_step, one.value, sequence_length});
+    for (const RampStep& ramp_step : batches)
+      phases.push_back({ramp_step.begin_step, ramp_step.value, sequence_length});
     return phases;
   }
   std::set<std::int64_t> begins;
-  for (const RampStep& one : batches) begins.insert(one.begin_step);
-  for (const RampStep& one : lengths) begins.insert(one.begin_step);
+  for (const RampStep& ramp_step : batches) begins.insert(ramp_step.begin_step);
+  for (const RampStep& ramp_step : lengths) begins.insert(ramp_step.begin_step);
   std::vector<Phase> phases;
   for (const std::int64_t after : begins)
     phases.push_back({after, value_at(batches, after), value_at(lengths, after)});
@@ -170,10 +171,11 @@ std::vector<Phase> with_decided_starts(std::vector<Phase> phases, const std::vec
 std::optional<std::int64_t> next_phase_start(const std::vector<Phase>& phases,
                                              const std::vector<std::int64_t>& begins,
                                              std::int64_t num_done_steps, std::optional<double> noise) {
-  const std::vector<Phase> known = with_decided_starts(phases, begins);
-  const auto next = std::find_if(known.begin(), known.end(),
+  const std::vector<Phase> decided_phases = with_decided_starts(phases, begins);
+  const auto next = std::find_if(decided_phases.begin(), decided_phases.end(),
                                  [](const Phase& one) { return one.begin_step == kUndecidedStep; });
-  if (next == known.end() || !noise || *noise < static_cast<double>(next->batch)) return std::nullopt;
+  if (next == decided_phases.end() || !noise || *noise < static_cast<double>(next->batch))
+    return std::nullopt;
   if (num_done_steps < std::prev(next)->begin_step + kMinPhaseSteps) return std::nullopt;
   return num_done_steps + kAnnouncementSteps;
 }
@@ -191,18 +193,18 @@ Plan with_batch(Plan plan, std::int64_t batch, std::int64_t sequence_length) {
   std::int64_t remaining = batch, remaining_before = plan.batch;
   for (std::size_t p = 0; p < plan.pipelines.size(); ++p) {
     std::vector<int>& sizes = plan.pipelines[p].microbatches;
-    const std::int64_t before = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+    const std::int64_t total_before = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     const std::int64_t others = std::ssize(plan.pipelines) - 1 - static_cast<std::int64_t>(p);
     // Leaves at least one sequence for each of the remaining pipelines.
     const std::int64_t share = std::clamp<std::int64_t>(
-        (2 * remaining * before + remaining_before) / (2 * remaining_before),
+        (2 * remaining * total_before + remaining_before) / (2 * remaining_before),
         std::min<std::int64_t>(1, remaining), std::max<std::int64_t>(1, remaining - others));
     // Interleaved schedules run in rounds over all stages, so their number of micro-batches is unchanged.
-    const std::int64_t usual = plan.schedule == Schedule::interleaved
-                                   ? std::ssize(sizes)
-                                   : (share + sizes.front() - 1) / sizes.front();
-    remaining -= share, remaining_before = std::max<std::int64_t>(1, remaining_before - before);
-    sizes = split_into_even_parts(share, std::clamp<std::int64_t>(usual, 1, share));
+    const std::int64_t typical = plan.schedule == Schedule::interleaved
+                                     ? std::ssize(sizes)
+                                     : (share + sizes.front() - 1) / sizes.front();
+    remaining -= share, remaining_before = std::max<std::int64_t>(1, remaining_before - total_before);
+    sizes = split_into_even_parts(share, std::clamp<std::int64_t>(typical, 1, share));
   }
   plan.batch = batch;
   return plan;

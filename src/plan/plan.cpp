@@ -50,9 +50,9 @@ template <typename Enum, std::size_t N>
 Enum value_of(const Word<Enum> (&names)[N], const std::string& word, const std::string& setting_name) {
   for (const auto& row : names)
     if (row.word == word) return row.value;
-  const std::vector<std::string> known = all_words(names);
-  throw UserError("{}: {} is not one of {}{}", setting_name, in_quotes(word), join(known, ", "),
-                  did_you_mean(word, known));
+  const std::vector<std::string> known_names = all_words(names);
+  throw UserError("{}: {} is not one of {}{}", setting_name, in_quotes(word), join(known_names, ", "),
+                  did_you_mean(word, known_names));
 }
 
 }  // namespace

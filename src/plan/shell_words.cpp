@@ -355,13 +355,13 @@ class ShellReader {
     std::size_t end = 0;
     while (end < inner.size() && is_name_part(inner[end])) ++end;
     const std::string name(inner.substr(0, end));
-    std::string_view rest = inner.substr(end);
-    if (starts_with(rest, "[@]") || starts_with(rest, "[*]")) rest.remove_prefix(3);
-    if (variables_.contains(name) || rest.empty())
+    std::string_view remainder = inner.substr(end);
+    if (starts_with(remainder, "[@]") || starts_with(remainder, "[*]")) remainder.remove_prefix(3);
+    if (variables_.contains(name) || remainder.empty())
       return put_variable(word, name, is_quoted, text_.substr(begin, offset_ - begin));
-    if (starts_with(rest, ":")) rest.remove_prefix(1);
-    if (rest.empty() || (rest[0] != '-' && rest[0] != '=')) return;
-    const Words otherwise = expanded(rest.substr(1), is_quoted);
+    if (starts_with(remainder, ":")) remainder.remove_prefix(1);
+    if (remainder.empty() || (remainder[0] != '-' && remainder[0] != '=')) return;
+    const Words otherwise = expanded(remainder.substr(1), is_quoted);
     word.add_words(otherwise);
   }
 
@@ -407,14 +407,14 @@ std::size_t program_at(const Words& command) {
 LaunchLine launch_line(std::string_view text, const std::string& source) {
   const std::vector<Words> commands = ShellReader(text, source).commands();
   LaunchLine best_launch, bare_arguments;
-  std::size_t most = 0;
+  std::size_t maximum = 0;
   for (const Words& command : commands) {
     const std::size_t program = program_at(command);
     if (program < command.size()) {
       const auto begin = command.begin() + static_cast<std::ptrdiff_t>(program) + 1;
       const auto flags = static_cast<std::size_t>(std::count_if(begin, command.end(), is_flag));
-      if (flags < most || flags == 0) continue;
-      most = flags;
+      if (flags < maximum || flags == 0) continue;
+      maximum = flags;
       best_launch = {{command.begin(), begin}, {begin, command.end()}};
     } else if (is_flag(command.front())) {
       bare_arguments.arguments.insert(bare_arguments.arguments.end(), command.begin(), command.end());

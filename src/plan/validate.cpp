@@ -200,10 +200,10 @@ Problem problem_in_stages(const Plan& plan, int p) {
   for (std::size_t s = 0; s < pipeline.stages.size(); ++s)
     for (const Chunk& chunk : pipeline.stages[s].chunks)
       for (const BlockRun& run : chunk.runs) {
-        const std::string where =
+        const std::string location =
             fmt::format("{}, block {}", name_of(p, static_cast<int>(s)), run.first_block);
         const auto width = static_cast<std::int64_t>(pipeline.stages[s].devices.size());
-        if (Problem problem = problem_in_strategy(plan, run.strategy, width, where)) return problem;
+        if (Problem problem = problem_in_strategy(plan, run.strategy, width, location)) return problem;
       }
   return std::nullopt;
 }
@@ -283,10 +283,11 @@ Problem problem_with_run(const Plan& plan, const BlockRun& run, const ModelSpec&
   const bool is_all_mixture =
       model.is_mixture() && model.mixture.first_layer == 0 && model.mixture.every == 1;
   const std::int64_t columns = is_all_mixture ? model.vocab : std::min(model.ffn, model.vocab);
-  const std::int64_t most = std::min(model.heads, columns);
-  if (s.tp > most)
+  const std::int64_t max_tp = std::min(model.heads, columns);
+  if (s.tp > max_tp)
     return problem_text("block {}: tp {} is more than the {} {} of {}; each device needs at least one",
-                        run.first_block, s.tp, most, most == model.heads ? "heads" : "columns", model.name);
+                        run.first_block, s.tp, max_tp, max_tp == model.heads ? "heads" : "columns",
+                        model.name);
   if (s.ep > 1 && !model.is_mixture())
     return problem_text("block {}: ep is {}, but {} is dense and has no experts; use 1", run.first_block,
                         s.ep, model.name);

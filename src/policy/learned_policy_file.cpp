@@ -1,4 +1,4 @@
-// Implements learned_policy.h: reading and writing of policy files.
+// Implements learned_policy.h: reads and writes policy files.
 #include <algorithm>
 #include <cmath>
 
@@ -81,9 +81,9 @@ void write_learned_policy(const LearnedPolicy& network, const Path& path) {
   std::vector<TensorHeader> headers;
   std::vector<std::span<const float>> values;
   const auto put = [&](const char* name, const std::vector<std::int64_t>& shape,
-                       std::span<const float> values) {
+                       std::span<const float> numbers) {
     headers.push_back({name, ElementType::f32, shape});
-    values.push_back(values);
+    values.push_back(numbers);
   };
   for (const PolicyTensor& tensor : policy_tensors())
     put(tensor.name, tensor.shape, std::span(network.numbers).subspan(tensor.begin, count_of(tensor.shape)));
@@ -93,7 +93,8 @@ void write_learned_policy(const LearnedPolicy& network, const Path& path) {
   metadata["format"] = kPolicyFormat;
   RealFileSystem files;
   SafetensorsWriter writer = value_or_throw(SafetensorsWriter::create(files, path, headers, metadata));
-  for (const std::span<const float> what : values) value_or_throw(writer.write(std::as_bytes(what)));
+  for (const std::span<const float> tensor_values : values)
+    value_or_throw(writer.write(std::as_bytes(tensor_values)));
   value_or_throw(writer.commit());
 }
 

@@ -18,7 +18,7 @@ double digits(double seconds) { return std::log10(1 + std::clamp(seconds, 0.0, 1
 
 double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
 
-// The closed form of expected_rest (policy/lifetime.h), because training makes many decisions.
+// The closed form of expected_rest() (policy/lifetime.h), which is faster; training makes many decisions.
 double closed_form_rest(Cause cause, double age) {
   const Lifetime lifetime = usual_lifetime(cause);
   if (lifetime.is_endless) return kLongestRest;
@@ -29,7 +29,8 @@ double closed_form_rest(Cause cause, double age) {
   return std::clamp(mean * upper_tail(z - lifetime.spread) / alive - age, 1.0, kLongestRest);
 }
 
-// Expected seconds until something changes: by the conditions, and by losses and arrivals of the last hour.
+// Expected seconds until the situation changes: until a condition ends, or until the next loss or arrival
+// at the rate of the last hour.
 double likely_remaining_seconds(const Situation& situation) {
   double remaining_seconds = kLongestRest;
   const double seen = std::clamp(situation.elapsed_seconds, 60.0, kHour);
@@ -40,23 +41,23 @@ double likely_remaining_seconds(const Situation& situation) {
   return std::max(remaining_seconds, 1.0);
 }
 
-// [option]: logarithms of lasting_seconds(). Undefined for options that cannot run.
+// Logarithms of lasting_seconds() for each option. Undefined for options that cannot run.
 struct Estimates {
-  std::vector<double> predicted;  // the latest prediction
-  std::vector<double> corrected;  // all predictions, corrected by earlier errors
-  std::vector<double> smooth;     // averaged over plans of nearly as many devices
+  std::vector<double> predicted;  // from all predictions, corrected by the errors of earlier ones
+  std::vector<double> corrected;  // mean over plans with nearly as many devices
+  std::vector<double> smooth;  // standard deviation over these plans
   std::vector<double> spread;     // standard deviation over these plans
 };
 
 bool runs(const PlanOption& option) { return option.step_seconds > 0; }
 
-// The increase of the logarithm because losses undo a part of the steps.
+// The increase of the logarithm of the step time because losses undo a fraction of the steps.
 double undone_log(const PlanOption& option, const Situation& situation) {
   return -std::log1p(-undone_part(situation, option));
 }
 
-// The mean prediction, corrected by the mean error of earlier predictions; one correct prediction is assumed
-// as a prior.
+// The mean prediction, corrected by the mean error of earlier predictions. The prior counts as one
+// prediction without error.
 double corrected_estimate(const PlanOption& option, const Situation& situation) {
   const double more = undone_log(option, situation);
   if (option.is_measured || option.response == Response::stay) return std::log(option.step_seconds) + more;
@@ -65,8 +66,8 @@ double corrected_estimate(const PlanOption& option, const Situation& situation) 
   return predicted + more + situation.mean_miss * situation.num_missed / (situation.num_missed + 1.0);
 }
 
-// Plans of nearly as many devices should need nearly the same device time per step: its mean over such plans,
-// and its spread.
+// Plans with nearly as many devices should need nearly the same device time per step. Computes the mean
+// device time over such plans, and its spread.
 void smooth_by_devices(const Situation& situation, Estimates& estimates) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < situation.options.size(); ++i)
@@ -112,7 +113,8 @@ Estimates estimates_of(const Situation& situation) {
   return estimates;
 }
 
-// The present plan if it can run, and the fastest options by each of the three estimates in turn.
+// Selects the present plan if it can run, plans that ran before, and the fastest options by each of the
+// three estimates in turn.
 std::vector<std::size_t> promising_options(const Situation& situation, const Estimates& estimates) {
   std::vector<std::size_t> chosen;
   if (runs(situation.options.front())) chosen.push_back(0);
@@ -142,11 +144,11 @@ std::vector<std::size_t> promising_options(const Situation& situation, const Est
 struct Common {
   const Situation& situation;
   const Estimates& estimates;
-  double log_present_seconds;  // the logarithm of the step time that options are compared with
-  double remaining_seconds;    // seconds
+  double log_present_seconds;  // logarithm of the step time with which options are compared
+  double remaining_seconds;  // expected seconds until the situation changes
   double best_corrected, best_predicted;
   bool is_broken;  // the present plan cannot run
-  int present;     // devices
+  int present;  // devices of the largest plan that can run now
 };
 
 Common common_of(const Situation& situation, const Estimates& estimates) {
@@ -182,7 +184,7 @@ std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
                step = std::exp(common.log_present_seconds);
   const double usual_gain = common.is_broken ? 0 : std::log(now.usual_seconds / option.usual_seconds);
   const double devices = std::max(1, option.devices);
-  const double before = common.is_broken ? common.present : std::max(1, now.devices);
+  const double devices_before = common.is_broken ? common.present : std::max(1, now.devices);
   const std::array<double, kOptionFeatures> row = {
       i == 0 ? 1.0 : 0.0,
       clamped(predicted, 2),
@@ -198,7 +200,7 @@ std::array<float, kOptionFeatures> row_of(const Common& common, std::size_t i) {
       clamped(1 - std::exp(-corrected) - pause / kHour, 2),
       std::log1p(pause / step) / 3,
       clamped(usual_gain, 2),
-      clamped(std::log(devices / before), 3),
+      clamped(std::log(devices / devices_before), 3),
       (common.present - devices) / common.present,
       option.response == Response::resume ? 1.0 : 0.0,
       option.response == Response::drop ? 1.0 : 0.0,

@@ -129,10 +129,10 @@ RankProfile parse_rank_profile(const Json& json, const std::string& source) {
   profile.resident = Bytes(view.at("resident_bytes").integer(0));
   for (const JsonView& step : view.at("steps").elements())
     profile.steps.push_back({step.at("step").integer(), step.at("start").number(), step.at("end").number()});
-  for (const JsonView& one : view.at("instructions").elements())
-    profile.instructions.push_back({profile.pipeline, profile.stage, parse_lane(one.at("lane")),
-                                    one.at("name").text(), one.at("kind").text(), one.at("start").number(),
-                                    one.at("end").number()});
+  for (const JsonView& json_view : view.at("instructions").elements())
+    profile.instructions.push_back({profile.pipeline, profile.stage, parse_lane(json_view.at("lane")),
+                                    json_view.at("name").text(), json_view.at("kind").text(),
+                                    json_view.at("start").number(), json_view.at("end").number()});
   return profile;
 }
 
@@ -186,9 +186,9 @@ std::optional<double> overlap(const RankProfile& profile) {
 std::string comparison_text(const std::vector<RankProfile>& ranks, const Plan& plan,
                             const std::optional<ExpectedStep>& expected) {
   TextTable table({"per step and device", "lane", "predicted", "measured"});
-  for (const ComparedKind& one : compare_kinds(ranks, plan, expected))
-    table.row({one.kind, text(one.lane), shown(one.predicted),
-               one.measured > 0 ? text(Seconds(one.measured)) : "-"});
+  for (const ComparedKind& compared_kind : compare_kinds(ranks, plan, expected))
+    table.row({compared_kind.kind, text(compared_kind.lane), shown(compared_kind.predicted),
+               compared_kind.measured > 0 ? text(Seconds(compared_kind.measured)) : "-"});
   table.row({"step", "", expected ? text(Seconds(expected->step.seconds)) : "-",
              text(Seconds(mean_seconds(ranks)))});
   std::string result = table.text() + memory_text(ranks, expected);
@@ -206,12 +206,12 @@ OrderedJson comparison_json(const std::vector<RankProfile>& ranks, const Plan& p
                        {{"predicted", expected ? OrderedJson(expected->step.seconds) : OrderedJson()},
                         {"measured", mean_seconds(ranks)}}}};
   json["instructions"] = OrderedJson::array(), json["ranks"] = OrderedJson::array();
-  for (const ComparedKind& one : compare_kinds(ranks, plan, expected))
+  for (const ComparedKind& compared_kind : compare_kinds(ranks, plan, expected))
     json["instructions"].push_back(
-        {{"kind", one.kind},
-         {"lane", text(one.lane)},
-         {"predicted", one.predicted ? OrderedJson(*one.predicted) : OrderedJson()},
-         {"measured", one.measured}});
+        {{"kind", compared_kind.kind},
+         {"lane", text(compared_kind.lane)},
+         {"predicted", compared_kind.predicted ? OrderedJson(*compared_kind.predicted) : OrderedJson()},
+         {"measured", compared_kind.measured}});
   for (const RankProfile& rank : ranks) {
     const StagePrediction* stage = stage_of(expected, rank);
     const std::optional<double> overlapped = overlap(rank);

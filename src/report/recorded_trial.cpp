@@ -95,7 +95,8 @@ class Recorder {
     const auto cut = [&](std::int64_t step) {
       if (step > steps_.front().step && step <= last_step_) segment_starts_.insert(step);
     };
-    for (const ConditionSpan& one : conditions_) cut(one.finding.begin_step), cut(one.end);
+    for (const ConditionSpan& condition_span : conditions_)
+      cut(condition_span.finding.begin_step), cut(condition_span.end);
     for (const Decision& decision : decisions_)
       if (changes_membership(decision)) cut(decision.step + 1);
   }
@@ -163,10 +164,11 @@ class Recorder {
       segment.step_seconds.resize(std::max(segment.step_seconds.size(), static_cast<std::size_t>(mode) + 1));
       segment.step_seconds[static_cast<std::size_t>(mode)] = seconds;
     }
-    for (const ConditionSpan& one : conditions_)
-      if (one.finding.begin_step < end && one.end > begin)
-        segment.conditions.push_back({one.finding.cause, one.finding.factor,
-                                      segment.begin - seconds_before_step(one.finding.begin_step)});
+    for (const ConditionSpan& condition_span : conditions_)
+      if (condition_span.finding.begin_step < end && condition_span.end > begin)
+        segment.conditions.push_back(
+            {condition_span.finding.cause, condition_span.finding.factor,
+             segment.begin - seconds_before_step(condition_span.finding.begin_step)});
     if (segment.end > segment.begin) result_.trial.segments.push_back(std::move(segment));
   }
 

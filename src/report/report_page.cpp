@@ -163,14 +163,14 @@ std::string decisions_of(const RunReport& report) {
         gain_or_dash(decision.predicted_gain), gain_or_dash(decision.measured_gain), text(decision.pause),
         text(decision.moved), html_text(remaining_rows));
   }
-  const std::size_t left = report.decisions.size() - std::min(kMaxRows, report.decisions.size());
+  const std::size_t remaining = report.decisions.size() - std::min(kMaxRows, report.decisions.size());
   return fmt::format(
       "<section><h2>Decisions</h2><div class=\"wide\"><table class=\"long\"><tr><th class=\"n\">mark</th><th "
       "class=\"n\">step</th><th>kind</th><th>reason</th><th>plan</th><th class=\"n\">predicted</th><th "
       "class=\"n\">measured</th><th class=\"n\">paused</th><th "
       "class=\"n\">moved</th><th>alternatives</th></tr>\n"
       "{}</table></div>{}</section>\n",
-      rows, left == 0 ? "" : fmt::format("<p>and {} more</p>", left));
+      rows, remaining == 0 ? "" : fmt::format("<p>and {} more</p>", remaining));
 }
 
 std::string epochs_table(const std::vector<Epoch>& epochs) {

@@ -43,14 +43,14 @@ std::string timeline_svg(const std::vector<RankProfile>& ranks) {
   };
   std::string svg = fmt::format(
       "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"timeline of one step\">", kPictureWidth, height);
-  std::size_t left = kMaxBars;
+  std::size_t remaining = kMaxBars;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const double top = kHeader + kRow * static_cast<double>(r);
     svg += fmt::format("<text class=\"end\" x=\"{}\" y=\"{}\">rank {}</text>", kFirst - 6, top + 16,
                        ranks[r].rank);
     for (const TracedInstruction& instruction : ranks[r].instructions) {
-      if (!(instruction.end > span.start) || !(instruction.start < span.end) || left == 0) continue;
-      --left;
+      if (!(instruction.end > span.start) || !(instruction.start < span.end) || remaining == 0) continue;
+      --remaining;
       const std::string kind = class_of(instruction);
       const bool is_communication = kind == "talk";
       svg += fmt::format(

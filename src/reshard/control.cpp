@@ -31,9 +31,9 @@ ControlRequest parse_request(const Path& path) {
   if (const auto rank = view.find("drain"))
     return DrainRequest{name, static_cast<int>(rank->integer(0, INT_MAX))};
   const JsonView plan = view.at("plan");
-  const std::string why = view.text_or("why", "asked for");
-  if (plan.raw() == "auto") return PlanRequest{name, std::nullopt, why};
-  return PlanRequest{name, parse_plan(plan.raw().dump(), path.string()), why};
+  const std::string reason = view.text_or("why", "asked for");
+  if (plan.raw() == "auto") return PlanRequest{name, std::nullopt, reason};
+  return PlanRequest{name, parse_plan(plan.raw().dump(), path.string()), reason};
 }
 
 void remove_quietly(const Path& path) {
@@ -94,7 +94,7 @@ void ControlFolder::refuse_drains(const std::string& why, bool is_claimer_lost) 
     try {
       if (std::holds_alternative<DrainRequest>(parse_request(folder_ / (name + kRequest))))
         write_answer(name, {false, why});
-    } catch (const UserError&) {  // next() answers it
+    } catch (const UserError&) {  // next() answers invalid requests
     }
   }
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr Bytes kChunk{std::int64_t{16} << 20};
 
-// Concatenates both lists of tensors.
+// Appends the tensors of `second` to those of `first`.
 Layout concatenated(Layout first, const Layout& second) {
   const int num_grids = static_cast<int>(first.grids.size());
   first.grids.insert(first.grids.end(), second.grids.begin(), second.grids.end());
@@ -29,7 +29,8 @@ Layout concatenated(Layout first, const Layout& second) {
   return first;
 }
 
-// Renumbers devices to 0 … n - 1: the numbers in the file are positions, not ranks.
+// Renumbers the devices of the plan to 0 … n - 1, because the numbers in a plan file are positions, not
+// ranks.
 Plan with_consecutive_devices(Plan plan) {
   std::vector<int> devices;
   for (const Pipeline& pipeline : plan.pipelines)
@@ -58,8 +59,8 @@ void check_same_training(const Plan& from, const Plan& to, bool is_phase) {
 
 DiffOptions diff_options(const PlanChange& change) { return {.dead = change.dead, .chunk = kChunk}; }
 
-// The minimum memory of a stage's devices apart from master weights and moments. It is unused between steps
-// and available for moved data.
+// The memory of a stage's devices apart from master weights and moments, at its minimum over all stages. It
+// is unused between steps and therefore available for moved data.
 Bytes min_spare_memory(const Plan& plan, const ModelSpec& model) {
   Bytes least(std::numeric_limits<std::int64_t>::max());
   for (const Pipeline& pipeline : plan.pipelines)
@@ -73,15 +74,15 @@ Bytes min_spare_memory(const Plan& plan, const ModelSpec& model) {
   return least;
 }
 
-// The last positions may have no state (custom blocks without parameters), so layouts do not contain them.
-// They are assigned to the remaining ranks.
+// Layouts do not contain the last positions if these have no state (custom blocks without parameters).
+// Assigns such positions to the remaining ranks.
 void add_stateless_positions(std::vector<int>& device_of, int num_places, int num_ranks) {
   for (int rank = 0; rank < num_ranks && std::ssize(device_of) < num_places; ++rank)
     if (std::find(device_of.begin(), device_of.end(), rank) == device_of.end()) device_of.push_back(rank);
 }
 
-// An order in which no rank needs more memory than under either plan; if there is none, the order of the
-// model.
+// An order of transfers in which no rank needs more memory than change.room in addition to its state; if
+// there is none, an order without this limit.
 WaveOrder order_of_moves(const PlanChange& change) {
   DiffOptions options = diff_options(change);
   options.reserve = change.room;
@@ -142,7 +143,7 @@ PlanChange change_plan(const Plan& from, const Plan& to, const ModelSpec& model,
 RankShare share_of(const PlanChange& change, int rank) {
   if (!has_device(change.from, rank) && !has_device(change.to, rank)) return {Rank{rank}, {}};
   if (rank >= std::max(num_ranks(change.old_layout), num_ranks(change.new_layout)))
-    return {Rank{rank}, {}};  // its blocks have no parameters
+    return {Rank{rank}, {}};  // the rank's blocks have no parameters
   const LayoutChange layouts(change.old_layout, change.new_layout, diff_options(change));
   DiffOutcome<RankShare> share = diff_for(layouts, change.order, Rank{rank});
   ensure(share.has_value(), "no share of rank {}: {}", rank, share ? "" : share.error().why);

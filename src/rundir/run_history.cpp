@@ -41,8 +41,8 @@ std::vector<Observation> observations_since(const Path& run, std::int64_t step) 
   if (!std::filesystem::exists(path, error)) return result;
   for (const std::string& line : split(value_or_throw(read_file(path, kMaxRecordBytes)), '\n')) try {
       if (trim(line).empty()) continue;
-      Observation one = parse_observation(line, path.string());
-      if (one.step >= step) result.push_back(std::move(one));
+      Observation observation = parse_observation(line, path.string());
+      if (observation.step >= step) result.push_back(std::move(observation));
     } catch (const UserError&) {
     }
   return result;

@@ -17,8 +17,8 @@ namespace optimus {
 // history; so is a broken one, with a warning.
 History load_history(const std::string& history, EventSink& events);
 
-// Called at the end of a run; uses its own records if they suffice. If two runs end at the same moment, one
-// of them may not be recorded.
+// Called at the end of a run; evaluates the run's own records if there are enough of them. If two runs end
+// at the same moment, one of them may not be recorded.
 struct FinishedRun {
   Path folder;
   const Plan& plan;  // the last plan

@@ -8,7 +8,7 @@ namespace optimus {
 
 struct WorkerSignals {
   std::function<bool()> is_interrupted;      // the run must end
-  std::function<bool()> is_leave_requested;  // this worker must leave, the others continue
+  std::function<bool()> is_leave_requested;  // this worker must leave; the other workers continue
 };
 
 }  // namespace optimus

@@ -13,13 +13,13 @@ namespace {
 bool is_send(Op op) { return op == Op::send || op == Op::send_copy; }
 bool is_receive(Op op) { return op == Op::receive || op == Op::receive_copy; }
 
-// Kinds of messages that are ordered independently: activations, gradients, shard copies.
+// Kinds of messages that are ordered independently of each other: activations, gradients, shard copies.
 int message_kind(const Instruction& i) {
   if (i.op == Op::send_copy || i.op == Op::receive_copy) return 2;
   return i.is_backward ? 1 : 0;
 }
 
-// Assigns an event number to each instruction. Matching instructions share one number.
+// Assigns an event id to each instruction. Matching instructions share one event.
 class EventMatcher {
  public:
   explicit EventMatcher(const std::vector<Program>& programs) : programs_(programs) {
@@ -47,7 +47,7 @@ class EventMatcher {
   int num_events() const { return num_events_; }
 
  private:
-  // Matching instructions must agree on operation, block, micro-batch, direction and size.
+  // Fails unless matching instructions agree on operation, block, micro-batch, direction and size.
   Outcome<void> check_matches() const {
     struct First {
       const Program* program = nullptr;
@@ -79,7 +79,7 @@ class EventMatcher {
   }
 
   struct Message {
-    std::vector<int> sends, receives;  // events, in order
+    std::vector<int> sends, receives;  // event ids, in order
   };
   struct Collective {
     int event = -1;
@@ -116,7 +116,7 @@ class EventMatcher {
   int num_events_ = 0;
   std::map<std::tuple<int, int, int>, Message> messages_;
   std::map<std::pair<Role, std::vector<int>>, std::vector<Collective>> collectives_;
-  // (program, group) -> number of collectives so far
+  // (program, group) -> number of its collectives so far
   std::map<std::pair<std::size_t, int>, std::size_t> passed_;
 };
 
@@ -126,7 +126,8 @@ struct EventGraph {
   std::vector<std::vector<int>> successors;
 };
 
-// The order in which a lane is sequential: per lane; on the transfer lane per peer, direction and kind.
+// Instructions with the same key run in order: those of one lane; on the transfer lane, those with the same
+// peer, direction and kind.
 using LaneKey = std::tuple<Lane, int, bool, int>;
 LaneKey lane_key(const Instruction& i) {
   if (i.lane != Lane::transfer) return {i.lane, -1, false, 0};
@@ -158,7 +159,8 @@ EventGraph build_graph(const std::vector<Program>& programs, const EventMatcher&
   return graph;
 }
 
-// Processes every event whose dependencies are complete; returns the number of processed events.
+// Computes the start of every event whose dependencies complete. Returns the number of these events, which
+// is smaller than the total if there is a cycle.
 std::size_t run(EventGraph& graph) {
   std::vector<int> ready;
   for (std::size_t e = 0; e < graph.num_unmet.size(); ++e)

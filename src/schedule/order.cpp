@@ -31,8 +31,8 @@ Order one_f_one_b(const StagePosition& position) {
 
 namespace {
 
-// The k-th forward of a stage: rounds of num_stages micro-batches, each round through all chunks. Backwards
-// traverse the chunks in reverse order.
+// The k-th forward or backward of a stage: a round processes num_stages micro-batches through all chunks;
+// backwards traverse the chunks in reverse order.
 Slot interleaved_slot(int k, Work work, const StagePosition& position) {
   const int round_length = position.num_stages * position.num_chunks;
   const int chunk = k % round_length / position.num_stages;
@@ -43,8 +43,8 @@ Slot interleaved_slot(int k, Work work, const StagePosition& position) {
 }  // namespace
 
 Order interleaved(const StagePosition& position) {
-  // Planned for whole rounds; micro-batches that do not exist are then omitted. The remaining slots keep
-  // their order, so they cannot deadlock if the whole order does not.
+  // Creates whole rounds, then omits the micro-batches that do not exist. The other slots keep their order,
+  // so they cannot deadlock if the whole order does not.
   ensure(static_cast<std::int64_t>(position.num_microbatches + position.num_stages) * position.num_chunks <
              (1 << 30),
          "{} micro-batches of {} chunks are too many", position.num_microbatches, position.num_chunks);
@@ -67,8 +67,8 @@ Order interleaved(const StagePosition& position) {
 }
 
 Order zero_bubble(const StagePosition& position) {
-  // Stage s delays its weight gradients by s micro-batches: the input gradients reach the preceding stages
-  // early, and the weight gradients fill the time in which the pipeline drains.
+  // Stage s delays its weight gradients by s micro-batches, so input gradients reach the preceding stages
+  // early and weight gradients fill the time in which the pipeline drains.
   Order order;
   const int m = position.num_microbatches, ahead = std::min(position.num_stages - position.stage - 1, m),
             lag = position.stage;
@@ -119,8 +119,8 @@ int max_saved_microbatches(Schedule schedule, const StagePosition& position) {
     case Schedule::pipemare:
       return std::min(p - position.stage, m);
     case Schedule::interleaved: {
-      // Whole rounds: the forwards in advance plus the current one. For an incomplete last round, count in
-      // the order itself.
+      // With whole rounds: the forwards in advance plus the current one. With an incomplete last round:
+      // counted in the order itself.
       if (m % p == 0)
         return std::min(m * position.num_chunks,
                         (p - position.stage - 1) * 2 + (position.num_chunks - 1) * p + 1);

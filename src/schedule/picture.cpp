@@ -12,8 +12,8 @@
 namespace optimus {
 namespace {
 
-// (is gradient, micro-batch, virtual stage) of the result of a slot; both kinds of backward produce an input
-// gradient.
+// (is gradient, micro-batch, virtual stage) of a slot's result. The result of both kinds of backward is an
+// input gradient.
 using Result = std::tuple<bool, int, int>;
 
 std::optional<Result> required_input(const Slot& slot, int stage, int num_stages, int num_chunks) {
@@ -28,7 +28,7 @@ std::optional<Result> required_input(const Slot& slot, int stage, int num_stages
       return Result{true, slot.microbatch, chunk_index + 1};
     case Work::backward_weight:
     case Work::update:
-      return std::nullopt;  // its input gradient precedes it in the same order
+      return std::nullopt;  // the input gradient precedes it in the same order
   }
   return std::nullopt;
 }

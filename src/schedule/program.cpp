@@ -13,9 +13,9 @@
 namespace optimus {
 namespace {
 
-// The position in the list at which each instruction is complete: immediately for computes; for others before
-// the first instruction that waits for them or that follows on their lane (see the execution order in
-// program.h).
+// The position in the list at which each instruction is complete: for computes and host work, right after
+// it; for other instructions, before the first one that waits for it or that follows on its lane (see the
+// execution order in program.h).
 std::vector<std::int64_t> completion_positions(const Program& program) {
   const auto end = std::ssize(program.instructions);
   std::vector<std::int64_t> result(program.instructions.size(), end);
@@ -36,8 +36,8 @@ std::vector<std::int64_t> completion_positions(const Program& program) {
   return result;
 }
 
-// From the first instruction that uses each buffer until the completion of the last one; {0, end} for buffers
-// that are live during the whole step.
+// Lifetime of each buffer: from the first instruction that uses it until the last such instruction is
+// complete; {0, end} for buffers that are live during the whole step.
 std::vector<Span> lifetimes(const Program& program) {
   const auto end = std::ssize(program.instructions);
   const std::vector<std::int64_t> ends = completion_positions(program);
@@ -100,7 +100,7 @@ MemoryUse memory_use(const Program& program) {
     changes.push_back({lives[b].begin, buffer.bytes.value, category_of(buffer.kind)});
     changes.push_back({lives[b].end, -buffer.bytes.value, category_of(buffer.kind)});
   }
-  // If one buffer ends where another begins, the end is counted first.
+  // At the same position, ends of buffers are counted before begins.
   std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
     return std::pair(a.index, a.bytes) < std::pair(b.index, b.bytes);
   });
@@ -126,7 +126,7 @@ bool is_owned_by_autograd(BufferKind kind) {
   return kind == BufferKind::graph || kind == BufferKind::graph_work;
 }
 
-// Free pieces of one memory block that grows at its end. Allocation is first-fit, lowest address first.
+// Free ranges of one memory block that grows at its end. Allocation is first-fit, lowest address first.
 class FreeList {
  public:
   std::int64_t allocate(std::int64_t bytes) {
@@ -137,7 +137,8 @@ class FreeList {
       if (offset + bytes < end) free_.emplace(offset + bytes, end);
       return offset;
     }
-    std::int64_t offset = end_;  // if the last free piece is at the end, only the missing bytes are added
+    // if the last free range is at the end, the block grows only by the missing bytes
+    std::int64_t offset = end_;
     if (!free_.empty() && free_.rbegin()->second == end_) {
       offset = free_.rbegin()->first;
       free_.erase(std::prev(free_.end()));
@@ -167,7 +168,7 @@ Arena plan_arena(const Program& program) {
   const std::vector<Span> lives = lifetimes(program);
   struct Event {
     std::int64_t index;
-    bool is_begin;  // ends are sorted first
+    bool is_begin;  // false is sorted first, so memory is released before it is allocated
     int buffer;
     auto operator<=>(const Event&) const = default;
   };
@@ -196,8 +197,8 @@ Arena plan_arena(const Program& program) {
 }
 
 int max_saved_microbatches(const Program& program) {
-  std::map<std::pair<int, int>, Span>
-      lives;  // (micro-batch, chunk) -> from its first forward to its last backward
+  // (micro-batch, chunk) -> from its first forward to its last backward.
+  std::map<std::pair<int, int>, Span> lives;
   for (std::int64_t i = 0; i < std::ssize(program.instructions); ++i) {
     const Instruction& instruction = program.instructions[static_cast<std::size_t>(i)];
     if (instruction.lane != Lane::compute || instruction.microbatch < 0 || instruction.op == Op::optimizer)

@@ -10,7 +10,7 @@
 namespace optimus {
 namespace {
 
-// In a single pipeline only a tied embedding has owners in two stages, so most devices can skip the search.
+// In a single pipeline only a tied embedding has owners in two stages, so most devices need no search.
 bool has_shared_tensors(const Plan& plan, const ModelSpec& model, int device) {
   if (plan.pipelines.size() > 1) return true;
   if (!model.is_tied) return false;
@@ -29,7 +29,7 @@ std::vector<SharedSum> shared_sums(const Plan& plan, const ModelSpec& model, int
   const Layout layout = layout_of(plan, model, StateKind::optimizer);
   Layout joint;
   joint.grids = layout.grids;
-  std::vector<int> numbers;  // index of each tensor of the joint layout in the whole layout
+  std::vector<int> numbers;  // [tensor of `joint`]: index of the tensor in `layout`
   for (std::size_t t = 0; t < layout.tensors.size(); ++t)
     if (plan.pipelines.size() > 1 || layout.placements[t].size() > 1) {
       numbers.push_back(static_cast<int>(t));

@@ -14,8 +14,8 @@ namespace optimus {
 
 class StepCompiler {
  public:
-  // Without buffers: buffers of activations are omitted, which suffices to compute how long the program
-  // takes.
+  // With `has_buffers` false, buffers of activations are omitted; this suffices to compute how long the
+  // program takes.
   StepCompiler(const Plan& plan, const ModelSpec& model, int device, bool has_buffers = true);
   Program compile();
 
@@ -33,8 +33,8 @@ class StepCompiler {
   };
   Neighbour previous_neighbour(int chunk) const;
   Neighbour next_neighbour(int chunk) const;
-  // Data sent from a block of one stage to a block of another stage, or of the same stage under a different
-  // split.
+  // Data sent from a block of one stage to a block of another stage, or to a differently split block of the
+  // same stage.
   struct Crossing {
     const Stage &from, &to;
     int from_block, to_block;
@@ -46,19 +46,19 @@ class StepCompiler {
   // device belongs to one of the stages or to both. Returns what the receiving block waits for.
   Dependencies cross(const Stage& from, int from_block, const Stage& to, int to_block, int microbatch,
                      bool is_backward, const Dependencies& dependencies);
-  // Cached, because chunks cross in few distinct ways. The reference is valid until the next call.
+  // Cached, because chunks have few distinct crossings. The reference is valid until the next call.
   const std::vector<Route>& routes(bool is_out, const Side& from, const Side& to, int sequences,
                                    std::int64_t width);
   Dependencies send(const Crossing& crossing, int microbatch, bool is_backward, Dependencies dependencies);
   Dependencies receive(const Crossing& crossing, int microbatch, bool is_backward);
   Dependencies join_parts(const Crossing& crossing, int microbatch, bool is_backward, Dependencies arrived);
   int outgoing(int block, int microbatch, bool is_backward);
-  // Adds the arrived data to the uses of the most recently added instruction, a compute or a collective that
-  // serves it.
+  // Adds the buffers of received data to the uses of the last added instruction, `by`, which is a compute
+  // or a collective that serves it.
   void use_received(const Instruction& by);
   Dependencies gather_parameters(int block, Dependencies waits);
-  // Whether the backward of a block needs its weights (for an embedding only if it has a norm), and whether
-  // they must be gathered for it.
+  // Whether the backward of a block reads its weights (for an embedding, only if it has a norm), and
+  // whether they must be gathered for it.
   bool has_backward_weights(int block) const;
   bool needs_gather(int block, int microbatch, int chunk) const;
 
@@ -124,25 +124,26 @@ class StepCompiler {
     graph_work
   };
   Bytes activation_buffer_bytes(ActivationBufferKind kind, int block, int microbatch);
-  // Adds the activation buffer of this block and micro-batch, created on first use, to the uses of the most
-  // recently added instruction.
+  // Adds the activation buffer of this block and micro-batch to the uses of the last added instruction;
+  // creates the buffer on first use.
   void use_activation_buffer(std::map<BlockMicrobatch, int>& activation_buffers, ActivationBufferKind kind,
                              int block, int microbatch, bool is_write);
-  void use_activation_buffers(Instruction of);  // according to its op and part
+  void use_activation_buffers(Instruction of);  // according to op and part of the last added instruction
   void use_whole_gradients(int block, int microbatch);
   bool reduces_every_microbatch(int block) const;
   void use_exchange(int block, Bytes bytes);
   Dependencies all_computed() const;  // the last compute and the last tensor collective
   void use_graph(const Instruction& instruction);
-  // Whether the backward begins by repeating the forward. The loss is computed together with its gradient and
-  // is not recomputed.
+  // Whether the backward of the block begins by repeating its forward. False for the head: the loss is
+  // computed together with its gradient.
   bool is_recomputed(int block) const;
   Span recompute_group(int block) const { return optimus::recompute_group(model_, stage_, block); }
-  // The input of a layer that is recomputed together with the layer below it is live only during the forward.
+  // The input of a layer that is recomputed together with the layer below it is live only during the
+  // forward.
   std::map<BlockMicrobatch, int>& saved_by_forward(int block) {
     return recompute_group(block).begin == block ? saved_ : forward_saved_;
   }
-  // Recomputes the layers of this block's recompute group, which ends with this block.
+  // Recomputes all layers of the recompute group that ends with `block`.
   Dependencies recompute(int microbatch, int block, Dependencies dependencies);
 
   const Plan& plan_;
@@ -156,25 +157,28 @@ class StepCompiler {
   ProgramBuilder builder_;
   int batch_loaded_ = -1;
   int last_compute_ = -1, last_tensor_ = -1, last_reduce_ = -1;
-  std::pair<int, int> last_forward_{-1, -1};  // micro-batch and chunk, if the preceding slot was a forward
+  // micro-batch and chunk if the preceding slot was a forward, otherwise -1
+  std::pair<int, int> last_forward_{-1, -1};
   using CrossingKey = std::tuple<bool, int, int>;     // is gradient, block, micro-batch
-  std::map<CrossingKey, std::vector<int>> received_;  // received buffers, until a compute has read them
-  std::map<CrossingKey, int> outgoing_;               // buffers to be sent
-  bool needs_sync_ = false;                           // gradients of a block also come from other pipelines
+  // buffers of received data until a compute has read them
+  std::map<CrossingKey, std::vector<int>> received_;
+  std::map<CrossingKey, int> outgoing_;  // buffers of data to be sent
+  bool needs_sync_ = false;  // gradients are also summed over other pipelines
 
-  // Buffers. Passing activations of the forward and of the recomputation are separate buffers.
+  // Buffers by block and micro-batch. Transient activations of the forward and of the recomputation are
+  // separate.
   std::map<BlockMicrobatch, int> saved_, forward_saved_, transient_, recomputed_, gradients_,
       transient_gradients_, logits_, backward_logits_, whole_gradients_;
   std::map<BlockMicrobatch, int> graph_, forward_graph_, graph_work_, backward_graph_work_;  // custom blocks
-  // Waits of the embedding's weight gradient (received gradients) and of the head's backward (sums over
-  // logits).
+  // What the embedding's weight gradient waits for (received gradients), and what the head's backward waits
+  // for (sums over logits).
   std::map<BlockMicrobatch, Dependencies> arrived_;
-  std::map<BlockMicrobatch, Dependencies> passed_on_;  // to a chunk of the same stage
+  std::map<BlockMicrobatch, Dependencies> passed_on_;  // what a chunk of the same stage waits for
   std::map<bool, std::vector<int>> readers_;           // is gradient -> computes that read the received data
-  // is gradient, receiving stage -> messages
+  // (is gradient, receiving stage) -> messages of each crossing
   std::map<std::pair<bool, const Stage*>, std::vector<Dependencies>> sent_;
-  std::map<int, int> gathered_;               // block -> buffer of its whole weights, ZeRO 3
-  std::vector<int> recent_computes_;          // the last compute of each of the most recent blocks
+  std::map<int, int> gathered_;  // ZeRO 3: block -> buffer of its gathered weights
+  std::vector<int> recent_computes_;  // the last compute of each recently processed block
   std::map<int, int> weight_gradients_left_;  // block -> micro-batches whose weight gradient is outstanding
   struct KnownRoutes {
     bool is_out = false;
@@ -188,11 +192,12 @@ class StepCompiler {
   int last_tensor_group_ = -1;
   std::map<std::pair<int, const LayerStrategy*>, std::map<std::vector<int>, Bytes>>
       partial_;  // [pattern, strategy]
-  // blocks whose gradient shard is complete but not yet sent to the device of its copy
+  // Blocks whose gradient shard is complete but not yet sent to the device that stores its copy.
   std::vector<int> pending_copies_;
-  std::map<int, int> copy_buffers_;  // block -> buffer of the received shard; -1 without buffers
-  Dependencies copy_waits_;          // received gradients of the shards whose update this device repeats
-  Dependencies pending_updates_;  // asynchronous: gathers of updated weights that the next forward waits for
+  std::map<int, int> copy_buffers_;  // block -> buffer of the received gradient shard; -1 without buffers
+  Dependencies copy_waits_;  // receives of the gradient shards whose updates this device repeats
+  // asynchronous schedules: gathers of updated weights that the next slot waits for
+  Dependencies pending_updates_;
   std::map<int, int> reduced_;    // block -> the instruction that completed its last reduction
   std::map<std::tuple<ActivationBufferKind, int, const LayerStrategy*, int>, Bytes> activation_buffer_sizes_;
 };

@@ -92,8 +92,9 @@ double BoundModel::update_seconds(const Candidate& c, const StageCost& stage, do
   const bool gathers = c.zero == 1 || c.zero == 2;
   if (!demand_.software.overlaps_gather) return gate + stage.update + (gathers ? stage.gathered : 0);
   const double waits = gate + (gathers ? std::max(0.0, stage.gathered - stage.update) : 0);
-  const double kept = demand_.constants.interference;
-  return stage.update + std::max(kept * waits, waits - (1 - kept) * (stage.forward + stage.slack));
+  const double interference = demand_.constants.interference;
+  return stage.update +
+         std::max(interference * waits, waits - (1 - interference) * (stage.forward + stage.slack));
 }
 
 BoundModel::StageWork BoundModel::work_of(const Candidate& c, int s, const StageLayers& layers) {
@@ -144,16 +145,17 @@ double BoundModel::bound_any_zero(Candidate c) {
 }
 
 const std::vector<Order>& BoundModel::orders_of(const Candidate& c, int microbatches) {
-  for (const KnownOrders& known : known_orders_)
-    if (known.schedule == c.schedule && known.pp == c.pp && known.microbatches == microbatches &&
-        known.chunks == c.chunks)
-      return known.orders;
+  for (const KnownOrders& known_orders : known_orders_)
+    if (known_orders.schedule == c.schedule && known_orders.pp == c.pp &&
+        known_orders.microbatches == microbatches && known_orders.chunks == c.chunks)
+      return known_orders.orders;
   constexpr std::size_t kMaxCount = 4;
   if (known_orders_.size() == kMaxCount) known_orders_.erase(known_orders_.begin());
-  KnownOrders& known = known_orders_.emplace_back(KnownOrders{c.schedule, c.pp, microbatches, c.chunks, {}});
+  KnownOrders& known_orders =
+      known_orders_.emplace_back(KnownOrders{c.schedule, c.pp, microbatches, c.chunks, {}});
   for (int s = 0; s < c.pp; ++s)
-    known.orders.push_back(order_of(c.schedule, {s, c.pp, microbatches, c.chunks}));
-  return known.orders;
+    known_orders.orders.push_back(order_of(c.schedule, {s, c.pp, microbatches, c.chunks}));
+  return known_orders.orders;
 }
 
 double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
@@ -183,8 +185,8 @@ double BoundModel::tighten_bound(const Candidate& c, const Bound& bound) {
       }
       stage_times.before_first_slot.seconds = costs[at].host_seconds_before;
     }
-    const std::size_t before = at == 0 ? layers.size() - 1 : at - 1;
-    stages.push_back({&times.back(), &orders[at], costs[at].message, costs[before].message});
+    const std::size_t previous_index = at == 0 ? layers.size() - 1 : at - 1;
+    stages.push_back({&times.back(), &orders[at], costs[at].message, costs[previous_index].message});
   }
   std::vector<double> sizes(static_cast<std::size_t>(count.number), 1);
   sizes.back() = count.last_size;
@@ -224,15 +226,15 @@ double BoundModel::seconds_of_shape(const Candidate& shape, int s, double recomp
                split = of(cost_of_sample.input) + of(cost_of_sample.weight);
   // With a split backward the pipeline fills with whole stages. Otherwise it fills with at least one layer of
   // each preceding stage, for any number of chunks.
-  const int before = cluster_view_.is_uniform() ? s : 0;
+  const int previous_stage = cluster_view_.is_uniform() ? s : 0;
   const double layer = std::max(0.0, cost_of_sample.forward.base + cost_of_sample.forward.min_layer() +
                                          cost_of_sample.backward.base + cost_of_sample.backward.min_layer());
   const double stage = std::max(0.0, cost_of_sample.forward.base - cost_of_sample.hidden_by_weight_slot +
                                          split_layers(demand_.model.layers, shape.pp, shape.pp - 1) *
                                              min_slot_cost(cost_of_sample.forward));
-  return std::min(
-      before * layer * std::min(1.0, count.last_size) + (forward + whole + recompute_seconds) * count.total(),
-      before * stage + (split_forward + split + recompute_seconds) * count.total());
+  return std::min(previous_stage * layer * std::min(1.0, count.last_size) +
+                      (forward + whole + recompute_seconds) * count.total(),
+                  previous_stage * stage + (split_forward + split + recompute_seconds) * count.total());
 }
 
 Bound BoundModel::bound_any_schedule(const Candidate& shape, double cutoff_seconds) {

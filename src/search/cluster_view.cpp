@@ -18,8 +18,8 @@ ClusterView::ClusterView(const Cluster& cluster) : cluster_(cluster), map_(Devic
     const double speed = profile.speed_factors.empty() ? 1 : cluster.speed_of(device);
     // Neighbouring devices are mostly equal: compare with the last section before all kinds.
     if (!sections_.empty()) {
-      const DeviceKind& before = kinds_[static_cast<std::size_t>(sections_.back().kind)];
-      if (before.group == group && before.speed == speed) {
+      const DeviceKind& previous_kind = kinds_[static_cast<std::size_t>(sections_.back().kind)];
+      if (previous_kind.group == group && previous_kind.speed == speed) {
         ++sections_.back().end;
         continue;
       }

@@ -39,9 +39,9 @@ void for_shapes(const Demand& demand, const ClusterView& cluster_view, const Can
   std::vector<std::pair<RecomputeMode, bool>> modes;
   for (const RecomputeMode mode : recompute_choices(demand)) modes.emplace_back(mode, false);
   if (demand.constraints.recompute.empty()) modes.emplace_back(RecomputeMode::none, true);
-  const int most = cluster_view.num_devices() / (split.tp * split.cp);
-  for (const int pp : pipeline_choices(demand, most))
-    for (const int dp : data_choices(demand, most / pp, split.microbatch, replica_multiple(split)))
+  const int max_dp = cluster_view.num_devices() / (split.tp * split.cp);
+  for (const int pp : pipeline_choices(demand, max_dp))
+    for (const int dp : data_choices(demand, max_dp / pp, split.microbatch, replica_multiple(split)))
       for (const auto& [mode, is_fitted] : modes) {
         Candidate c = split;
         c.pp = pp, c.dp = dp, c.recompute = mode, c.is_fitted = is_fitted;

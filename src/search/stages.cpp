@@ -20,15 +20,16 @@ Distribution min_sum(const std::vector<std::vector<double>>& times, int layers, 
   best_sums[0] = 0;
   for (std::size_t s = 0; s < stages; ++s) {
     std::fill(next_sums.begin(), next_sums.end(), kInfeasible);
-    const std::size_t most = times[s].size();
-    for (std::size_t before = 0; before < width; ++before) {
-      if (best_sums[before] >= kInfeasible) continue;
-      for (std::size_t n = 1; n < most && before + n < width; ++n) {
+    const std::size_t maximum = times[s].size();
+    for (std::size_t num_layers_before = 0; num_layers_before < width; ++num_layers_before) {
+      if (best_sums[num_layers_before] >= kInfeasible) continue;
+      for (std::size_t n = 1; n < maximum && num_layers_before + n < width; ++n) {
         const double time = times[s][n];
         if (time >= kInfeasible) continue;  // few layers may not fit either if the ends are large
         if (time > longest) break;
-        if (best_sums[before] + time < next_sums[before + n])
-          next_sums[before + n] = best_sums[before] + time, choice[s][before + n] = static_cast<int>(n);
+        if (best_sums[num_layers_before] + time < next_sums[num_layers_before + n])
+          next_sums[num_layers_before + n] = best_sums[num_layers_before] + time,
+                                        choice[s][num_layers_before + n] = static_cast<int>(n);
       }
     }
     best_sums.swap(next_sums);

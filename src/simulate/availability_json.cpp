@@ -96,20 +96,20 @@ AvailabilityTrace parse_json_lines_trace(std::string_view text, const std::strin
   TraceBuilder builder;
   int number = 0;
   for (const std::string& line : split(text, '\n')) {
-    const std::string where = fmt::format("{}:{}", source, ++number);
+    const std::string location = fmt::format("{}:{}", source, ++number);
     if (trim(line).empty()) continue;
-    const Json document = parse_json(line, where);
-    const std::vector<JsonView> cells = JsonView(document, where).elements();
+    const Json document = parse_json(line, location);
+    const std::vector<JsonView> cells = JsonView(document, location).elements();
     if (cells.size() != 3)
-      throw UserError("{}: expected time, event and nodes, got {} elements", where, cells.size());
+      throw UserError("{}: expected time, event and nodes, got {} elements", location, cells.size());
     const double seconds = not_negative(cells[0]) / 1000;
     const std::string& event = cells[1].text();
     // A migration is an action of the trace's authors, not an event of the machines.
     if (event != "add" && event != "remove" && event != "no-op" && event != "migration")
       cells[1].refuse("\"add\", \"remove\", \"no-op\" or \"migration\"");
     for (const JsonView& node : cells[2].at("nodes").elements()) {
-      if (event == "add") builder.add(seconds, node.text(), where);
-      if (event == "remove") builder.remove(seconds, node.text(), where);
+      if (event == "add") builder.add(seconds, node.text(), location);
+      if (event == "remove") builder.remove(seconds, node.text(), location);
     }
     const auto duration = cells[2].find("duration");
     builder.end(seconds + (duration ? not_negative(*duration) / 1000 : 0));

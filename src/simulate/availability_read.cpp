@@ -32,9 +32,9 @@ void TraceBuilder::count(double seconds, double nodes, const std::string& locati
     throw UserError("{}: expected 0 to {:.0f} nodes, got {}", location, kMaxValue, nodes);
   if (static_cast<double>(events_.size()) + nodes > kMaxEvents)
     throw UserError("{}: more than {:.0f} nodes are added and removed", location, kMaxEvents);
-  const int wanted = static_cast<int>(nodes);
-  while (counted_ < wanted) add(seconds, std::to_string(counted_), location), ++counted_;
-  while (counted_ > wanted) --counted_, remove(seconds, std::to_string(counted_), location);
+  const int num_nodes = static_cast<int>(nodes);
+  while (counted_ < num_nodes) add(seconds, std::to_string(counted_), location), ++counted_;
+  while (counted_ > num_nodes) --counted_, remove(seconds, std::to_string(counted_), location);
   latest_ = std::max(latest_, seconds);
   end(seconds);
 }
@@ -95,9 +95,9 @@ std::vector<Line> lines_of(std::string_view text, const std::string& source) {
   std::vector<Line> lines;
   int number = 0;
   for (const std::string& line : split(text, '\n')) {
-    const std::string where = fmt::format("{}:{}", source, ++number);
+    const std::string location = fmt::format("{}:{}", source, ++number);
     if (trim(line).empty()) continue;
-    Line& added = lines.emplace_back(Line{where, {}});
+    Line& added = lines.emplace_back(Line{location, {}});
     for (const std::string& cell : split(trim(line), ',')) added.cells.emplace_back(trim(cell));
   }
   return lines;

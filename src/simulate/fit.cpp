@@ -63,11 +63,11 @@ class Fitter {
 
   // Two threads compute one half each, because there are many similar rows.
   Vector residuals(const Vector& x) const {
-    const Constants now = constants(x);
+    const Constants fitted_constants = constants(x);
     Vector result(problem_.measured.size());
     const auto fill = [&](std::size_t begin) {
       for (std::size_t i = begin; i < result.size(); i += 2)
-        result[i] = std::log(problem_.predict(i, now) / problem_.measured[i]);
+        result[i] = std::log(problem_.predict(i, fitted_constants) / problem_.measured[i]);
     };
     std::thread other(fill, 1);
     fill(0);

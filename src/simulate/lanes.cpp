@@ -96,8 +96,8 @@ class LaneRunner {
       last_end_ += seconds;
     }
     for (double& free : free_) free = last_end_;
-    const double rest = last_end_ - begin_ - split_.total();
-    (counts_as_data ? split_.data : split_.host) += std::max(0.0, rest);
+    const double remainder = last_end_ - begin_ - split_.total();
+    (counts_as_data ? split_.data : split_.host) += std::max(0.0, remainder);
     const SlotTime slot{last_end_ - begin_, split_};
     begin_ = last_end_, split_ = {}, concurrent_communication_ = 0;
     return slot;

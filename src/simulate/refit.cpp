@@ -17,12 +17,12 @@ std::vector<double> step_seconds_of(std::string_view metrics, const std::string&
   while (!metrics.empty()) {
     const std::size_t end = metrics.find('\n');
     if (end == std::string_view::npos) break;  // an incomplete line: the writer is active or was killed
-    const std::string where = fmt::format("{} line {}", source, ++number);
+    const std::string location = fmt::format("{} line {}", source, ++number);
     const std::string_view line = metrics.substr(0, end);
     metrics.remove_prefix(end + 1);
     if (trim(line).empty()) continue;
-    const Json document = parse_json(line, where);
-    const JsonView step(document, where);
+    const Json document = parse_json(line, location);
+    const JsonView step(document, location);
     if (const std::int64_t now = step.integer_or("epoch", 0); now != epoch) seconds.clear(), epoch = now;
     const JsonView time = step.at("seconds");
     if (!(time.number() > 0 && time.number() < 1e9)) time.refuse("a number above 0");

@@ -116,8 +116,8 @@ ModelSpec model_of(RowReader& row, std::int64_t tp, const Software& software, bo
     const double per_layer = static_cast<double>(model.hidden) *
                              (2.0 * static_cast<double>(model.query_width() + model.kv_width()) +
                               (model.is_gated ? 3.0 : 2.0) * static_cast<double>(model.ffn));
-    const double rest = *parameters * 1e9 - static_cast<double>(model.vocab * model.hidden);
-    model.layers = std::max<std::int64_t>(1, std::llround(rest / per_layer));
+    const double remainder = *parameters * 1e9 - static_cast<double>(model.vocab * model.hidden);
+    model.layers = std::max<std::int64_t>(1, std::llround(remainder / per_layer));
     row.filled("layers", std::to_string(model.layers));
   }
   if (model.layers > 10'000) throw UserError("layers: expected at most 10000, got {}", model.layers);
@@ -225,9 +225,9 @@ Plan plan_of(RowReader& row, const ModelSpec& model, const Split& split, const S
   if (const auto given = row.count("seq_len")) {
     sequence_length = *given;
   } else {
-    const std::optional<ModelSpec> known = model_by_name(lower(row.text("model_name")));
-    if (!known) throw UserError("seq_len is missing");
-    sequence_length = known->max_positions;
+    const std::optional<ModelSpec> named_model = model_by_name(lower(row.text("model_name")));
+    if (!named_model) throw UserError("seq_len is missing");
+    sequence_length = named_model->max_positions;
     row.filled("seq_len", std::to_string(sequence_length));
   }
   if (sequence_length > 100'000'000)

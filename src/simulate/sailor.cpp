@@ -126,9 +126,9 @@ class PlanFileReader {
     plan.batch = file.at("gbs").integer(1, 10'000'000);
     const Stage& stage = plan.pipelines.front().stages.front();
     const std::int64_t sequences = size * data_parallel(stage, stage.chunks[0].runs[0].strategy);
-    std::int64_t left = plan.batch;
-    for (; left > 0; left -= std::min(left, sequences))
-      plan.pipelines.front().microbatches.push_back(static_cast<int>(std::min(left, sequences)));
+    std::int64_t remaining = plan.batch;
+    for (; remaining > 0; remaining -= std::min(remaining, sequences))
+      plan.pipelines.front().microbatches.push_back(static_cast<int>(std::min(remaining, sequences)));
   }
 
   RunCase& run_;

@@ -15,13 +15,15 @@ namespace {
 // The slot of the short order whose time represents a slot of the whole order (simulate/lanes.cpp: keep).
 int example_of(const Slot& slot, int last_microbatch, const Order& order) {
   int last = 0;
-  for (const Slot& known : order) last = std::max(last, known.microbatch);
+  for (const Slot& known_slot : order) last = std::max(last, known_slot.microbatch);
   const bool is_forward = slot.work == Work::forward;
   const bool is_own_kind = is_forward ? slot.microbatch == 0 : slot.microbatch == last_microbatch;
-  const int wanted = is_own_kind == is_forward ? 0 : last;
+  const int required_microbatch = is_own_kind == is_forward ? 0 : last;
   for (int i = 0; i < std::ssize(order); ++i) {
-    const Slot& known = order[static_cast<std::size_t>(i)];
-    if (known.work == slot.work && known.chunk == slot.chunk && known.microbatch == wanted) return i;
+    const Slot& known_slot = order[static_cast<std::size_t>(i)];
+    if (known_slot.work == slot.work && known_slot.chunk == slot.chunk &&
+        known_slot.microbatch == required_microbatch)
+      return i;
   }
   return -1;
 }
@@ -96,10 +98,10 @@ std::vector<TracedInstruction> StepSimulator::instructions(const Constants& cons
       const StageClass& stage_class = classes_[static_cast<std::size_t>(c)];
       if (!lanes.contains(c))
         lanes[c] = trace_lanes(*stage_class.program, stage_class.order, setup_.software, constants);
-      const std::size_t before = result.size();
+      const std::size_t size_before = result.size();
       trace_stage(step, p, s, lanes[c], constants, result);
       if (result.size() <= max_count) continue;
-      result.resize(before);
+      result.resize(size_before);
       return result;
     }
   }

@@ -29,10 +29,10 @@ struct FreeAddresses {
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
 Outcome<Addresses> resolve(const std::string& host, int port) {
-  addrinfo wanted{};
-  wanted.ai_family = AF_UNSPEC, wanted.ai_socktype = SOCK_STREAM;
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC, hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) return failure("unknown host {}: {}", in_quotes(host), ::gai_strerror(error));
   return Addresses(found);
 }
@@ -155,10 +155,10 @@ Outcome<std::string> Socket::receive_some(std::size_t max_bytes, const Deadline&
 Outcome<std::string> Socket::receive(std::size_t size, const Deadline& deadline) {
   std::string bytes;
   while (bytes.size() < size) {
-    const Outcome<std::string> some = receive_some(size - bytes.size(), deadline);
-    if (!some) return some;
-    if (some->empty()) return failure("the peer has closed the connection");
-    bytes += *some;
+    const Outcome<std::string> received = receive_some(size - bytes.size(), deadline);
+    if (!received) return received;
+    if (received->empty()) return failure("the peer has closed the connection");
+    bytes += *received;
   }
   return bytes;
 }

@@ -165,8 +165,8 @@ void StoreServer::Impl::drop_expired_unauthenticated() {
 
 bool StoreServer::Impl::read(Connection& connection) {
   char block[1 << 16];
-  const std::size_t most = connection.is_authenticated ? sizeof block : kMaxGreetingBytes;
-  const ssize_t size = ::recv(connection.socket.handle(), block, most, 0);
+  const std::size_t read_limit = connection.is_authenticated ? sizeof block : kMaxGreetingBytes;
+  const ssize_t size = ::recv(connection.socket.handle(), block, read_limit, 0);
   if (size == 0) return false;
   if (size < 0) return errno == EAGAIN || errno == EINTR;
   connection.in.append(block, static_cast<std::size_t>(size));
@@ -234,9 +234,9 @@ void StoreServer::Impl::handle_request(Connection& connection, char request_kind
 
 bool StoreServer::Impl::store_value(const std::string& key, std::string_view value) {
   const auto found = values.find(key);
-  const std::size_t before = found == values.end() ? 0 : key.size() + found->second.size();
-  if (stored_bytes - before + key.size() + value.size() > kMaxStoredBytes) return false;
-  stored_bytes += key.size() + value.size() - before;
+  const std::size_t size_before = found == values.end() ? 0 : key.size() + found->second.size();
+  if (stored_bytes - size_before + key.size() + value.size() > kMaxStoredBytes) return false;
+  stored_bytes += key.size() + value.size() - size_before;
   values[key] = std::string(value);
   return true;
 }

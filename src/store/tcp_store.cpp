@@ -48,10 +48,10 @@ struct Incoming {
   Outcome<std::string> take(std::size_t size) {
     constexpr std::size_t kAtOnce = std::size_t{1} << 16;
     while (bytes.size() - num_parsed < size) {
-      const Outcome<std::string> some = socket.receive_some(kAtOnce, deadline);
-      if (!some) return some;
-      if (some->empty()) return failure("the peer has closed the connection");
-      bytes += *some;
+      const Outcome<std::string> received = socket.receive_some(kAtOnce, deadline);
+      if (!received) return received;
+      if (received->empty()) return failure("the peer has closed the connection");
+      bytes += *received;
     }
     num_parsed += size;
     return bytes.substr(num_parsed - size, size);
@@ -146,15 +146,15 @@ class TcpStore final : public KeyStore {
     }
     Answers all;
     for (std::size_t first = 0; first < requests.size(); first += kMaxRequestsPerRoundTrip) {
-      auto some = exchange(socket_,
-                           std::span(requests).subspan(first).first(
-                               std::min(kMaxRequestsPerRoundTrip, requests.size() - first)),
-                           deadline);
-      if (!some) {
+      auto received = exchange(socket_,
+                               std::span(requests).subspan(first).first(
+                                   std::min(kMaxRequestsPerRoundTrip, requests.size() - first)),
+                               deadline);
+      if (!received) {
         socket_ = Socket();
-        return failure("the store: {}", some.error().why);
+        return failure("the store: {}", received.error().why);
       }
-      std::move(some->begin(), some->end(), std::back_inserter(all));
+      std::move(received->begin(), received->end(), std::back_inserter(all));
     }
     timed_out_before_ = false;
     return all;

@@ -122,11 +122,11 @@ void read_added_tokens(const JsonView& root, TokenizerParts& parts) {
   Vocabulary seen;
   for (const JsonView& view : list->elements()) {
     AddedToken token = read_added_token(view);
-    const std::optional<TokenId> known = parts.vocabulary.id_of(token.content);
-    const TokenId expected = known ? *known : next_id++;
+    const std::optional<TokenId> known_id = parts.vocabulary.id_of(token.content);
+    const TokenId expected = known_id ? *known_id : next_id++;
     if (token.id != expected)
       view.at("id").refuse(
-          fmt::format("{} ({})", expected, known ? "as in model.vocab" : "the next free id"));
+          fmt::format("{} ({})", expected, known_id ? "as in model.vocab" : "the next free id"));
     if (seen.add(token.content, token.id) != Vocabulary::Added::kAdded)
       throw UserError("{}: the token {} or its id {} appears twice", view.location(),
                       in_quotes(token.content), token.id);

@@ -212,8 +212,8 @@ void collect_steps(const JsonView& view, std::string_view list_key, std::vector<
 }  // namespace
 
 void allow_only(const JsonView& view, std::initializer_list<std::string> keys) {
-  const std::vector<std::string> known(keys);
-  view.allow_only(known);
+  const std::vector<std::string> known_names(keys);
+  view.allow_only(known_names);
 }
 
 void refuse_type(const JsonView& view, std::string_view known_types) {

@@ -88,9 +88,9 @@ TrialCase random_node_trial(TrialFamily family, std::uint64_t number, RandomStre
   Throughput throughput = random_throughput(nodes - spare, draw.log_uniform(0.3, 60), draw);
   double batch = 1;
   if (!options.traces.empty() && draw.chance(0.33)) {
-    const AvailabilityTrace& whole = options.traces[draw.below(options.traces.size())];
-    const double begin = draw.between(0, 0.5) * whole.length;
-    trace = piece_of(whole, begin, begin + draw.between(0.3, 0.5) * whole.length);
+    const AvailabilityTrace& full_trace = options.traces[draw.below(options.traces.size())];
+    const double begin = draw.between(0, 0.5) * full_trace.length;
+    trace = piece_of(full_trace, begin, begin + draw.between(0.3, 0.5) * full_trace.length);
   }
   if (!options.throughputs.empty())
     throughput = options.throughputs[draw.below(options.throughputs.size())], batch = options.batch;

@@ -97,11 +97,11 @@ void make_resize(TraceMaker& maker, int nodes, RandomStream& draw) {
   maker.add_nodes(0, nodes);
   const double length = kResizeLength * draw.log_uniform(0.3, 3);
   for (double at = length; at < maker.length(); at += length * draw.between(0.5, 1.5)) {
-    const int asked = std::max(1, static_cast<int>(nodes * kParts[draw.below(kParts.size())]));
-    if (asked > maker.num_present())
-      maker.add_nodes(at, asked - maker.num_present());
+    const int num_requested = std::max(1, static_cast<int>(nodes * kParts[draw.below(kParts.size())]));
+    if (num_requested > maker.num_present())
+      maker.add_nodes(at, num_requested - maker.num_present());
     else
-      maker.remove_nodes(at, maker.num_present() - asked);
+      maker.remove_nodes(at, maker.num_present() - num_requested);
   }
 }
 

@@ -74,11 +74,12 @@ TrialOutcome hindsight(const TrialCase& trial_case) {
   std::vector<Best> best_values(num + 1);
   best_values[trial_case.first_mode < 0 ? num : static_cast<std::size_t>(trial_case.first_mode)].steps = 0;
   bool has_started = trial_case.first_mode >= 0;
-  const TrialSegment* before = nullptr;
+  const TrialSegment* previous_segment = nullptr;
   for (const TrialSegment& segment : trial_case.segments) {
     const double length = segment.end - segment.begin;
-    if (segment.is_loss && before != nullptr) apply_loss(best_values, trial_case.modes, by_undone, *before);
-    before = &segment;
+    if (segment.is_loss && previous_segment != nullptr)
+      apply_loss(best_values, trial_case.modes, by_undone, *previous_segment);
+    previous_segment = &segment;
     const Arrivals from = arrivals_of(best_values, trial_case.modes, order);
     std::vector<Best> next_values(num + 1);
     next_values[num] = best_values[num];

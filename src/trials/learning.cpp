@@ -98,10 +98,10 @@ std::vector<TrainingExample> collect_examples(const TrialCase& trial_case, const
         .features = features_of(behavior.sees_misses ? situation : without_misses(situation)), .regrets = {}};
     if (example.features.rows.empty()) return Choice{0, 0, {}};
     const std::vector<double> worth = values.of_options(point);
-    double most = -1e300;
-    for (const std::size_t option : example.features.options) most = std::max(most, worth[option]);
+    double maximum = -1e300;
+    for (const std::size_t option : example.features.options) maximum = std::max(maximum, worth[option]);
     for (const std::size_t option : example.features.options)
-      example.regrets.push_back(std::min(kMaxRegret, 1000 * (most - worth[option]) / all));
+      example.regrets.push_back(std::min(kMaxRegret, 1000 * (maximum - worth[option]) / all));
     const std::size_t num = example.features.rows.size();
     if (draw.chance(behavior.exploration)) {
       example.chosen_row = draw.below(num);

@@ -54,12 +54,12 @@ void read_costs(PublishedSystem& published_system, const CsvRow& row) {
   reconfiguration.checkpoint_every =
       std::max(1, static_cast<int>(row.value_or("checkpoint_every_steps", 10)));
   reconfiguration.reconfigure_by_nodes = seconds_by_nodes(row);
-  const std::size_t given = reconfiguration.reconfigure_by_nodes.size(),
-                    known = published_system.throughput.samples_per_second.size();
-  if (given != 0 && given != known)
+  const std::size_t num_reconfigurations = reconfiguration.reconfigure_by_nodes.size(),
+                    num_throughputs = published_system.throughput.samples_per_second.size();
+  if (num_reconfigurations != 0 && num_reconfigurations != num_throughputs)
     throw UserError(
         "{}: {} reconfiguration times by number of nodes, but the throughput table has {} numbers of nodes",
-        row.location(), given, known);
+        row.location(), num_reconfigurations, num_throughputs);
 }
 
 void fill_throughput(Throughput& throughput, const std::map<int, double>& speeds,
@@ -147,13 +147,13 @@ ReconfigurationCosts reconfiguration_costs_of(System system, double parameters) 
 }
 
 double published_parameters(const std::string& model) {
-  static const std::map<std::string, double> known = {{"BERT-large", 0.34e9},
-                                                      {"GPT-2", 0.35e9},
-                                                      {"GPT-3 medium", 0.35e9},
-                                                      {"GPT-3 2.7B", 2.7e9},
-                                                      {"GPT-3 6.7B", 6.7e9}};
-  const auto found = known.find(model);
-  return found == known.end() ? 0 : found->second;
+  static const std::map<std::string, double> parameters_by_name = {{"BERT-large", 0.34e9},
+                                                                   {"GPT-2", 0.35e9},
+                                                                   {"GPT-3 medium", 0.35e9},
+                                                                   {"GPT-3 2.7B", 2.7e9},
+                                                                   {"GPT-3 6.7B", 6.7e9}};
+  const auto found = parameters_by_name.find(model);
+  return found == parameters_by_name.end() ? 0 : found->second;
 }
 
 std::vector<std::string> PublishedTables::models() const { return models_; }

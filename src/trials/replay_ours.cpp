@@ -94,23 +94,23 @@ class LiveJob {
 
   int best_num_nodes() const {
     int best = 0;
-    const int most = std::min(
+    const int maximum = std::min(
         num_ready_, std::max(replay_case_.throughput.max_nodes(), replay_case_.reconfiguration.min_nodes));
-    for (int nodes = replay_case_.reconfiguration.min_nodes; nodes <= most; ++nodes)
+    for (int nodes = replay_case_.reconfiguration.min_nodes; nodes <= maximum; ++nodes)
       if (effective_speed(nodes) > effective_speed(best)) best = nodes;
     return best;
   }
 
   // Selects nodes: used ones first, then the others by number.
   void use(int number) {
-    int left = number;
+    int remaining = number;
     for (const bool was_used : {true, false})
       for (std::size_t node = 0; node < is_ready_.size(); ++node)
-        if (is_ready_[node] && is_used_[node] == was_used && (was_used || left > 0)) {
-          is_used_[node] = left > 0;
-          left -= is_used_[node];
+        if (is_ready_[node] && is_used_[node] == was_used && (was_used || remaining > 0)) {
+          is_used_[node] = remaining > 0;
+          remaining -= is_used_[node];
         }
-    num_used_ = number - left;
+    num_used_ = number - remaining;
   }
 
   void resume_training(std::int64_t at, double pause) {

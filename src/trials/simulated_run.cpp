@@ -157,10 +157,10 @@ Observation SimulatedRun::next() {
     rank_step.kinds[static_cast<std::size_t>(WorkKind::optimizer)] = {1, base.optimizer * noise, 0};
     rank_step.kinds[static_cast<std::size_t>(WorkKind::load_batch)] = {1, base.host * noise, 0};
     if (!stage_work_.empty()) {  // assumes that the cost model is equally accurate for all kinds of blocks
-      const auto& work = stage_work_[static_cast<std::size_t>(rank_step.group)].compute;
-      const double all = std::accumulate(work.begin(), work.end(), 0.0);
+      const auto& stage_compute = stage_work_[static_cast<std::size_t>(rank_step.group)].compute;
+      const double all = std::accumulate(stage_compute.begin(), stage_compute.end(), 0.0);
       for (std::size_t role = 0; role < kBlockRoles; ++role)
-        rank_step.rates[role] = {compute * work[role] / all, work[role]};
+        rank_step.rates[role] = {compute * stage_compute[role] / all, stage_compute[role]};
     }
     rank_step.data_wait = wait * std::exp(noise_.link_spread * normal());
     rank_step.seconds = std::max(step_seconds_ + wait, compute + base.optimizer);

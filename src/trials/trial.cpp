@@ -91,11 +91,11 @@ class TrialRun {
   // Updates the state that every policy observes.
   void begin_segment(const TrialSegment& segment) {
     predictions_.assign(trial_case_.modes.size(), 0);
-    const int before = present_;
+    const int present_before = present_;
     present_ = 0;
     for (std::size_t m = 0; m < trial_case_.modes.size(); ++m)
       if (segment.step_seconds[m] > 0) present_ = std::max(present_, trial_case_.modes[m].devices);
-    if (present_ > before && segment_index_ > 0) membership_.arrivals.add(now_);
+    if (present_ > present_before && segment_index_ > 0) membership_.arrivals.add(now_);
     if (segment.is_loss) membership_.losses.add(now_);
   }
 

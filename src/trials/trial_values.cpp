@@ -28,8 +28,9 @@ double TrialValues::pause(int from, int to) const {
 double TrialValues::undone(std::size_t segment, int mode) const {
   const auto m = static_cast<std::size_t>(mode);
   if (segment == 0 || trial_case_.segments[segment - 1].step_seconds[m] <= 0) return 0;
-  const TrialSegment& before = trial_case_.segments[segment - 1];
-  return std::min(trial_case_.modes[m].undone_steps, (before.end - before.begin) / before.step_seconds[m]);
+  const TrialSegment& previous_segment = trial_case_.segments[segment - 1];
+  return std::min(trial_case_.modes[m].undone_steps,
+                  (previous_segment.end - previous_segment.begin) / previous_segment.step_seconds[m]);
 }
 
 // Stays in the mode, or switches to the best other mode as soon as the change is detected.

@@ -190,14 +190,14 @@ TEST(Checkpoint, DetectsFlippedBits) {
         EXPECT_TRUE(problem.empty() || problem.find(folder.string()) != std::string::npos) << problem;
         continue;
       }
-      EXPECT_EQ(problem_with(folder).find(entry.path().string() + " is damaged: checksum "), 0u)
+      EXPECT_EQ(problem_with(folder).find(entry.path().string() + " is damaged: expected checksum "), 0u)
           << problem_with(folder);
       const Checkpoint saved = Checkpoint::open(folder);
       const std::string problem = message_of([&] {
         expect_values(saved, 5);
         saved.small_file("state.json"), saved.small_file("plan.json");
       });
-      EXPECT_EQ(problem.find(entry.path().string() + " is damaged: checksum "), 0u) << problem;
+      EXPECT_EQ(problem.find(entry.path().string() + " is damaged: expected checksum "), 0u) << problem;
     }
     run.write("checkpoints/step-5/" + name, content);
   }
@@ -216,8 +216,8 @@ TEST(Checkpoint, ReportsMissingAndTruncatedFiles) {
   EXPECT_FALSE(newest_complete(run.path()));
   run.write("checkpoints/step-5/rank-00000-2.safetensors", content.substr(0, content.size() - 1));
   EXPECT_EQ(problem_with(folder),
-            fmt::format("{} is damaged: it has {} bytes, the checkpoint's manifest specifies {}",
-                        shard.string(), content.size() - 1, content.size()));
+            fmt::format("{} is damaged: expected {} bytes (the checkpoint's manifest), got {}",
+                        shard.string(), content.size(), content.size() - 1));
   run.write("checkpoints/step-5/rank-00000-2.safetensors", content);
   EXPECT_EQ(problem_with(folder), "");
 }

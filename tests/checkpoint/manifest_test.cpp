@@ -71,7 +71,7 @@ TEST(Manifest, RejectsOtherVersionsAndFormats) {
             "is required");
   EXPECT_EQ(error_of("\"version\": 1", "\"version\": 0"),
             "m: checkpoint format version 0 is not supported; this program reads version 1");
-  EXPECT_EQ(error_of("optimus-checkpoint", "other"), "m: the format is 'other', expected optimus-checkpoint");
+  EXPECT_EQ(error_of("optimus-checkpoint", "other"), "m: expected format optimus-checkpoint, got 'other'");
   EXPECT_NE(error_of("\"step\"", "\"stp\""), "");
   EXPECT_NE(error_of("\"step\": 7", "\"step\": -7"), "");
   EXPECT_NE(error_of("\"bytes\": 100", "\"bytes\": 1e99"), "");
@@ -106,7 +106,7 @@ TEST(Manifest, RejectsGapsAndOverlaps) {
   EXPECT_EQ(error_of("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 3, 6]"),
             "m: master of tensor 'w': element [0, 2] is in no piece");
   EXPECT_EQ(error_of("[0, 1, 0, 4, 2, 6]", "[0, 1, 0, 4, 1, 6]"),
-            "m: master of tensor 'w': element [0, 1] is in 2 pieces, expected one");
+            "m: master of tensor 'w': expected element [0, 1] in one piece, got 2");
   Manifest manifest = two_halves();
   std::erase_if(manifest.pieces,
                 [](const CheckpointPiece& p) { return p.field == StateField::first && p.tensor == 1; });

@@ -61,7 +61,8 @@ TEST(Safetensors, RejectsBadLengths) {
   EXPECT_EQ(message_of([] { parse(file_text("{}", "", UINT64_MAX)); }),
             "f.safetensors: not a safetensors file: the header has 18446744073709551615 bytes, at most "
             "100000000 are allowed");
-  EXPECT_EQ(header_error(" {}"), "f.safetensors: not a safetensors file: its header must start with '{'");
+  EXPECT_EQ(header_error(" {}"),
+            "f.safetensors: not a safetensors file: expected a header that starts with '{'");
 }
 
 TEST(Safetensors, RejectsMalformedHeaders) {
@@ -80,9 +81,10 @@ TEST(Safetensors, RejectsMalformedHeaders) {
       "f.safetensors: tensor 'a': 'shape': expected whole numbers of at least 0, got a negative number");
   EXPECT_EQ(header_error(R"({"a":{"shape":7}})"),
             "f.safetensors: tensor 'a': 'shape': expected a list of whole numbers, got a number");
-  EXPECT_EQ(header_error(R"({"a":{"strides":[1]}})"),
-            "f.safetensors: tensor 'a': 'strides': expected absent, because the format does not define this "
-            "key, got a list");
+  EXPECT_EQ(
+      header_error(R"({"a":{"strides":[1]}})"),
+      "f.safetensors: tensor 'a': 'strides': expected no such key, because the format does not define it, "
+      "got a list");
   EXPECT_EQ(header_error(R"({"a":{"dtype":"U8","shape":[],"data_offsets":[0]}})"),
             "f.safetensors: tensor 'a': data_offsets: expected [begin, end], got 1 numbers");
   EXPECT_EQ(header_error(R"({"__metadata__":{"x":1}})"),
@@ -113,13 +115,13 @@ TEST(Safetensors, RejectsInconsistentSizes) {
   EXPECT_EQ(header_error(one("[1]", "[0,4]"), "abcde"),
             "f.safetensors: 1 bytes after the last tensor do not belong to any tensor");
   EXPECT_EQ(header_error(one("[1]", "[1,5]"), "abcde"),
-            "f.safetensors: tensor 'a' begins at byte 1 of the data, expected 0: tensors must not overlap or "
-            "leave gaps");
+            "f.safetensors: tensor 'a': expected to begin at byte 0 of the data, got 1; tensors must not "
+            "overlap or leave gaps");
   EXPECT_EQ(header_error(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
                          R"("b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]}})",
                          "abcde"),
-            "f.safetensors: tensor 'b' begins at byte 2 of the data, expected 3: tensors must not overlap or "
-            "leave gaps");
+            "f.safetensors: tensor 'b': expected to begin at byte 3 of the data, got 2; tensors must not "
+            "overlap or leave gaps");
 }
 
 std::string bytes_of(const TensorHeader& tensor, std::uint64_t seed) {

@@ -50,7 +50,7 @@ TEST(TrainingState, RejectsInvalidValues) {
   EXPECT_EQ(state_error("\"version\": 1", "\"version\": 3"),
             "state.json: training state version 3 is not supported; this program reads version 1");
   EXPECT_EQ(state_error("optimus-training-state", "x"),
-            "state.json: the format is 'x', expected optimus-training-state");
+            "state.json: expected format optimus-training-state, got 'x'");
   EXPECT_EQ(state_error("\"step\": 5", "\"step\": -1"),
             "state.json: step: expected a whole number of at least 0, got '-1'");
   EXPECT_EQ(state_error("\"step\": 5", "\"stepp\": 5"),

@@ -95,7 +95,7 @@ TEST(Layout, ReportsInvalidLayouts) {
   EXPECT_EQ(layout_error(layout), "grid 0 contains rank 0 twice");
   layout = example();
   layout.grids[0].ranks.pop_back();
-  EXPECT_EQ(layout_error(layout), "grid 0 lists 7 ranks, but its shape 2 x 2 x 2 requires 8");
+  EXPECT_EQ(layout_error(layout), "grid 0: expected 8 ranks for its shape 2 x 2 x 2, got 7");
   layout = example();
   layout.grids[0].num_parts = 1 << 30;
   EXPECT_NE(layout_error(layout).find("more than"), std::string::npos);

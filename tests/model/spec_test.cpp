@@ -41,7 +41,7 @@ TEST(Spec, RejectsInvalidDimensions) {
   EXPECT_EQ(error_with("llama3-8b", [](auto& s) { s.kv_heads = 7; }),
             "model 'llama3-8b': kv-heads: expected a divisor of heads 32, got 7");
   EXPECT_EQ(error_with("gpt2", [](auto& s) { s.kv_heads = 4; }),
-            "model 'gpt2': gpt2 has no grouped-query attention: kv-heads 4 must equal heads 12");
+            "model 'gpt2': kv-heads: expected 12 (heads), got 4: gpt2 has no grouped-query attention");
   EXPECT_EQ(error_with("gpt2", [](auto& s) { s.head_dim = 32; }),
             "model 'gpt2': head-dim: expected 64 (hidden / heads) in gpt2, got 32");
   EXPECT_EQ(error_with("qwen3-8b", [](auto& s) { s.head_dim = 65; }),

@@ -115,7 +115,7 @@ TEST(PlanJson, ErrorsNameFileAndPosition) {
             "p.json: pipelines[0].stages[0].layers[0].blocks: expected one range of consecutive blocks, such "
             "as 0..7, got '\"0,2,3\"'");
   EXPECT_EQ(refuse("\"batch\": 2", "\"batch\": 3"),
-            "p.json: the micro-batches have 2 sequences in total, the batch has 3");
+            "p.json: the micro-batches: expected 3 sequences in total (the batch), got 2");
   EXPECT_EQ(refuse("optimus-plan", "other"), "p.json: format: expected \"optimus-plan\", got '\"other\"'");
 }
 

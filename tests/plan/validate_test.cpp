@@ -198,11 +198,11 @@ TEST(Validate, ReportsEachRule) {
   };
   EXPECT_EQ(says([](Plan&) {}), "valid");
   EXPECT_EQ(says([](Plan& p) { p.batch = 9; }),
-            "the micro-batches have 8 sequences in total, the batch has 9");
+            "the micro-batches: expected 9 sequences in total (the batch), got 8");
   EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].devices[0] = 0; }),
             "device 0 is used twice; each device may be in one stage only");
   EXPECT_EQ(says([](Plan& p) { p.pipelines[0].stages[1].chunks[0].runs[0].first_block = 4; }),
-            "pipeline 0, stage 1, chunk 0 begins at block 4, but block 3 comes next");
+            "pipeline 0, stage 1: chunk 0: expected to begin at block 3, got 4");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).tp = 3; }),
             "pipeline 0, stage 0, block 0: 4 devices are not divisible by tp 3 x cp 1");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).zero = 4; }),
@@ -210,12 +210,12 @@ TEST(Validate, ReportsEachRule) {
   EXPECT_EQ(says([&](Plan& p) { strategy(p).shard_group = 2; }),
             "pipeline 0, stage 0, block 0: shard_group 2 needs zero 1, 2 or 3");
   EXPECT_EQ(says([&](Plan& p) { strategy(p).recompute_layers = 2; }),
-            "pipeline 0, stage 0, block 0: recompute_layers is 2, it must be at least 1, and 1 unless "
-            "recompute is full");
+            "pipeline 0, stage 0, block 0: recompute_layers: expected at least 1, and 1 unless "
+            "recompute is full, got 2");
   EXPECT_EQ(says([](Plan& p) { p.schedule = Schedule::interleaved; }),
-            "pipeline 0 has 1 chunk per stage, schedule interleaved needs at least 2");
+            "pipeline 0: schedule interleaved: expected at least 2 chunks per stage, got 1");
   EXPECT_EQ(says([&](Plan& p) { p.schedule = Schedule::pipedream, strategy(p).zero = 3; }),
-            "schedule pipedream stores several versions of the weights and supports only zero 0 or 1, not 3");
+            "schedule pipedream stores several versions of the weights: expected zero 0 or 1, got 3");
   EXPECT_EQ(says([](Plan& p) { p.accumulators = Precision::bf16, p.precision = Precision::fp32; }),
             "accumulators of bf16 cannot be combined with precision fp32; use fp32");
 }
@@ -228,9 +228,7 @@ TEST(Validate, MixturesOfExperts) {
             "block 0: ep is 4, but llama3-8b is dense and has no experts; use 1");
   shape.strategy.ep = 3;
   EXPECT_EQ(*find_problem(uniform_plan(model, shape), model),
-            "pipeline 0, stage 0, block 0: experts cannot be distributed over ep 3; it must divide the 8 "
-            "devices of "
-            "the stage");
+            "pipeline 0, stage 0, block 0: ep: expected a divisor of the 8 devices of the stage, got 3");
   shape.strategy.ep = 8;
   EXPECT_EQ(*find_problem(uniform_plan(model, shape), model),
             "block 0: ep: expected a divisor of the 12 experts of llama3-8b, got 8");
@@ -243,14 +241,14 @@ TEST(Validate, MixturesOfExperts) {
   EXPECT_EQ(find_problem(plan, model), std::nullopt);
   plan.copy_distance = 1;
   EXPECT_EQ(*find_problem(plan, model),
-            "block 0: shard copies of expert state are not supported yet; use buddy 0");
+            "block 0: redundant copies of expert state are not supported yet; disable them (buddy 0)");
 }
 
 TEST(Validate, ChecksPlanAgainstModel) {
   const ModelSpec model = small_model(4, false);
   EXPECT_EQ(find_problem(base_plan(), model), std::nullopt);
   EXPECT_EQ(*find_problem(base_plan(), small_model(5, false)),
-            "the plan is for a model of 4 layers, llama3-8b has 5; both must match (--layers)");
+            "the plan is for a model of 4 layers, but llama3-8b has 5; change --layers or the plan");
   Plan wide = uniform_plan(model, {.strategy = {.tp = 8}, .batch = 1, .sequence_length = 16});
   EXPECT_EQ(*find_problem(wide, model),
             "block 0: tp 8 is more than the 6 heads of llama3-8b; each device needs at least one");

@@ -25,9 +25,9 @@ TEST(Csv, ErrorsNameLine) {
     }
     return "";
   };
-  EXPECT_EQ(message("a,b\n1,2\n1,2,3\n"), "t.csv:3: 3 cells, but the first line names 2 columns");
+  EXPECT_EQ(message("a,b\n1,2\n1,2,3\n"), "t.csv:3: expected 2 cells, as in the first line, got 3");
   EXPECT_EQ(message("a,b\n1,\"2\n"), "t.csv:2: unclosed quote");
-  EXPECT_EQ(message(""), "t.csv: empty; the first line must name the columns");
+  EXPECT_EQ(message(""), "t.csv: the file is empty; expected a first line with the column names");
   EXPECT_EQ(message("a,a\n"), "t.csv: duplicate column 'a'");
   EXPECT_NE(message("a\n\"x\"y\n").find("after a closing quote"), std::string::npos);
 }

@@ -49,12 +49,12 @@ TEST(TokenizerJson, Model) {
             "t.json: model.type: expected one of BPE, WordPiece, got '\"Unigram\"'");
   EXPECT_EQ(error_of(hello_json(), "/model", {{"vocab", Json::object()}}), "t.json: model.type is missing");
   EXPECT_EQ(error_of(hello_json(), "/model/dropout", 0.1),
-            "t.json: model.dropout: expected null: BPE dropout is not supported, got '0.1'");
+            "t.json: model.dropout: expected null (BPE dropout is not supported), got '0.1'");
   EXPECT_EQ(error_of(hello_json(), "/model/dropout", 0.0), "accepted");
   EXPECT_EQ(error_of(hello_json(), "/model/end_of_word_suffix", "</w>"),
-            "t.json: model.end_of_word_suffix: expected empty, got '\"</w>\"'");
+            "t.json: model.end_of_word_suffix: expected an empty string, got '\"</w>\"'");
   EXPECT_EQ(error_of(hello_json(), "/model/continuing_subword_prefix", "##"),
-            "t.json: model.continuing_subword_prefix: expected empty, got '\"##\"'");
+            "t.json: model.continuing_subword_prefix: expected an empty string, got '\"##\"'");
   EXPECT_EQ(error_of(hello_json(), "/model/end_of_word_suffix", ""), "accepted");
   EXPECT_EQ(error_of(hello_json(), "/model/unk_token", "<unk>"), "accepted");  // all bytes are known
   EXPECT_EQ(error_of(llama2_json(), "/model/unk_token", "<none>"), "accepted");
@@ -95,8 +95,8 @@ TEST(TokenizerJson, IncompleteBytes) {
   json["model"]["byte_fallback"] = true;
   json["added_tokens"] = Json::array();
   EXPECT_EQ(error_of_text(json.dump()),
-            "t.json: model.byte_fallback must be false, because a ByteLevel vocabulary lacks some bytes, "
-            "found 'true'");
+            "t.json: model.byte_fallback: expected false (a ByteLevel vocabulary lacks some bytes), "
+            "got 'true'");
 }
 
 TEST(TokenizerJson, Vocabulary) {
@@ -183,8 +183,8 @@ TEST(TokenizerJson, PreTokenizer) {
             "t.json: pre_tokenizer.pretokenizers[1]: a second Metaspace is not supported");
   metaspace["add_prefix_space"] = false;
   EXPECT_EQ(error_of(llama2_json(), "/pre_tokenizer", metaspace),
-            "t.json: pre_tokenizer.add_prefix_space must be true, because prepend_scheme is not \"never\", "
-            "found 'false'");
+            "t.json: pre_tokenizer.add_prefix_space: expected true (prepend_scheme is not \"never\"), "
+            "got 'false'");
   metaspace["add_prefix_space"] = true;
   metaspace["prepend_scheme"] = "last";
   EXPECT_EQ(error_of(llama2_json(), "/pre_tokenizer", metaspace),
@@ -198,13 +198,13 @@ TEST(TokenizerJson, PreTokenizer) {
 
 TEST(TokenizerJson, AddedTokens) {
   EXPECT_EQ(error_of(hello_json(), "/added_tokens/0/id", 999),
-            "t.json: added_tokens[0].id: expected 262, the next free id, got '999'");
+            "t.json: added_tokens[0].id: expected 262 (the next free id), got '999'");
   EXPECT_EQ(error_of(bert_json(), "/added_tokens/1/id", 9),
-            "t.json: added_tokens[1].id: expected 1, as in model.vocab, got '9'");
+            "t.json: added_tokens[1].id: expected 1 (as in model.vocab), got '9'");
   EXPECT_EQ(error_of(bert_json(), "/added_tokens/1", added_token(0, "[UNK]")),
             "t.json: added_tokens[1]: the token '[UNK]' or its id 0 appears twice");
   EXPECT_EQ(error_of(hello_json(), "/added_tokens/0/content", ""),
-            "t.json: added_tokens[0].content: expected 1 to 1024 bytes long, got '\"\"'");
+            "t.json: added_tokens[0].content: expected 1 to 1024 bytes, got '\"\"'");
   EXPECT_EQ(error_of(hello_json(), "/added_tokens/0/lstrip", nullptr),
             "t.json: added_tokens[0].lstrip: expected true or false, got 'null'");
   Json twins = bert_json();
